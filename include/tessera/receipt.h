@@ -1,0 +1,69 @@
+// The receipt: what was asked, what ran, and why nothing else did. Versioned JSON, and one line for people.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/lane.h"
+#include "tessera/plan.h"
+
+namespace tessera {
+
+struct Timing {
+  std::string name;
+  int64_t ns = 0;
+  bool operator==(const Timing&) const = default;
+};
+
+struct Receipt {
+  int64_t version = 1;
+  bool ok = false;
+  std::string failed_at;  // empty when ok; else the step that failed
+  std::string error;      // and its error text
+  std::string requested;  // "auto" or a lane's name
+  std::string selected;   // by the target's table
+  std::string selection_rule;
+  std::string executed;  // empty when nothing ran
+  std::string runtime_mode;
+  std::string fallback_reason;  // empty if and only if selected == executed
+  std::string target;
+  std::vector<LaneDecision> decisions;  // every lane's, also of lanes after the one that ran
+  std::string contract_key;
+  std::string contract_text;  // canonical TOML
+  std::string class_key;
+  std::string mask_digest;
+  std::string plan_fingerprint;
+  TileCounts tiles;             // forward
+  int64_t tiles_executed = 0;   // forward
+  TileCounts tiles_backward;    // dkv, when a backward ran
+  int64_t tiles_executed_backward = 0;
+  int64_t plan_bytes = 0;
+  int64_t metadata_bytes = 0;
+  int64_t metadata_limit = 0;  // 0 = the target sets none
+  std::string kernel;
+  std::string isa;
+  int64_t compiles = 0;
+  int64_t cache_hits = 0;
+  int64_t workspace_bytes = 0;
+  std::string determinism;  // "bitwise": the same plan and inputs give the same bits
+  std::string input_source;  // "seed 7", or "file NAME"
+  std::string input_digest;
+  std::string batch_source;
+  std::string batch_digest;
+  std::string output_digest;
+  std::map<std::string, std::string> options;
+  std::map<std::string, std::string> versions;
+  std::vector<Timing> timings;
+};
+
+std::string ToJson(const Receipt& receipt);
+// One line: "reference ran (asked auto, selected cpu: cpu.not_built) ...".
+std::string ToLine(const Receipt& receipt);
+// Reads and checks: schema, types, and consistency (fallback reason, counts).
+Result<Receipt> ParseReceipt(std::string_view json);
+std::vector<Violation> CheckReceipt(const Receipt& receipt);
+
+}  // namespace tessera

@@ -1,0 +1,34 @@
+// Machine facts as data. The planner never queries a device: what it must know of one is a Target value.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/contract.h"
+#include "tessera/error.h"
+
+namespace tessera {
+
+enum class TargetKind : uint8_t { kCpu, kGpu, kTpu };
+
+struct Target {
+  std::string name;
+  TargetKind kind = TargetKind::kCpu;
+  std::string description;
+  // The plan's tile per direction; 0 means the contract's own.
+  TileSize forward{0, 0};
+  TileSize dq{0, 0};
+  TileSize dkv{0, 0};
+  int64_t workers = 1;
+  int64_t fast_bytes = 0;    // cache, shared memory or VMEM a worker can count on
+  int64_t scalar_bytes = 0;  // scalar memory for plan metadata; 0 = not limited
+  bool operator==(const Target&) const = default;
+};
+
+// cpu (this machine), h200, v6e, v5e, v5p.
+const std::vector<Target>& Targets();
+Result<Target> FindTarget(std::string_view name);
+
+}  // namespace tessera

@@ -1,0 +1,57 @@
+// Tensors as the program reads and writes them, and the safetensors files they travel in.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/contract.h"
+#include "tessera/error.h"
+
+namespace tessera {
+
+enum class ElementType : uint8_t { kF32, kBf16, kF16, kI32, kI64, kBool };
+std::string_view ToText(ElementType type);  // safetensors spelling: "F32", "BF16", ...
+int64_t BytesOf(ElementType type);
+ElementType ToElementType(DType dtype);
+
+// A dense row-major tensor that owns its bytes.
+struct Tensor {
+  ElementType type = ElementType::kF32;
+  std::vector<int64_t> shape;
+  std::vector<std::byte> bytes;
+
+  static Tensor Zeros(ElementType type, std::vector<int64_t> shape);
+  int64_t NumElements() const;
+  // Element `i` in row-major order, converted; float types only.
+  double At(int64_t i) const;
+  // Rounds once to the element type (nearest even).
+  void Set(int64_t i, double value);
+  bool operator==(const Tensor&) const = default;
+};
+
+using TensorMap = std::map<std::string, Tensor>;
+
+Result<TensorMap> ParseSafetensors(std::string_view bytes, const std::string& where = {});
+Result<TensorMap> ReadSafetensors(const std::string& path);
+// Written to a temporary name and renamed: the old file or the new one, never half of one.
+Status WriteSafetensors(const std::string& path, const TensorMap& tensors);
+std::string ToSafetensors(const TensorMap& tensors);
+
+// XXH3-128 over names, types, shapes and bytes, as 32 hex digits.
+std::string Digest(const TensorMap& tensors);
+
+// Nearest-even conversions, NaN kept NaN.
+uint16_t F32ToBf16(float value);
+float Bf16ToF32(uint16_t bits);
+uint16_t F32ToF16(float value);
+float F16ToF32(uint16_t bits);
+
+// Whole files. Reading refuses directories and anything above `max_bytes`; writing is atomic.
+Result<std::string> ReadFile(const std::string& path, int64_t max_bytes = int64_t{1} << 36);
+Status WriteFile(const std::string& path, std::string_view bytes);
+
+}  // namespace tessera

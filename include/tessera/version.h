@@ -1,0 +1,14 @@
+// The version of the library, and the versions of what it writes.
+#pragma once
+
+#define TESSERA_VERSION "0.1.0"
+
+namespace tessera {
+
+inline constexpr const char* kVersion = TESSERA_VERSION;
+inline constexpr int kContractVersion = 1;
+inline constexpr int kReceiptVersion = 1;
+// Stays 0 until the CPU, XLA, TPU and routed lanes have all used the format.
+inline constexpr int kPlanVersion = 0;
+
+}  // namespace tessera
