@@ -1,0 +1,59 @@
+// What a contract's mask means, as static sets.
+//
+// Expressions have no `not`, so with the run-time terms taken as unknowns ("conditions") a mask is exactly: for each
+// consistent set of conditions that hold, one static RowSet. Keys hash these sets; the planner cuts its cleanups
+// from them. Conditions that never change any set are dropped: meaning decides, not spelling.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "contract/row_set.h"
+#include "tessera/contract.h"
+
+namespace tessera {
+
+// A run-time unknown. `sink(n, document)` implies the same with a larger n, and implies `documents`.
+struct Unknown {
+  TermKind kind = TermKind::kDocuments;  // kDocuments, kValid, kBlocks or kSinkDocument
+  int64_t count = 0;                     // kSinkDocument only
+  bool operator==(const Unknown&) const = default;
+};
+
+using UnknownSet = uint32_t;  // bit i = unknowns[i] holds
+
+// The masks of all heads that mean the same. `holding[s]` is what may be attended when exactly the unknowns in s
+// hold; sets s that are not consistent are left empty.
+struct HeadClass {
+  std::vector<RowSet> holding;
+  bool uses_unknowns = false;
+  bool has_bitmap = false;
+  bool operator==(const HeadClass& other) const { return holding == other.holding; }
+};
+
+struct MaskSets {
+  std::vector<Unknown> unknowns;  // documents, valid, blocks, then document sinks by ascending count
+  std::vector<UnknownSet> consistent;
+  std::vector<HeadClass> classes;  // in order of first appearance
+  std::vector<uint32_t> class_of_head;
+  bool documents_may_reappear = false;
+
+  bool Needs(TermKind kind) const;
+};
+
+MaskSets BuildMaskSets(const Contract& contract);
+
+// The run-time needs of a mask; the rest of MaskFacts costs more and is left to DescribeMask.
+MaskFacts NeedsOf(const MaskSets& sets);
+
+// `unknowns` a set implies, added to it.
+UnknownSet Closure(const std::vector<Unknown>& unknowns, UnknownSet set);
+// The same condition with what others in it imply left out.
+UnknownSet Reduce(const std::vector<Unknown>& unknowns, UnknownSet set);
+
+// The static set of a term that has one: every kind but the run-time ones.
+RowSet TermSet(const Contract& contract, const MaskTerm& term, int64_t head);
+
+std::string KeyOf(const Contract& contract, const MaskSets& sets);
+
+}  // namespace tessera
