@@ -1,0 +1,150 @@
+// The class: every size a lane compiles for, from the contract and the target alone. "exact" is the static mask with
+// every run-time condition at its widest, so any batch of the contract fits it.
+#include <algorithm>
+#include <bit>
+#include <initializer_list>
+
+#include "base/checked.h"
+#include "base/hash.h"
+#include "planner/stages.h"
+#include "planner/tile_rows.h"
+#include "tessera/planner.h"
+
+namespace tessera::planner {
+namespace {
+
+struct Widths {
+  int64_t row = 0;     // most surviving tiles in a row
+  int64_t column = 0;  // and in a column
+  int64_t total = 0;
+};
+
+Widths WidestOf(const RowSet& set, TileSize tile, int64_t q_len, int64_t kv_len) {
+  Widths widths;
+  const int64_t q_tiles = (q_len + tile.q - 1) / tile.q;
+  const int64_t kv_tiles = (kv_len + tile.kv - 1) / tile.kv;
+  std::vector<int64_t> starts(static_cast<size_t>(kv_tiles) + 1, 0);  // +1 where a range begins, -1 where it ends
+  TileRows rows(set, tile, q_len, kv_len);
+  for (int64_t row = 0; row < q_tiles; ++row) {
+    int64_t in_row = 0;
+    uint32_t column = 0;
+    for (const ColumnRange& range : rows.Next()) {
+      const uint32_t begin = std::max(column, range.begin);
+      if (begin >= range.end) continue;
+      in_row += range.end - begin;
+      ++starts[begin];
+      --starts[range.end];
+      column = range.end;
+    }
+    widths.row = std::max(widths.row, in_row);
+    widths.total += in_row;
+  }
+  int64_t in_column = 0;
+  for (const int64_t change : starts) widths.column = std::max(widths.column, in_column += change);
+  return widths;
+}
+
+int64_t Apply(const Limit& limit, int64_t exact) {
+  exact = std::max<int64_t>(exact, 1);  // an all-empty row still holds one slot in a padded view
+  switch (limit.kind) {
+    case Limit::Kind::kExact:
+      return exact;
+    case Limit::Kind::kPow2:
+      return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(exact)));
+    case Limit::Kind::kNumber:
+      return limit.number;
+  }
+  return exact;
+}
+
+int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Capacities of absurd shapes stop at a number no plan reaches, instead of wrapping.
+int64_t Product(std::initializer_list<int64_t> factors) {
+  const std::optional<int64_t> product = CheckedProduct(std::span(factors.begin(), factors.size()));
+  return std::min(product.value_or(INT64_MAX), int64_t{1} << 40);
+}
+
+}  // namespace
+
+int64_t PartSlots(const ClassShape& shape, Direction direction, int64_t workers) {
+  // About eight parts per worker if every row were as wide as it may be; short parts are not worth their overhead.
+  constexpr int64_t kPartsPerWorker = 8;
+  constexpr int64_t kShortest = 16;
+  const auto d = static_cast<size_t>(direction);
+  const int64_t all = Product({shape.masks, shape.rows[d], shape.width[d]});
+  return std::clamp(all / (std::max<int64_t>(workers, 1) * kPartsPerWorker), kShortest,
+                    std::max(shape.width[d], kShortest));
+}
+
+ClassShape MakeShape(const ClassRequest& request) {
+  const Resolved& resolved = *request.resolved;
+  const Capacity& capacity = request.contract->capacity;
+  ClassShape shape;
+  shape.tiles = request.tiles;
+  shape.masks = resolved.mask_capacity;
+  int64_t total = 0;
+  for (size_t d = 0; d < kNumDirections; ++d) {
+    const bool is_dkv = static_cast<Direction>(d) == Direction::kDkv;
+    const TileSize tile = shape.tiles[d];
+    Widths widest;
+    int64_t direction_total = 0;
+    for (size_t c = 0; c < resolved.class_widest.size(); ++c) {
+      const Widths widths = WidestOf(resolved.class_widest[c], tile, resolved.q_len, resolved.kv_len);
+      widest.row = std::max(widest.row, widths.row);
+      widest.column = std::max(widest.column, widths.column);
+      direction_total = std::max(direction_total, widths.total);
+    }
+    shape.rows[d] = is_dkv ? CeilDiv(resolved.kv_len, tile.kv) : CeilDiv(resolved.q_len, tile.q);
+    shape.width[d] = is_dkv ? Apply(capacity.width_transposed, widest.column) : Apply(capacity.width, widest.row);
+    total += direction_total;
+  }
+  // With run-time conditions each surviving tile might need a cleanup of its own.
+  const int64_t bound = resolved.conditions.empty() ? request.static_cleanups : Product({total, shape.masks});
+  shape.cleanups = capacity.cleanups.kind == Limit::Kind::kExact ? bound : Apply(capacity.cleanups, bound);
+  for (size_t d = 0; d < kNumDirections; ++d) {
+    const int64_t part_slots = PartSlots(shape, static_cast<Direction>(d), request.workers);
+    shape.parts = std::max(shape.parts, Product({shape.masks, shape.rows[d], CeilDiv(shape.width[d], part_slots)}));
+  }
+  int64_t largest = shape.cleanups;
+  for (size_t d = 0; d < kNumDirections; ++d) {
+    largest = std::max({largest, CeilDiv(resolved.q_len, shape.tiles[d].q), CeilDiv(resolved.kv_len, shape.tiles[d].kv)});
+  }
+  shape.index_bytes = largest <= 127 ? 1 : largest <= 32767 ? 2 : 4;
+  return shape;
+}
+
+std::string ClassKeyOf(const Contract& contract, const MaskSets& sets, const ClassShape& shape) {
+  Hasher hasher;
+  hasher.Text("tessera class 1");
+  const Shape& s = contract.shape;
+  for (const int64_t value : {s.batch, s.q_len, s.kv_len, s.num_q_heads, s.num_kv_heads, s.dim_qk, s.dim_v,
+                              static_cast<int64_t>(s.dtype), shape.masks, shape.cleanups, shape.parts,
+                              shape.index_bytes}) {
+    hasher.Int(value);
+  }
+  for (size_t d = 0; d < kNumDirections; ++d) {
+    for (const int64_t value : {shape.tiles[d].q, shape.tiles[d].kv, shape.rows[d], shape.width[d]}) hasher.Int(value);
+  }
+  // Operands present. Values (scale, cap, windows, ids, counts) are operands and stay out.
+  hasher.Int(contract.score.softcap > 0 ? 1 : 0);
+  hasher.Int(contract.score.sink_logits ? 1 : 0);
+  hasher.Int(sets.Needs(TermKind::kDocuments) ? 1 : 0);
+  hasher.Int(sets.Needs(TermKind::kValid) ? 1 : 0);
+  hasher.Int(sets.Needs(TermKind::kBlocks) ? 1 : 0);
+  hasher.Int(contract.routing.has_value() ? contract.routing->top_n : 0);
+  return Hex(hasher.Finish());
+}
+
+}  // namespace tessera::planner
+
+namespace tessera {
+
+Result<std::string> ClassKey(const Contract& contract, const ClassShape& shape) {
+  if (std::vector<Violation> violations = Validate(contract); !violations.empty()) {
+    return Fail(ErrorCode::kContractInvalid, std::move(violations));
+  }
+  return planner::ClassKeyOf(contract, BuildMaskSets(contract), shape);
+}
+
+}  // namespace tessera

@@ -1,0 +1,218 @@
+#include "planner/cleanup.h"
+
+#include <algorithm>
+
+namespace tessera::planner {
+namespace {
+
+constexpr int32_t kMixed = -2;
+
+// The document that all tokens of a tile share, tile by tile; tokens outside every segment are in document -1.
+std::vector<int32_t> UniformDocuments(const std::vector<Segment>& segments, int64_t len, int64_t tile) {
+  if (segments.empty()) return {};
+  std::vector<int32_t> docs(static_cast<size_t>((len + tile - 1) / tile), kMixed);
+  size_t at = 0;
+  for (size_t t = 0; t < docs.size(); ++t) {
+    const int64_t begin = static_cast<int64_t>(t) * tile;
+    const int64_t end = std::min(begin + tile, len);
+    while (at + 1 < segments.size() && segments[at].end <= begin) ++at;
+    if (segments[at].begin <= begin && segments[at].end >= end) docs[t] = segments[at].doc;
+  }
+  return docs;
+}
+
+}  // namespace
+
+CleanupWriter::CleanupWriter(const Resolved& resolved, const ResolvedMask& mask, TileSize tile)
+    : resolved_(resolved),
+      facts_(resolved.rows[mask.batch_row]),
+      terms_(resolved.class_terms[mask.head_class]),
+      tile_(tile),
+      may_store_bits_(resolved.class_has_bitmap[mask.head_class]),
+      slabs_(terms_.size(), 0),
+      q_doc_(UniformDocuments(facts_.q_segments, resolved.q_len, tile.q)),
+      kv_doc_(UniformDocuments(facts_.kv_segments, resolved.kv_len, tile.kv)) {}
+
+void CleanupWriter::BeginRow(uint32_t tile_row) {
+  tile_row_ = tile_row;
+  row_begin_ = tile_row * tile_.q;
+  row_end_ = std::min(row_begin_ + tile_.q, resolved_.q_len);
+  pieces_.clear();
+  for (size_t t = 0; t < terms_.size(); ++t) AddPieces(terms_[t], slabs_[t]);
+}
+
+void CleanupWriter::AddPieces(const ConditionalSet& term, size_t& slab) {
+  const std::span<const Slab> slabs = term.set.slabs();
+  while (slab < slabs.size() && slabs[slab].q_end <= row_begin_) ++slab;
+  previous_.clear();
+  for (size_t i = slab; i < slabs.size() && slabs[i].q_begin < row_end_; ++i) {
+    const std::span<const Interval> intervals = term.set.Intervals(slabs[i]);
+    current_.clear();
+    for (size_t n = 0; n < intervals.size(); ++n) {
+      const auto& [lo, hi] = intervals[n];
+      Piece piece;
+      piece.conditions = term.conditions;
+      piece.q_begin = std::max<int64_t>(slabs[i].q_begin, row_begin_) - row_begin_;
+      piece.q_end = std::min<int64_t>(slabs[i].q_end, row_end_) - row_begin_;
+      (lo.diagonal != 0 ? piece.diag_begin : piece.kv_begin) = lo.offset + (lo.diagonal != 0 ? row_begin_ : 0);
+      (hi.diagonal != 0 ? piece.diag_end : piece.kv_end) = hi.offset + (hi.diagonal != 0 ? row_begin_ : 0);
+      if (previous_.size() == intervals.size() && TryChain(pieces_[previous_[n]], piece)) {
+        current_.push_back(previous_[n]);
+      } else {
+        current_.push_back(pieces_.size());
+        pieces_.push_back(piece);
+      }
+    }
+    previous_.swap(current_);
+  }
+}
+
+// Joins two stretches, one right below the other, when max/min of their edges says exactly both: a lower edge that
+// turns from constant to diagonal, an upper edge that turns from diagonal to constant.
+bool CleanupWriter::TryChain(Piece& piece, const Piece& next) {
+  constexpr int64_t kNone = Run::kNone;
+  const int64_t seam = piece.q_end;  // first row of `next`
+  if (next.q_begin != seam) return false;
+  Piece joined = piece;
+  joined.q_end = next.q_end;
+  if (next.diag_begin != -kNone) {
+    if (piece.diag_begin == -kNone) {
+      joined.diag_begin = next.diag_begin;
+      if (seam - 1 + next.diag_begin > piece.kv_begin) return false;
+    } else if (piece.diag_begin != next.diag_begin) {
+      return false;
+    }
+    if (seam + next.diag_begin < piece.kv_begin) return false;
+  } else if (piece.diag_begin != -kNone || piece.kv_begin != next.kv_begin) {
+    return false;
+  }
+  if (next.kv_end != kNone) {
+    if (piece.kv_end == kNone) {
+      joined.kv_end = next.kv_end;
+      if (seam - 1 + piece.diag_end > next.kv_end) return false;
+    } else if (piece.kv_end != next.kv_end) {
+      return false;
+    }
+    if (piece.diag_end != kNone && seam + piece.diag_end < next.kv_end) return false;
+  } else if (piece.kv_end != kNone || piece.diag_end != next.diag_end) {
+    return false;
+  }
+  piece = joined;
+  return true;
+}
+
+// Writes a piece in tile coordinates, with every bound that does not matter inside the tile left out, so that tiles
+// with the same work get the same item.
+bool CleanupWriter::CutToTile(const Piece& piece, uint32_t column, CleanupItem& item) const {
+  constexpr int64_t kNone = Run::kNone;
+  const int64_t key0 = column * tile_.kv;
+  int64_t kv_begin = std::clamp<int64_t>(piece.kv_begin - key0, 0, tile_.kv);
+  int64_t kv_end = std::clamp<int64_t>(piece.kv_end - key0, 0, tile_.kv);
+  int64_t diag_begin = piece.diag_begin == -kNone ? -kNone : piece.diag_begin - key0;
+  int64_t diag_end = piece.diag_end == kNone ? kNone : piece.diag_end - key0;
+  const int64_t q_begin = std::max(piece.q_begin, kv_begin - diag_end + 1);
+  const int64_t q_end = std::min(piece.q_end, kv_end - diag_begin);
+  if (kv_begin >= kv_end || q_begin >= q_end) return false;
+  if (q_end - 1 + diag_begin <= kv_begin) diag_begin = -kNone;
+  if (q_begin + diag_end >= kv_end) diag_end = kNone;
+  if (diag_begin != -kNone && q_begin + diag_begin >= kv_begin) kv_begin = 0;
+  if (diag_end != kNone && q_end - 1 + diag_end <= kv_end) kv_end = tile_.kv;
+  item.kind = ItemKind::kBand;
+  item.q_begin = static_cast<int32_t>(q_begin);
+  item.q_end = static_cast<int32_t>(q_end);
+  item.kv_begin = static_cast<int32_t>(kv_begin);
+  item.kv_end = static_cast<int32_t>(kv_end);
+  item.diag_begin = diag_begin == -kNone ? kNoDiagBegin : static_cast<int32_t>(diag_begin);
+  item.diag_end = diag_end == kNone ? kNoDiagEnd : static_cast<int32_t>(diag_end);
+  item.bits = 0;
+  return true;
+}
+
+CleanupWriter::Truth CleanupWriter::TruthInTile(const Condition& condition, uint32_t column) const {
+  switch (condition.kind) {
+    case ConditionKind::kValid: {
+      const int64_t q_valid = facts_.q_valid.value_or(resolved_.q_len);
+      const int64_t kv_valid = facts_.kv_valid.value_or(resolved_.kv_len);
+      const int64_t key0 = column * tile_.kv;
+      if (row_begin_ >= q_valid || key0 >= kv_valid) return Truth::kNowhere;
+      const int64_t key_end = std::min(key0 + tile_.kv, resolved_.kv_len);
+      return row_end_ <= q_valid && key_end <= kv_valid ? Truth::kEverywhere : Truth::kSomewhere;
+    }
+    case ConditionKind::kDocuments:
+    case ConditionKind::kSinkDocument: {
+      const int32_t q_doc = q_doc_.empty() ? -1 : q_doc_[tile_row_];
+      const int32_t kv_doc = kv_doc_.empty() ? -1 : kv_doc_[column];
+      if (q_doc == -1 || kv_doc == -1) return Truth::kNowhere;
+      if (q_doc == kMixed || kv_doc == kMixed) return Truth::kSomewhere;
+      if (q_doc != kv_doc) return Truth::kNowhere;
+      return condition.kind == ConditionKind::kDocuments ? Truth::kEverywhere : Truth::kSomewhere;
+    }
+    case ConditionKind::kBlocks:
+      break;
+  }
+  return Truth::kSomewhere;
+}
+
+void CleanupWriter::Write(uint32_t column, std::vector<CleanupItem>& items, std::vector<uint64_t>& bit_words) {
+  const size_t first = items.size();
+  uint32_t everywhere = 0;
+  uint32_t nowhere = 0;
+  for (size_t c = 0; c < resolved_.conditions.size(); ++c) {
+    const Truth truth = TruthInTile(resolved_.conditions[c], column);
+    if (truth == Truth::kEverywhere) everywhere |= 1U << c;
+    if (truth == Truth::kNowhere) nowhere |= 1U << c;
+  }
+  for (const Piece& piece : pieces_) {
+    if ((piece.conditions & nowhere) != 0) continue;
+    CleanupItem item;
+    if (!CutToTile(piece, column, item)) continue;
+    item.conditions = static_cast<uint16_t>(piece.conditions & ~everywhere);
+    items.push_back(item);
+  }
+  if (may_store_bits_) StoreAsBits(first, items, bit_words);
+}
+
+// A bitmap can cut a tile into hundreds of bands; when they would take more room than the tile's own bits, the bits
+// are stored instead. Only band items that need no condition are joined: the others keep their meaning apart.
+void CleanupWriter::StoreAsBits(size_t first, std::vector<CleanupItem>& items, std::vector<uint64_t>& bit_words) const {
+  const int64_t words_per_row = (tile_.kv + 63) / 64;
+  const size_t tile_words = static_cast<size_t>(tile_.q * words_per_row);
+  const auto begin = items.begin() + static_cast<std::ptrdiff_t>(first);
+  std::stable_sort(begin, items.end(), [](const CleanupItem& a, const CleanupItem& b) {
+    return a.conditions < b.conditions;
+  });
+  std::vector<CleanupItem> kept;
+  for (auto group = begin; group != items.end();) {
+    const auto group_end = std::find_if(group, items.end(), [&](const CleanupItem& item) {
+      return item.conditions != group->conditions;
+    });
+    const auto group_bytes = static_cast<size_t>(group_end - group) * sizeof(CleanupItem);
+    if (group_bytes <= tile_words * sizeof(uint64_t)) {
+      kept.insert(kept.end(), group, group_end);
+    } else {
+      CleanupItem stored;
+      stored.kind = ItemKind::kBits;
+      stored.conditions = group->conditions;
+      stored.q_end = static_cast<int32_t>(tile_.q);
+      stored.kv_end = static_cast<int32_t>(tile_.kv);
+      stored.bits = static_cast<uint32_t>(bit_words.size() / tile_words);
+      const size_t base = bit_words.size();
+      bit_words.resize(base + tile_words, 0);
+      for (auto item = group; item != group_end; ++item) {
+        for (int32_t row = item->q_begin; row < item->q_end; ++row) {
+          const int32_t lo = std::max(item->kv_begin, row + item->diag_begin);
+          const int32_t hi = std::min(item->kv_end, row + item->diag_end);
+          for (int32_t key = lo; key < hi; ++key) {
+            bit_words[base + static_cast<size_t>(row * words_per_row + key / 64)] |= uint64_t{1} << (key % 64);
+          }
+        }
+      }
+      kept.push_back(stored);
+    }
+    group = group_end;
+  }
+  items.erase(begin, items.end());
+  items.insert(items.end(), kept.begin(), kept.end());
+}
+
+}  // namespace tessera::planner

@@ -1,0 +1,57 @@
+// Describes what a partial tile still has to test, from the conditional sets of its head class: band items cut to the
+// tile, with the conditions that the batch does not already settle for the whole tile.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "planner/stages.h"
+
+namespace tessera::planner {
+
+class CleanupWriter {
+ public:
+  CleanupWriter(const Resolved& resolved, const ResolvedMask& mask, TileSize tile);
+
+  // Called for ascending rows of tiles, before that row's partial tiles.
+  void BeginRow(uint32_t tile_row);
+  // Appends the items of the partial tile at `column` to `items` (and stored bits to `bit_words`).
+  void Write(uint32_t column, std::vector<CleanupItem>& items, std::vector<uint64_t>& bit_words);
+
+ private:
+  // One stretch of a conditional set inside the current row of tiles. Rows are relative to it, keys absolute:
+  // key in [max(kv_begin, row + diag_begin), min(kv_end, row + diag_end)).
+  struct Piece {
+    uint16_t conditions = 0;
+    int64_t q_begin = 0;
+    int64_t q_end = 0;
+    int64_t kv_begin = -Run::kNone;
+    int64_t kv_end = Run::kNone;
+    int64_t diag_begin = -Run::kNone;
+    int64_t diag_end = Run::kNone;
+  };
+  enum class Truth : uint8_t { kNowhere, kSomewhere, kEverywhere };
+
+  void AddPieces(const ConditionalSet& term, size_t& slab);
+  static bool TryChain(Piece& piece, const Piece& next);
+  bool CutToTile(const Piece& piece, uint32_t column, CleanupItem& item) const;
+  Truth TruthInTile(const Condition& condition, uint32_t column) const;
+  void StoreAsBits(size_t first, std::vector<CleanupItem>& items, std::vector<uint64_t>& bit_words) const;
+
+  const Resolved& resolved_;
+  const BatchRow& facts_;
+  const std::vector<ConditionalSet>& terms_;
+  const TileSize tile_;
+  const bool may_store_bits_;
+  std::vector<size_t> slabs_;         // [term]: first slab that can meet the current row
+  std::vector<int32_t> q_doc_;        // [q tile]: the document all its tokens share, or kMixed
+  std::vector<int32_t> kv_doc_;       // [kv tile]
+  std::vector<Piece> pieces_;
+  std::vector<size_t> previous_;      // pieces of the slab above, to chain with
+  std::vector<size_t> current_;
+  int64_t row_begin_ = 0;
+  int64_t row_end_ = 0;
+  uint32_t tile_row_ = 0;
+};
+
+}  // namespace tessera::planner

@@ -1,0 +1,165 @@
+// shrink: tile runs become compact rows of slots, ascending, and equal cleanups become one table entry.
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "planner/stages.h"
+
+namespace tessera::planner {
+namespace {
+
+// An open-addressing map from a span of bytes (kept elsewhere) to its number. Grown by doubling; never erased from.
+class Interner {
+ public:
+  Interner() : slots_(64, kEmpty), hashes_(64, 0) {}
+
+  // The number of an equal earlier span, or the next one. `equals(i)` compares with span number i.
+  template <class Equals>
+  std::pair<uint32_t, bool> Intern(uint64_t hash, const Equals& equals) {
+    if (size_ * 2 >= slots_.size()) Grow();
+    size_t at = hash & (slots_.size() - 1);
+    for (; slots_[at] != kEmpty; at = (at + 1) & (slots_.size() - 1)) {
+      if (hashes_[at] == hash && equals(slots_[at])) return {slots_[at], false};
+    }
+    slots_[at] = size_;
+    hashes_[at] = hash;
+    return {size_++, true};
+  }
+
+ private:
+  static constexpr uint32_t kEmpty = UINT32_MAX;
+  void Grow() {
+    std::vector<uint32_t> slots(slots_.size() * 2, kEmpty);
+    std::vector<uint64_t> hashes(slots.size(), 0);
+    for (size_t i = 0; i < slots_.size(); ++i) {
+      if (slots_[i] == kEmpty) continue;
+      size_t at = hashes_[i] & (slots.size() - 1);
+      while (slots[at] != kEmpty) at = (at + 1) & (slots.size() - 1);
+      slots[at] = slots_[i];
+      hashes[at] = hashes_[i];
+    }
+    slots_ = std::move(slots);
+    hashes_ = std::move(hashes);
+  }
+
+  std::vector<uint32_t> slots_;
+  std::vector<uint64_t> hashes_;
+  uint32_t size_ = 0;
+};
+
+class TableWriter {
+ public:
+  TableWriter(const Classified& from, CleanupTable& table, bool share) : from_(from), table_(table), share_(share) {
+    tile_words_ = static_cast<size_t>(from.tile.q * ((from.tile.kv + 63) / 64));
+    // What an earlier tile size put into the table is found again.
+    for (uint32_t id = 1; id + 1 < table.offsets.size(); ++id) InternItems(ItemsOf(id));
+    for (uint32_t tile = 0; tile + 1 < table.bit_tile_offsets.size(); ++tile) InternBits(BitsOf(tile));
+  }
+
+  uint32_t CleanupOf(const TileRun& run) {
+    scratch_.assign(from_.items.begin() + run.item_begin, from_.items.begin() + run.item_begin + run.item_count);
+    for (CleanupItem& item : scratch_) {
+      if (item.kind == ItemKind::kBits) item.bits = StoreBits(item.bits);
+    }
+    if (share_) {
+      const auto [number, is_new] = InternItems(scratch_);
+      if (!is_new) return number + 1;
+    }
+    table_.items.insert(table_.items.end(), scratch_.begin(), scratch_.end());
+    table_.offsets.push_back(static_cast<uint32_t>(table_.items.size()));
+    return static_cast<uint32_t>(table_.offsets.size() - 2);
+  }
+
+ private:
+  std::span<const CleanupItem> ItemsOf(uint32_t id) const {
+    return std::span(table_.items).subspan(table_.offsets[id], table_.offsets[id + 1] - table_.offsets[id]);
+  }
+  std::span<const uint64_t> BitsOf(uint32_t tile) const {
+    return std::span(table_.bit_words)
+        .subspan(table_.bit_tile_offsets[tile], table_.bit_tile_offsets[tile + 1] - table_.bit_tile_offsets[tile]);
+  }
+  std::pair<uint32_t, bool> InternItems(std::span<const CleanupItem> items) {
+    return cleanups_.Intern(XXH3_64bits(items.data(), items.size_bytes()),
+                            [&](uint32_t i) { return std::ranges::equal(ItemsOf(i + 1), items); });
+  }
+  std::pair<uint32_t, bool> InternBits(std::span<const uint64_t> bits) {
+    return bit_tiles_.Intern(XXH3_64bits(bits.data(), bits.size_bytes()),
+                             [&](uint32_t i) { return std::ranges::equal(BitsOf(i), bits); });
+  }
+  uint32_t StoreBits(uint32_t raw) {
+    const std::span<const uint64_t> bits = std::span(from_.bit_words).subspan(raw * tile_words_, tile_words_);
+    const auto [number, is_new] = InternBits(bits);
+    if (is_new) {
+      table_.bit_words.insert(table_.bit_words.end(), bits.begin(), bits.end());
+      table_.bit_tile_offsets.push_back(table_.bit_words.size());
+    }
+    return number;
+  }
+
+  const Classified& from_;
+  CleanupTable& table_;
+  const bool share_;
+  size_t tile_words_ = 0;
+  Interner cleanups_;
+  Interner bit_tiles_;
+  std::vector<CleanupItem> scratch_;
+};
+
+int64_t WidestRow(const std::vector<uint64_t>& row_offsets) {
+  uint64_t widest = 0;
+  for (size_t row = 0; row + 1 < row_offsets.size(); ++row) {
+    widest = std::max(widest, row_offsets[row + 1] - row_offsets[row]);
+  }
+  return static_cast<int64_t>(widest);
+}
+
+}  // namespace
+
+int64_t CompactRows::Widest() const { return WidestRow(row_offsets); }
+int64_t CompactColumns::Widest() const { return WidestRow(row_offsets); }
+
+CompactRows Shrink(const Classified& classified, CleanupTable& table, bool share) {
+  CompactRows out;
+  out.tile = classified.tile;
+  out.q_tiles = classified.q_tiles;
+  out.kv_tiles = classified.kv_tiles;
+  out.slots.resize(static_cast<size_t>(classified.num_tiles));
+  out.row_offsets.resize(classified.row_offsets.size());
+  TableWriter writer(classified, table, share);
+  Slot* slot = out.slots.data();
+  size_t run = 0;
+  for (size_t row = 0; row + 1 < classified.row_offsets.size(); ++row) {
+    for (; run < classified.row_offsets[row + 1]; ++run) {
+      const TileRun& tiles = classified.runs[run];
+      const uint32_t cleanup = tiles.item_count == 0 ? 0 : writer.CleanupOf(tiles);
+      for (uint32_t column = tiles.begin; column < tiles.end; ++column) *slot++ = {column, cleanup};
+    }
+    out.row_offsets[row + 1] = static_cast<uint64_t>(slot - out.slots.data());
+  }
+  out.num_cleanups = table.Size();
+  return out;
+}
+
+Status VerifyCompactRows(const Classified& classified, const CompactRows& rows, const CleanupTable& table) {
+  const auto fail = [](std::string message) { return Fail(ErrorCode::kStageInvariant, std::move(message), "shrink"); };
+  if (rows.slots.size() != static_cast<uint64_t>(classified.num_tiles)) return fail("slots are not the surviving tiles");
+  for (size_t row = 0; row + 1 < rows.row_offsets.size(); ++row) {
+    uint64_t slot = rows.row_offsets[row];
+    for (uint64_t run = classified.row_offsets[row]; run < classified.row_offsets[row + 1]; ++run) {
+      const TileRun& tiles = classified.runs[run];
+      for (uint32_t column = tiles.begin; column < tiles.end; ++column, ++slot) {
+        const Slot& got = rows.slots[slot];
+        if (got.index != column || (got.cleanup == 0) != (tiles.item_count == 0)) return fail("a slot is out of place");
+        if (got.cleanup + size_t{1} >= table.offsets.size() ||
+            table.offsets[got.cleanup + 1] - table.offsets[got.cleanup] != tiles.item_count) {
+          return fail("a slot names the wrong cleanup");
+        }
+      }
+    }
+    if (slot != rows.row_offsets[row + 1]) return fail("a row ends in the wrong place");
+  }
+  return {};
+}
+
+}  // namespace tessera::planner
