@@ -1,0 +1,219 @@
+// How long planning takes: the four cases we hold ourselves to, how the cost per surviving tile grows, and JAX
+// Splash's own planner in the same run where it is installed.
+//
+// A timed plan is a cold one: contract keys, the class, both directions and the packed bytes, from a parsed contract
+// and a batch in memory. One thread. The figure is the best of many runs, because noise only ever adds.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <new>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tessera/planner.h"
+
+namespace {
+
+int64_t g_live_bytes = 0;
+int64_t g_peak_bytes = 0;
+
+// A size in front of every block; 16 bytes keep the alignment new promises.
+constexpr size_t kFront = 16;
+
+void* Counted(size_t size) {
+  auto* block = static_cast<char*>(std::malloc(size + kFront));
+  if (block == nullptr) throw std::bad_alloc();
+  *reinterpret_cast<size_t*>(block) = size;
+  g_live_bytes += static_cast<int64_t>(size);
+  g_peak_bytes = std::max(g_peak_bytes, g_live_bytes);
+  return block + kFront;
+}
+
+void Uncount(void* pointer) noexcept {
+  if (pointer == nullptr) return;
+  char* block = static_cast<char*>(pointer) - kFront;
+  g_live_bytes -= static_cast<int64_t>(*reinterpret_cast<size_t*>(block));
+  std::free(block);
+}
+
+}  // namespace
+
+void* operator new(size_t size) { return Counted(size); }
+void* operator new[](size_t size) { return Counted(size); }
+void operator delete(void* pointer) noexcept { Uncount(pointer); }
+void operator delete[](void* pointer) noexcept { Uncount(pointer); }
+void operator delete(void* pointer, size_t) noexcept { Uncount(pointer); }
+void operator delete[](void* pointer, size_t) noexcept { Uncount(pointer); }
+
+namespace tessera {
+namespace {
+
+struct PlannerCase {
+  std::string name;
+  int64_t tokens = 0;
+  std::string mask;
+  int64_t tile = 256;
+  int64_t documents = 0;  // of random length; 0 = the mask has none
+  double limit_ms = 0;    // 0 = printed for scale only
+  std::string peer_mask;  // what the peer script calls it; empty = the peer is not asked
+};
+
+struct Measured {
+  double best_ms = 0;
+  int64_t tiles = 0;
+  int64_t plan_bytes = 0;
+  int64_t peak_bytes = 0;
+};
+
+std::vector<PlannerCase> HeldCases() {
+  return {
+      {"64K causal+window 4096, tile 512", 65536, "causal and window(4095, 0)", 512, 0, 0.15, "window"},
+      {"64K causal, tile 512", 65536, "causal", 512, 0, 0.5, "causal"},
+      {"128K causal+window 4096, tile 128", 131072, "causal and window(4095, 0)", 128, 0, 1.0, ""},
+      {"1M, 1000 documents, causal+window 4096, tile 256", 1 << 20, "causal and window(4095, 0) and documents", 256,
+       1000, 2.0, ""},
+  };
+}
+
+std::vector<PlannerCase> GrowthCases() {
+  std::vector<PlannerCase> cases;
+  for (const int64_t tokens : {65536, 131072, 262144, 524288, 1048576}) {
+    cases.push_back({fmt::format("{}K causal+window 4096, tile 256", tokens / 1024), tokens,
+                     "causal and window(4095, 0)", 256, 0, 0, ""});
+  }
+  return cases;
+}
+
+Batch MakeDocuments(const PlannerCase& planner_case) {
+  Batch batch;
+  if (planner_case.documents == 0) return batch;
+  std::mt19937_64 rng(7);
+  std::vector<int64_t> cuts{0, planner_case.tokens};
+  while (static_cast<int64_t>(cuts.size()) < planner_case.documents + 1) {
+    cuts.push_back(static_cast<int64_t>(rng() % static_cast<uint64_t>(planner_case.tokens)));
+    std::sort(cuts.begin(), cuts.end());
+    cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
+  }
+  IdRows ids{1, planner_case.tokens, {}};
+  for (size_t d = 0; d + 1 < cuts.size(); ++d) {
+    ids.values.insert(ids.values.end(), static_cast<size_t>(cuts[d + 1] - cuts[d]), static_cast<int32_t>(d));
+  }
+  batch.doc_ids = std::move(ids);
+  return batch;
+}
+
+Result<Measured> Measure(const PlannerCase& planner_case, double seconds) {
+  Result<Contract> contract = ParseContract(
+      fmt::format("version = 1\n[shape]\nq_len = {}\ndim_qk = 128\n[mask]\nexpr = \"{}\"\n", planner_case.tokens,
+                  planner_case.mask));
+  if (!contract) return tl::unexpected(std::move(contract.error()));
+  const Batch batch = MakeDocuments(planner_case);
+  Target target;
+  target.name = "one core";
+  PlanOptions options;
+  options.tile = TileSize{planner_case.tile, planner_case.tile};
+  Measured measured;
+  measured.best_ms = 1e9;
+  const auto start = std::chrono::steady_clock::now();
+  for (int run = 0; run < 3 || std::chrono::steady_clock::now() - start < std::chrono::duration<double>(seconds); ++run) {
+    const int64_t before = g_live_bytes;
+    g_peak_bytes = before;
+    const auto begin = std::chrono::steady_clock::now();
+    Result<PlanResult> made = MakePlan(*contract, batch, target, options);
+    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
+    if (!made) return tl::unexpected(std::move(made.error()));
+    measured.best_ms = std::min(measured.best_ms, took.count());
+    measured.peak_bytes = g_peak_bytes - before;
+    measured.tiles = static_cast<int64_t>(made->plan.view().Of(Direction::kForward).slots.size());
+    measured.plan_bytes = static_cast<int64_t>(made->plan.bytes().size());
+  }
+  return measured;
+}
+
+// Seconds JAX Splash needs for the same mask, forward and dkv, its cache cleared; negative when it is not installed.
+double PeerSeconds(const std::string& script, const PlannerCase& planner_case) {
+  if (planner_case.peer_mask.empty() || script.empty()) return -1;
+  const std::string command = fmt::format("python3 '{}' {} {} {} 2>/dev/null", script, planner_case.peer_mask,
+                                          planner_case.tokens, planner_case.tile);
+  FILE* pipe = ::popen(command.c_str(), "r");
+  if (pipe == nullptr) return -1;
+  std::array<char, 64> line{};
+  double seconds = -1;
+  if (std::fgets(line.data(), static_cast<int>(line.size()), pipe) != nullptr) seconds = std::atof(line.data());
+  return ::pclose(pipe) == 0 && seconds > 0 ? seconds : -1;
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app{"Planner benchmark: one core, best of many, forward + transposed + packed."};
+  bool json = false;
+  double seconds = 0.5;
+  std::string peer_script;
+  app.add_flag("--json", json, "one JSON document on standard output");
+  app.add_option("--seconds", seconds, "how long to repeat each case");
+  app.add_option("--peer", peer_script, "script that times JAX Splash's planner (bench/peers/splash_planner.py)");
+  CLI11_PARSE(app, argc, argv);
+
+  nlohmann::ordered_json document;
+  bool held = true;
+  FILE* people = json ? stderr : stdout;
+  fmt::print(people, "{:<50} {:>10} {:>9} {:>9} {:>8} {:>10} {:>9} {:>10} {:>8}\n", "case", "best ms", "limit ms",
+             "tiles", "ns/tile", "plan KiB", "peak/plan", "Splash s", "ratio");
+  const auto report = [&](const PlannerCase& planner_case, const char* group) -> Status {
+    Result<Measured> measured = Measure(planner_case, seconds);
+    if (!measured) return tl::unexpected(std::move(measured.error()));
+    const double ns_per_tile = measured->best_ms * 1e6 / static_cast<double>(std::max<int64_t>(measured->tiles, 1));
+    const double peak = static_cast<double>(measured->peak_bytes) / static_cast<double>(measured->plan_bytes);
+    const double peer = PeerSeconds(peer_script, planner_case);
+    held = held && (planner_case.limit_ms == 0 || measured->best_ms <= planner_case.limit_ms);
+    fmt::print(people, "{:<50} {:>10.4f} {:>9} {:>9} {:>8.1f} {:>10.1f} {:>9.2f} {:>10} {:>8}\n", planner_case.name,
+               measured->best_ms, planner_case.limit_ms == 0 ? "-" : fmt::format("{:.2f}", planner_case.limit_ms),
+               measured->tiles, ns_per_tile, static_cast<double>(measured->plan_bytes) / 1024, peak,
+               peer < 0 ? "-" : fmt::format("{:.2f}", peer),
+               peer < 0 ? "-" : fmt::format("{:.0f}x", peer * 1e3 / measured->best_ms));
+    document[group].push_back({{"case", planner_case.name},
+                               {"best_ms", measured->best_ms},
+                               {"limit_ms", planner_case.limit_ms},
+                               {"tiles", measured->tiles},
+                               {"ns_per_tile", ns_per_tile},
+                               {"plan_bytes", measured->plan_bytes},
+                               {"peak_over_plan", peak},
+                               {"splash_s", peer < 0 ? nlohmann::ordered_json() : nlohmann::ordered_json(peer)}});
+    return {};
+  };
+  Status ok;
+  for (const PlannerCase& planner_case : HeldCases()) {
+    if (ok) ok = report(planner_case, "held");
+  }
+  for (const PlannerCase& planner_case : GrowthCases()) {
+    if (ok) ok = report(planner_case, "growth");
+  }
+  if (!ok) {
+    fmt::print(stderr, "bench_planner: {}\n", ToText(ok.error()));
+    return 2;
+  }
+  double low = 1e300;
+  double high = 0;
+  for (const auto& row : document["growth"]) {
+    low = std::min(low, row["ns_per_tile"].get<double>());
+    high = std::max(high, row["ns_per_tile"].get<double>());
+  }
+  document["growth_ratio"] = high / low;
+  document["limits_held"] = held;
+  fmt::print(people, "\ncost per surviving tile from 64K to 1M varies {:.2f}x (must stay within 1.5x)\n", high / low);
+  fmt::print(people, "limits {}\n", held ? "held" : "MISSED");
+  if (peer_script.empty()) fmt::print(people, "JAX Splash not asked: no --peer script given\n");
+  if (json) fmt::print("{}\n", document.dump(2));
+  return held ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace tessera
+
+int main(int argc, char** argv) { return tessera::Main(argc, argv); }
