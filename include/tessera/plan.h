@@ -139,6 +139,12 @@ struct PlanView {
   uint32_t NumCleanups() const { return static_cast<uint32_t>(cleanup_offsets.size() - 1); }
 };
 
+class Plan;
+namespace plan {
+// For the planner alone: owns bytes that Pack just wrote, without checking them again.
+Plan Trust(std::vector<std::byte> bytes);
+}  // namespace plan
+
 // The owner of plan bytes. Move-only; the view stays valid while the Plan lives, moves included.
 class Plan {
  public:
@@ -154,6 +160,7 @@ class Plan {
   Plan& operator=(const Plan&) = delete;
 
  private:
+  friend Plan plan::Trust(std::vector<std::byte> bytes);
   std::vector<std::byte> bytes_;
   PlanView view_;
 };

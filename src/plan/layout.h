@@ -73,4 +73,7 @@ inline constexpr uint64_t kMaxConditions = 16;
 
 Hash128 FingerprintOf(std::span<const std::byte> bytes);
 
+// A view of bytes whose header and section bounds are good; nothing inside the sections has been looked at.
+Result<PlanView> BindPlan(std::span<const std::byte> bytes);
+
 }  // namespace tessera::plan

@@ -4,33 +4,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "contract/limits.h"
 #include "plan/layout.h"
-#include "tessera/version.h"
 
 namespace tessera {
 namespace {
 
-using plan::Header;
-using plan::Section;
-using plan::WorklistHeader;
-
 tl::unexpected<Error> Bad(std::string message, std::string where) {
   return Fail(ErrorCode::kPlanMalformed, std::move(message), std::move(where));
-}
-
-template <class T>
-Status Bind(std::span<const std::byte> bytes, const Section& section, std::string_view name, std::span<const T>& out) {
-  if (section.offset % plan::kAlign != 0 || section.offset < sizeof(Header) || section.offset > bytes.size() ||
-      section.count > (bytes.size() - section.offset) / sizeof(T)) {
-    return Bad(fmt::format("section lies outside the plan or is misaligned (offset {}, {} elements, plan {} bytes)",
-                           section.offset, section.count, bytes.size()),
-               std::string(name));
-  }
-  out = {reinterpret_cast<const T*>(bytes.data() + section.offset), static_cast<size_t>(section.count)};
-  return {};
 }
 
 template <class T>
@@ -41,14 +23,16 @@ bool Ascends(std::span<const T> offsets, uint64_t last) {
 
 uint64_t CeilDiv(uint64_t a, uint64_t b) { return (a + b - 1) / b; }
 
-Status CheckHeader(const Header& header) {
-  if (header.batch == 0 || header.q_len == 0 || header.kv_len == 0 || header.num_q_heads == 0 ||
-      header.q_len > uint64_t{kMaxLength} || header.kv_len > uint64_t{kMaxLength} ||
-      header.batch > uint64_t{kMaxBatch} || header.num_q_heads > uint64_t{kMaxHeads} || header.num_masks > header.batch * header.num_q_heads || header.num_masks == 0) {
-    return Bad("lengths, heads or counts out of range", "header");
+Status CheckHeader(const PlanView& view) {
+  const auto in_range = [](int64_t value, int64_t limit) { return value >= 1 && value <= limit; };
+  if (!in_range(view.batch, kMaxBatch) || !in_range(view.num_q_heads, kMaxHeads) || !in_range(view.q_len, kMaxLength) ||
+      !in_range(view.kv_len, kMaxLength)) {
+    return Bad("lengths or heads out of range", "header");
   }
-  if (header.num_masks > header.mask_capacity) return Bad("more masks than the class holds", "header");
-  if (header.mask_capacity > header.batch * header.num_q_heads) return Bad("mask capacity out of range", "header");
+  if (!in_range(view.mask_capacity, view.batch * view.num_q_heads) || !in_range(view.num_masks, view.mask_capacity) ||
+      view.cleanup_capacity < 0 || view.part_capacity < 0) {
+    return Bad("capacities out of range, or more masks than the class holds", "header");
+  }
   return {};
 }
 
@@ -224,84 +208,21 @@ Status CheckBatchFacts(const PlanView& view) {
   return CheckSegments(view.kv_segment_offsets, view.kv_segments, view.batch, view.kv_len, "kv_segments");
 }
 
-Status BindAll(std::span<const std::byte> bytes, const Header& header, PlanView& view) {
-  Status ok;
-  const auto bind = [&](const Section& section, std::string_view name, auto& out) {
-    if (ok) ok = Bind(bytes, section, name, out);
-  };
-  for (size_t d = 0; d < kNumDirections; ++d) {
-    const WorklistHeader& from = header.worklists[d];
-    Worklist& to = view.worklists[d];
-    to.tile_q = from.tile_q;
-    to.tile_kv = from.tile_kv;
-    to.rows_per_mask = from.rows_per_mask;
-    to.width_capacity = from.width_capacity;
-    bind(from.row_offsets, "row_offsets", to.row_offsets);
-    bind(from.slots, "slots", to.slots);
-    bind(from.ranks, "ranks", to.ranks);
-    bind(from.parts, "parts", to.parts);
-  }
-  bind(header.mask_of, "mask_of", view.mask_of);
-  bind(header.batch_of, "batch_of", view.batch_of);
-  bind(header.conditions, "conditions", view.conditions);
-  bind(header.cleanup_offsets, "cleanup_offsets", view.cleanup_offsets);
-  bind(header.items, "items", view.items);
-  bind(header.bit_tile_offsets, "bit_tile_offsets", view.bit_tile_offsets);
-  bind(header.bit_words, "bit_words", view.bit_words);
-  bind(header.q_segment_offsets, "q_segment_offsets", view.q_segment_offsets);
-  bind(header.q_segments, "q_segments", view.q_segments);
-  bind(header.kv_segment_offsets, "kv_segment_offsets", view.kv_segment_offsets);
-  bind(header.kv_segments, "kv_segments", view.kv_segments);
-  bind(header.q_valid, "q_valid", view.q_valid);
-  bind(header.kv_valid, "kv_valid", view.kv_valid);
-  return ok;
-}
-
 }  // namespace
 
 Result<PlanView> VerifyPlan(std::span<const std::byte> bytes) {
-  if (bytes.size() < sizeof(Header)) {
-    return Bad(fmt::format("a plan has at least {} bytes, this has {}", sizeof(Header), bytes.size()), "header");
-  }
-  if (reinterpret_cast<uintptr_t>(bytes.data()) % plan::kAlign != 0) {
-    return Bad("the bytes must lie at an 8-byte boundary", "header");
-  }
-  Header header;
-  std::memcpy(&header, bytes.data(), sizeof(header));
-  if (header.magic != plan::kMagic) return Bad("the first eight bytes are not a plan's", "header");
-  if (header.version != kPlanVersion) {
-    return Fail(ErrorCode::kPlanVersion,
-                fmt::format("format version {}, this program reads {}", header.version, kPlanVersion), "header");
-  }
-  if (header.header_bytes != sizeof(Header) || header.total_bytes != bytes.size()) {
-    return Bad(fmt::format("the header says {} bytes, there are {}", header.total_bytes, bytes.size()), "header");
-  }
-  if (header.fingerprint != plan::FingerprintOf(bytes)) {
-    return Bad("the fingerprint does not match the content", "header");
-  }
-  PlanView view;
-  view.bytes = bytes;
-  view.fingerprint = header.fingerprint;
-  view.contract_key = header.contract_key;
-  view.class_key = header.class_key;
-  view.mask_digest = header.mask_digest;
-  view.batch = static_cast<int64_t>(header.batch);
-  view.q_len = static_cast<int64_t>(header.q_len);
-  view.kv_len = static_cast<int64_t>(header.kv_len);
-  view.num_q_heads = static_cast<int64_t>(header.num_q_heads);
-  view.num_masks = static_cast<int64_t>(header.num_masks);
-  view.mask_capacity = static_cast<int64_t>(header.mask_capacity);
-  view.cleanup_capacity = static_cast<int64_t>(header.cleanup_capacity);
-  view.part_capacity = static_cast<int64_t>(header.part_capacity);
-  Status ok = CheckHeader(header);
-  if (ok) ok = BindAll(bytes, header, view);
-  if (ok) ok = CheckBatchFacts(view);
-  if (ok) ok = CheckConditionsAndCleanups(view);
+  Result<PlanView> view = plan::BindPlan(bytes);
+  if (!view) return view;
+  Status ok;
+  if (view->fingerprint != plan::FingerprintOf(bytes)) ok = Bad("the fingerprint does not match the content", "header");
+  if (ok) ok = CheckHeader(*view);
+  if (ok) ok = CheckBatchFacts(*view);
+  if (ok) ok = CheckConditionsAndCleanups(*view);
   if (ok) {
-    const std::vector<uint64_t> bit_tiles = SmallestBitTiles(view);
-    for (size_t d = 0; d < kNumDirections && ok; ++d) ok = CheckWorklist(view, static_cast<Direction>(d), bit_tiles);
+    const std::vector<uint64_t> bit_tiles = SmallestBitTiles(*view);
+    for (size_t d = 0; d < kNumDirections && ok; ++d) ok = CheckWorklist(*view, static_cast<Direction>(d), bit_tiles);
   }
-  if (ok) ok = CheckTranspose(view);
+  if (ok) ok = CheckTranspose(*view);
   if (!ok) return tl::unexpected(std::move(ok.error()));
   return view;
 }

@@ -22,8 +22,8 @@ std::vector<Part> Balance(std::span<const uint64_t> row_offsets, int64_t part_sl
       do {
         // Equal shares, so that a row one slot over the limit does not leave a part of one slot.
         const uint64_t left = end - begin;
-        const uint64_t shares = std::max<uint64_t>((left + limit - 1) / limit, 1);
-        const uint64_t length = (left + shares - 1) / shares;
+        const uint64_t shares = left <= limit ? 1 : (left + limit - 1) / limit;
+        const uint64_t length = shares == 1 ? left : (left + shares - 1) / shares;
         visit(Part{static_cast<uint32_t>(row), static_cast<uint32_t>(begin), static_cast<uint32_t>(begin + length),
                    part_of_row++});
         begin += length;

@@ -103,7 +103,8 @@ Result<PlanResult> MakePlan(const Contract& contract, const Batch& batch, const 
   input.contract_key = FromHex(KeyOf(contract, sets));
   input.class_key = FromHex(ClassKeyOf(contract, sets, shape));
   Result<Plan> plan = runner.Run(
-      "pack", [&] { return Plan::FromBytes(Pack(input)); }, [](const Plan&) { return Status(); });
+      "pack", [&] { return plan::Trust(Pack(input)); },
+      [](const Plan& value) { return VerifyPlan(value.bytes()).map([](const PlanView&) {}); });
   if (!plan) return tl::unexpected(std::move(plan.error()));
   return PlanResult{std::move(*plan), shape, runner.TakeReports()};
 }
