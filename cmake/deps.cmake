@@ -1,0 +1,51 @@
+# Third-party libraries, from the distribution's packages. All but GoogleTest are used as headers only, so a cross
+# build needs no foreign-architecture packages.
+find_package(Threads REQUIRED)
+
+# A cross compiler must not search the host's /usr/include, where the host's C library lives too: it gets a folder of
+# links to just the headers we name.
+set(tessera_cross_headers ${CMAKE_BINARY_DIR}/third_party)
+
+function(tessera_header_dep name header)
+  find_path(${name}_INCLUDE ${header} REQUIRED)
+  add_library(${name} INTERFACE)
+  target_compile_definitions(${name} INTERFACE ${ARGN})
+  if(CMAKE_CROSSCOMPILING)
+    string(REGEX REPLACE "/.*" "" first_part ${header})
+    file(MAKE_DIRECTORY ${tessera_cross_headers})
+    file(CREATE_LINK ${${name}_INCLUDE}/${first_part} ${tessera_cross_headers}/${first_part} SYMBOLIC)
+    target_include_directories(${name} SYSTEM INTERFACE ${tessera_cross_headers})
+  else()
+    target_include_directories(${name} SYSTEM INTERFACE ${${name}_INCLUDE})
+  endif()
+endfunction()
+
+tessera_header_dep(tessera_expected tl/expected.hpp)
+add_library(tl::expected ALIAS tessera_expected)
+tessera_header_dep(tessera_fmt fmt/format.h FMT_HEADER_ONLY=1)
+tessera_header_dep(tessera_xxhash xxhash.h XXH_INLINE_ALL=1)
+tessera_header_dep(tessera_json nlohmann/json.hpp)
+tessera_header_dep(tessera_toml toml++/toml.h TOML_EXCEPTIONS=0)
+tessera_header_dep(tessera_cli11 CLI/CLI.hpp)
+
+# A compiler cache is used where there is one, and asked of nobody.
+find_program(tessera_ccache ccache)
+if(tessera_ccache AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${tessera_ccache})
+endif()
+
+if(TESSERA_BUILD_TESTS)
+  # Debian ships GoogleTest's source: building it here gives it our sanitizer flags and works in cross builds.
+  if(EXISTS /usr/src/googletest/CMakeLists.txt)
+    set(INSTALL_GTEST OFF)
+    add_subdirectory(/usr/src/googletest ${CMAKE_BINARY_DIR}/googletest EXCLUDE_FROM_ALL)
+    foreach(name gtest gmock gtest_main)
+      if(NOT TARGET GTest::${name})
+        add_library(GTest::${name} ALIAS ${name})
+      endif()
+    endforeach()
+  else()
+    find_package(GTest REQUIRED)
+  endif()
+  include(GoogleTest)
+endif()

@@ -1,0 +1,196 @@
+#!/usr/bin/env python3
+"""Keeps the include rules: which folder may include which, and which third-party header.
+
+The table below is the architecture in one place. The same walk keeps three rules of size and shape: public headers
+stay under 200 lines, source files at or under 600, and a function-like macro lives only around the .def file it reads.
+"""
+
+import argparse
+import pathlib
+import re
+import sys
+
+EXPECTED, FMT, XXHASH = "tl/expected.hpp", "fmt/", "xxhash.h"
+JSON, TOML, CLI = "nlohmann/", "toml++/", "CLI/"
+BASE_LIBRARIES = {EXPECTED, FMT, XXHASH}
+
+# folder -> folders it may include (itself is always allowed). Public headers belong to a folder too, see OWNER.
+LAYERS = {
+    "src/base": set(),
+    "src/contract": {"src/base"},
+    "src/rows": {"src/base", "src/contract"},
+    "src/plan": {"src/base", "src/contract"},
+    "src/planner": {"src/base", "src/contract", "src/plan"},
+    "src/lanes": {"src/base", "src/contract", "src/plan"},
+    "src/dispatch": {"src/base", "src/contract", "src/rows", "src/plan", "src/planner", "src/lanes"},
+}
+
+# Third-party headers by folder: anywhere in it, and in its .cc files only.
+LIBRARIES = {
+    "src/base": (BASE_LIBRARIES, set()),
+    "src/contract": (BASE_LIBRARIES, {JSON, TOML}),
+    "src/rows": (BASE_LIBRARIES, {JSON}),
+    "src/plan": (BASE_LIBRARIES, {JSON}),
+    "src/planner": (BASE_LIBRARIES, set()),
+    "src/lanes": (BASE_LIBRARIES, set()),
+    "src/dispatch": (BASE_LIBRARIES, {JSON}),
+    "include": ({EXPECTED}, set()),
+    "tools": ({EXPECTED, FMT, CLI}, {JSON}),
+    "bench": ({EXPECTED, FMT, CLI}, {JSON}),
+    "tests/support/oracle": ({EXPECTED, FMT}, set()),
+}
+
+# Whose each public header is: a folder may include it when it may include its owner.
+OWNER = {
+    "error.h": "src/base", "error_codes.def": "src/base", "version.h": "src/base",
+    "contract.h": "src/contract", "batch.h": "src/contract", "target.h": "src/contract",
+    "tensor.h": "src/contract",
+    "plan.h": "src/plan", "export.h": "src/plan",
+    "planner.h": "src/planner",
+    "lane.h": "src/lanes", "reasons.def": "src/lanes",
+    "run.h": "src/dispatch", "receipt.h": "src/dispatch", "tessera.h": "src/dispatch",
+}
+
+# The oracle judges everybody else, so it may know the question only.
+ORACLE = "tests/support/oracle"
+ORACLE_PUBLIC = {"contract.h", "batch.h", "error.h", "tensor.h"}
+
+PUBLIC_HEADER_LINES = 200
+HEADER_EXCEPTIONS = {"include/tessera/plan.h": 220}
+SOURCE_LINES = 600
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+MACRO = re.compile(r"^\s*#\s*define\s+(\w+)\(")
+# Hooks that a library asks its users to define before including it.
+LIBRARY_HOOKS = {"TOML_ASSERT"}
+UNDEF = re.compile(r"^\s*#\s*undef\s+(\w+)")
+
+
+def is_standard(name):
+    return re.fullmatch(r"[a-z0-9_]+(\.h)?|sys/[a-z]+\.h", name) is not None and name != XXHASH
+
+
+def folder_of(path):
+    """The row of the tables that a file answers to, or None where no include rule applies (tests)."""
+    parts = path.parts
+    if parts[0] == "src" and len(parts) > 2:
+        return f"src/{parts[1]}"
+    if path.as_posix().startswith(ORACLE + "/"):
+        return ORACLE
+    return parts[0] if parts[0] in ("include", "tools", "bench") else None
+
+
+def may_use(folder, owner):
+    return owner == folder or owner in LAYERS[folder]
+
+
+def check_library(folder, path, name):
+    anywhere, in_cc = LIBRARIES[folder]
+    allowed = anywhere | (in_cc if path.suffix == ".cc" else set())
+    if is_standard(name) or any(name == entry or (entry.endswith("/") and name.startswith(entry)) for entry in allowed):
+        return None
+    if any(name.startswith(entry) for entry in in_cc):
+        return f"{name} may be included in .cc files only"
+    return f"{folder} may not use {name}"
+
+
+def check_public(folder, path, header):
+    owner = OWNER.get(header)
+    if owner is None:
+        return f"tessera/{header} has no owner in cmake/layers.py"
+    if folder in ("tools", "bench"):
+        return None
+    if folder == ORACLE:
+        return None if header in ORACLE_PUBLIC else f"the oracle may not include tessera/{header}"
+    own = folder
+    if folder == "include":
+        own = OWNER.get(path.name)
+        if own is None:
+            return f"public header {path.name} has no owner in cmake/layers.py"
+    return None if may_use(own, owner) else f"{own} may not include tessera/{header}, which belongs to {owner}"
+
+
+def check_internal(folder, path, name):
+    if folder == ORACLE:
+        return None if name.startswith("oracle/") else f"the oracle may not include {name}"
+    if folder == "include":
+        return f"a public header may not include {name}"
+    if folder in ("tools", "bench"):
+        # The named cases are shared by tests, benchmarks and `verify`; `verify` and --check ask the oracle.
+        if name.startswith("cases/") or (folder == "tools" and name.startswith("oracle/")):
+            return None
+        is_own = "/" not in name or name.startswith(f"{path.parts[1]}/")
+        return None if is_own else f"{folder} may include tessera/* only, not {name}"
+    target = "src/" + name.split("/")[0]
+    if "/" not in name or target not in LAYERS:
+        return f'{name} is not a known folder; write "folder/file.h"'
+    if not may_use(folder, target):
+        return f"{folder} may not include {name}"
+    if folder == "src/lanes" and name.startswith("lanes/") and name != "lanes/lane.h":
+        if name.split("/")[1] != path.parts[2]:
+            return f"a lane may include lanes/lane.h and itself, not {name}"
+    return None
+
+
+def check_include(folder, path, bracket, name):
+    if name.startswith("tessera/"):
+        return check_public(folder, path, name.removeprefix("tessera/"))
+    if bracket == "<":
+        return check_library(folder, path, name)
+    third_party = check_library(folder, path, name) if re.match(r"(nlohmann|toml\+\+|fmt|CLI|tl)/|xxhash", name) else ""
+    return check_internal(folder, path, name) if third_party == "" else third_party
+
+
+def check_size(path, lines):
+    if path.parts[0] == "include" and path.suffix == ".h":
+        limit = HEADER_EXCEPTIONS.get(path.as_posix(), PUBLIC_HEADER_LINES - 1)
+        kind = "public header"
+    else:
+        limit, kind = SOURCE_LINES, "file"
+    return f"{kind} of {len(lines)} lines; the limit is {limit}" if len(lines) > limit else None
+
+
+def check_file(root, path):
+    lines = (root / path).read_text(encoding="utf-8").splitlines()
+    problems = []
+    if size_problem := check_size(path, lines):
+        problems.append((len(lines), size_problem))
+    if path.suffix == ".py":
+        return problems
+    folder = folder_of(path)
+    macros = {}
+    for number, line in enumerate(lines, 1):
+        if match := MACRO.match(line):
+            if match[1] not in LIBRARY_HOOKS:
+                macros[match[1]] = number
+        elif match := UNDEF.match(line):
+            macros.pop(match[1], None)
+        elif folder and (match := INCLUDE.match(line)):
+            if problem := check_include(folder, path, match[1], match[2]):
+                problems.append((number, problem))
+    for name, number in macros.items():
+        problems.append((number, f"function-like macro {name} stays defined; use a function, or #undef it after its .def"))
+    return problems
+
+
+def check_tree(root):
+    root = pathlib.Path(root)
+    problems = []
+    for top in ("include", "src", "tools", "bench", "tests", "cmake"):
+        for path in sorted((root / top).rglob("*")):
+            if path.suffix in (".h", ".cc", ".def", ".py"):
+                relative = path.relative_to(root)
+                problems += [f"{relative}:{number}: {text}" for number, text in check_file(root, relative)]
+    return problems
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Checks include rules, file sizes and macros.")
+    parser.add_argument("root", nargs="?", default=pathlib.Path(__file__).resolve().parent.parent)
+    problems = check_tree(parser.parse_args().root)
+    print("\n".join(problems) if problems else "layers: every include, size and macro rule holds")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

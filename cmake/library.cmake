@@ -1,0 +1,29 @@
+# One library per folder: every .cc in it, and what it may link. The include rules are kept by cmake/layers.py.
+function(tessera_library name)
+  cmake_parse_arguments(ARG "" "" "PUBLIC;PRIVATE" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS *.cc)
+  add_library(${name} STATIC ${sources})
+  target_include_directories(${name} PUBLIC ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/src)
+  target_link_libraries(${name} PUBLIC ${ARG_PUBLIC} PRIVATE tessera_warnings ${ARG_PRIVATE})
+  set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+endfunction()
+
+# One test program per folder of tests; its tests carry the folder's name as label. Each leaves its result as XML under
+# test_results/, where script/requirements reads which numbers it proved.
+function(tessera_test name)
+  cmake_parse_arguments(ARG "" "" "LINK" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS *.cc)
+  if(NOT sources)
+    return()
+  endif()
+  add_executable(${name} ${sources})
+  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/tests)
+  target_compile_definitions(${name} PRIVATE TESSERA_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+  target_link_libraries(${name} PRIVATE ${ARG_LINK} tessera_warnings GTest::gtest GTest::gmock GTest::gtest_main)
+  get_filename_component(folder ${CMAKE_CURRENT_SOURCE_DIR} NAME)
+  gtest_discover_tests(
+    ${name}
+    DISCOVERY_TIMEOUT 120
+    XML_OUTPUT_DIR ${CMAKE_BINARY_DIR}/test_results/${name}
+    PROPERTIES TIMEOUT 600 LABELS ${folder})
+endfunction()

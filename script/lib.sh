@@ -1,0 +1,136 @@
+# Shared by the scripts in this folder: where the tree is, which packages it needs, how to build a preset.
+# Sourced, never run.
+# shellcheck shell=bash disable=SC2034
+
+root=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
+
+# What the core needs: a compiler, a build tool, header-only libraries, GoogleTest's source, Python for the checks.
+core_packages=(g++ cmake ninja-build libexpected-dev libxxhash-dev libfmt-dev libcli11-dev nlohmann-json3-dev
+  libtomlplusplus-dev googletest python3)
+
+# What `script/test --all` needs beside the core. clang is the distribution's default (the oldest we support on Debian
+# 12); the formatter and the naming check are pinned, because other versions judge the same file differently.
+clang_format=clang-format-14
+clang_tidy=clang-tidy-16
+dev_packages=(clang libclang-rt-dev "$clang_format" "$clang_tidy" qemu-user-static)
+other_arch=  # the one of the two supported architectures that this machine is not
+case $(uname -m) in
+  x86_64) other_arch=aarch64 dev_packages+=(g++-aarch64-linux-gnu) ;;
+  aarch64) other_arch=x86_64 dev_packages+=(g++-x86-64-linux-gnu) ;;
+esac
+
+say() { printf '%s\n' "$*"; }
+die() {
+  printf '%s: %s\n' "$(basename "$0")" "$*" >&2
+  exit 1
+}
+# A mistake in how the script was called.
+bad_usage() {
+  printf '%s: %s; see script/%s --help\n' "$(basename "$0")" "$*" "$(basename "$0")" >&2
+  exit 2
+}
+
+# Prints the named packages that are not installed.
+missing_packages() {
+  local package
+  for package in "$@"; do
+    [[ $(dpkg-query -W -f='${Status}' "$package" 2>/dev/null) == "install ok installed" ]] || say "$package"
+  done
+}
+
+# Installs what is missing of the named packages; does nothing at all when nothing is.
+install_packages() {
+  if ! command -v dpkg-query >/dev/null; then
+    say "This system has no dpkg: please see to these yourself: $*" >&2
+    return 0
+  fi
+  local missing as_root=()
+  mapfile -t missing < <(missing_packages "$@")
+  ((${#missing[@]})) || return 0
+  if ((EUID != 0)); then
+    # A sudo that would ask for a password is fine with somebody at the terminal to answer it.
+    if command -v sudo >/dev/null && { sudo -n true 2>/dev/null || [[ -t 0 ]]; }; then
+      as_root=(sudo)
+    else
+      say "Packages are missing and this user may not install them. As root:" >&2
+      say "  apt-get update && apt-get install -y --no-install-recommends ${missing[*]}" >&2
+      exit 1
+    fi
+  fi
+  say "Installing: ${missing[*]}"
+  local apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Acquire::Retries=3
+    -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0)
+  "${apt[@]}" update || die "apt-get update failed; is this machine online?"
+  "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >/dev/null || die "apt-get install ${missing[*]} failed"
+}
+
+# at_least HAVE WANT: compares version numbers.
+at_least() { [[ $(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n 1) == "$2" ]]; }
+
+# The core's packages, and tools new enough.
+ensure_core() {
+  install_packages "${core_packages[@]}"
+  local have
+  have=$(cmake --version | sed -n '1s/.* //p')
+  at_least "$have" 3.25 || die "CMake 3.25 or newer is needed, this is $have"
+  if [[ -z ${CXX:-} ]]; then
+    have=$(g++ -dumpfullversion)
+    at_least "$have" 12 || die "GCC 12 or newer is needed, this is $have"
+  fi
+}
+
+# Passes ninja's output on: progress on one line for a terminal, nothing at all when there was nothing to do.
+show_build() {
+  local terminal=0
+  [[ -t 1 ]] && terminal=1
+  awk -v terminal="$terminal" '
+    /Re-checking globbed directories|^ninja: (no work to do|Entering directory)/ { next }
+    terminal && /^\[[0-9]+\/[0-9]+\]/ { printf "\r\033[K%s", substr($0, 1, 110); fflush(); open = 1; next }
+    { if (open) print ""; open = 0; print; fflush() }
+    END { if (open) print "" }'
+}
+
+# build_preset PRESET [TARGET...]: configures once, and again when the presets change; ninja sees to the rest.
+build_preset() {
+  local preset=$1
+  shift
+  local folder=$root/build/$preset
+  if [[ ! -f $folder/build.ninja || $root/CMakePresets.json -nt $folder/build.ninja ]]; then
+    say "Configuring build/$preset"
+    mkdir -p "$folder"
+    if ! (cd "$root" && cmake --preset "$preset") >"$folder/configure.log" 2>&1; then
+      cat "$folder/configure.log" >&2
+      rm -f "$folder/CMakeCache.txt"
+      return 1
+    fi
+  fi
+  ninja -C "$folder" -j "$(nproc)" "$@" 2>&1 | show_build
+}
+
+# run_tests PRESET [CTEST OPTION...]: runs ctest, says why each skipped test was skipped, and ends with ctest's summary
+# line. Without options it runs everything, and leaves a fresh set of results for script/requirements.
+run_tests() {
+  local preset=$1
+  shift
+  local folder=$root/build/$preset status=0
+  if ((!$#)); then rm -rf "$folder/test_results"; fi
+  ctest --test-dir "$folder" -j "$(nproc)" --output-on-failure --no-tests=error "$@" 2>&1 |
+    tee "$folder/ctest.log" | show_tests || status=$?
+  show_skips "$folder/Testing/Temporary/LastTest.log"
+  grep -E '^[0-9]+% tests passed' "$folder/ctest.log" || say "ctest gave no summary"
+  if ((!$#)); then mkdir -p "$folder/test_results" && touch "$folder/test_results/complete"; fi
+  return "$status"
+}
+
+# Leaves out the lines that say nothing new: starts, and the summary, which comes last.
+show_tests() { grep --line-buffered -vE '^ +Start +[0-9]+:|^[0-9]+% tests passed|^Internal ctest changing|^$' || true; }
+
+# Each skipped GoogleTest prints its reason after the line of its place in the source.
+show_skips() {
+  [[ -f $1 ]] || return 0
+  awk '
+    /^[0-9]+\/[0-9]+ Test(ing)?: / { test = $NF; reason = "" }
+    /: Skipped$/ { if ((getline line) > 0) reason = line }
+    /^\[  SKIPPED \] .*\(/ && test != "" { print "skipped: " test ": " (reason != "" ? reason : "no reason given"); test = "" }
+  ' "$1"
+}
