@@ -1,0 +1,32 @@
+// The fields of a batch as they come out of a file, JSON or safetensors alike, before they become a Batch: named
+// nested arrays of integers.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/batch.h"
+
+namespace tessera {
+
+struct IntArray {
+  std::vector<int64_t> shape;  // empty for a single number
+  std::vector<int64_t> values;
+};
+
+// By name; the fields of `picks` are "picks.block_tokens" and "picks.blocks".
+using BatchFields = std::map<std::string, IntArray>;
+
+bool IsBatchField(std::string_view name);
+// "base_block_tokens, doc_ids, ...", for messages.
+std::string BatchFieldNames();
+
+Result<BatchFields> ParseBatchJson(std::string_view json);
+
+// Either form, told apart by content; `where` names the file in errors.
+Result<Batch> ParseBatchBytes(std::string_view bytes, const std::string& where);
+
+}  // namespace tessera

@@ -1,0 +1,23 @@
+// Every limit a contract is held to, in one place: docs/contract.md lists them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace tessera {
+
+inline constexpr int64_t kMaxContractBytes = int64_t{1} << 24;
+inline constexpr size_t kMaxMaskTextBytes = 64 * 1024;
+inline constexpr int kMaxMaskNesting = 64;  // parentheses inside parentheses
+inline constexpr int kMaxMaskTerms = 256;   // of one expression
+inline constexpr int64_t kMaxMaskTermsOverHeads = int64_t{1} << 20;
+inline constexpr size_t kMaxRunTimeTerms = 6;            // distinct ones of one contract
+inline constexpr int64_t kMaxLength = int64_t{1} << 30;  // tokens, and any number in a mask
+inline constexpr int64_t kMaxBatch = 65536;
+inline constexpr int64_t kMaxHeads = 65536;
+inline constexpr int64_t kMaxDim = 65536;
+inline constexpr int64_t kMaxTile = 65536;
+inline constexpr int64_t kFreeTile = 256;                        // a smaller tile needs a reason
+inline constexpr int64_t kMaxTensorElements = int64_t{1} << 48;  // of any one of q, k, v, o
+
+}  // namespace tessera

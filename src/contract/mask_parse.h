@@ -1,0 +1,17 @@
+// The mask language's parser, with bitmaps loaded through a loader that several expressions can share.
+#pragma once
+
+#include <string_view>
+
+#include "contract/bitmap.h"
+#include "tessera/contract.h"
+
+namespace tessera {
+
+// Errors are kMaskSyntax or kBitmapInvalid; `where` is "column N".
+Result<MaskExpr> ParseMaskExpr(std::string_view text, BitmapLoader& loader);
+
+// How many terms the expression holds.
+int64_t CountTerms(const MaskExpr& expr);
+
+}  // namespace tessera

@@ -1,0 +1,255 @@
+// The safetensors format: 8 bytes of header length, a JSON header that names each tensor's type, shape and byte
+// range, then the data. Files may be hostile: every number is checked against the bytes that are really there before
+// anything is allocated for it.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "base/checked.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "contract/json_events.h"
+#include "tessera/tensor.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::string_view kMetadata = "__metadata__";
+constexpr uint64_t kMaxHeaderBytes = 100'000'000;
+constexpr size_t kLengthBytes = 8;
+constexpr ElementType kElementTypes[] = {ElementType::kF32, ElementType::kBf16, ElementType::kF16,
+                                         ElementType::kI32, ElementType::kI64,  ElementType::kBool};
+
+struct Entry {
+  std::string name;
+  std::string dtype;
+  std::optional<std::vector<int64_t>> shape;
+  std::optional<std::vector<int64_t>> offsets;
+  // Known once the entry is checked.
+  ElementType type = ElementType::kF32;
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
+// {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, "__metadata__": {"key": "text"}}
+class HeaderHandler : public JsonHandler {
+ public:
+  std::vector<Entry> Take() { return std::move(entries_); }
+
+  bool OnInteger(int64_t value) override {
+    if (numbers_ == nullptr) return Refuse(Where() + " must not be a number");
+    if (value < 0) return Refuse(Where() + " must not be negative");
+    numbers_->push_back(value);
+    return true;
+  }
+  bool OnText(std::string_view value) override {
+    if (depth_ != 2) return Refuse(Where() + " must not be a text");
+    if (in_metadata_) return true;
+    if (field_ != "dtype") return Refuse(Where() + " must be an array of integers");
+    entries_.back().dtype = std::string(value);
+    return true;
+  }
+  bool OnOther(std::string_view what) override { return Refuse(fmt::format("{} must not be {}", Where(), what)); }
+  bool OnKey(std::string_view key) override {
+    field_.clear();
+    if (depth_ == 1) {
+      in_metadata_ = key == kMetadata;
+      if (!in_metadata_) entries_.emplace_back().name = std::string(key);
+      return true;
+    }
+    if (!in_metadata_ && key != "dtype" && key != "shape" && key != "data_offsets")
+      return Refuse(fmt::format("{} has an unknown field \"{}\"", Where(), key));
+    field_ = std::string(key);
+    return true;
+  }
+  bool OnObjectBegin() override {
+    if (depth_ == 2) return Refuse(Where() + " must not be an object");
+    ++depth_;
+    return true;
+  }
+  bool OnObjectEnd() override {
+    --depth_;
+    return true;
+  }
+  bool OnArrayBegin() override {
+    if (depth_ != 2 || in_metadata_ || numbers_ != nullptr || (field_ != "shape" && field_ != "data_offsets"))
+      return Refuse(Where() + " must not be an array");
+    Entry& entry = entries_.back();
+    numbers_ = &(field_ == "shape" ? entry.shape : entry.offsets).emplace();
+    return true;
+  }
+  bool OnArrayEnd() override {
+    numbers_ = nullptr;
+    return true;
+  }
+
+ private:
+  std::string Where() const {
+    if (depth_ == 0) return "the header";
+    std::string where = in_metadata_ ? std::string(kMetadata) : fmt::format("tensor \"{}\"", LastName());
+    return field_.empty() ? where : fmt::format("{} {}", where, field_);
+  }
+  std::string_view LastName() const { return entries_.empty() ? std::string_view() : entries_.back().name; }
+
+  int depth_ = 0;  // objects open
+  bool in_metadata_ = false;
+  std::string field_;
+  std::vector<int64_t>* numbers_ = nullptr;  // the array being read
+  std::vector<Entry> entries_;
+};
+
+std::optional<ElementType> FindType(std::string_view text) {
+  for (const ElementType type : kElementTypes) {
+    if (ToText(type) == text) return type;
+  }
+  return std::nullopt;
+}
+
+// Returns what is wrong with one entry, or nothing; fills its type and range.
+std::string CheckEntry(int64_t data_bytes, Entry* entry) {
+  const auto problem = [&](const std::string& why) { return fmt::format("tensor \"{}\" {}", entry->name, why); };
+  if (entry->dtype.empty() || !entry->shape || !entry->offsets) return problem("needs dtype, shape and data_offsets");
+  const std::optional<ElementType> type = FindType(entry->dtype);
+  if (!type) return problem(fmt::format("has dtype \"{}\"; F32, BF16, F16, I32, I64 and BOOL are read", entry->dtype));
+  if (entry->offsets->size() != 2) return problem("data_offsets must be [begin, end]");
+  entry->type = *type;
+  entry->begin = (*entry->offsets)[0];
+  entry->end = (*entry->offsets)[1];
+  if (entry->begin > entry->end || entry->end > data_bytes) {
+    return problem(
+        fmt::format("says bytes {} to {}, but there are {} bytes of data", entry->begin, entry->end, data_bytes));
+  }
+  const std::optional<int64_t> count = CheckedProduct(*entry->shape);
+  const std::optional<int64_t> bytes = count ? CheckedMul(*count, BytesOf(*type)) : std::nullopt;
+  if (!bytes) return problem("has a shape that is too large");
+  if (const int64_t given = entry->end - entry->begin; *bytes != given)
+    return problem(fmt::format("needs {} bytes for its shape, its data_offsets give {}", *bytes, given));
+  return {};
+}
+
+// The ranges must cover the data exactly: a gap could hide something, an overlap could alias two tensors.
+std::string CheckCoverage(int64_t data_bytes, std::vector<Entry>* entries) {
+  std::sort(entries->begin(), entries->end(),
+            [](const Entry& a, const Entry& b) { return a.begin != b.begin ? a.begin < b.begin : a.end < b.end; });
+  int64_t at = 0;
+  for (const Entry& entry : *entries) {
+    if (entry.begin != at) {
+      return fmt::format("tensor \"{}\" begins at byte {}, expected {}: tensors must neither overlap nor leave gaps",
+                         entry.name, entry.begin, at);
+    }
+    at = entry.end;
+  }
+  if (at != data_bytes) return fmt::format("its tensors end at byte {} of {} bytes of data", at, data_bytes);
+  return {};
+}
+
+// Large elements first, then by name, so that every tensor is aligned to its element size.
+std::vector<TensorMap::const_iterator> FileOrder(const TensorMap& tensors) {
+  std::vector<TensorMap::const_iterator> order;
+  order.reserve(tensors.size());
+  for (auto it = tensors.begin(); it != tensors.end(); ++it) order.push_back(it);
+  std::stable_sort(order.begin(), order.end(),
+                   [](auto a, auto b) { return BytesOf(a->second.type) > BytesOf(b->second.type); });
+  return order;
+}
+
+}  // namespace
+
+Result<TensorMap> ParseSafetensors(std::string_view bytes, const std::string& where) {
+  const auto refuse = [&](const std::string& why) {
+    return Fail(ErrorCode::kTensorFile, "not a usable safetensors file: " + why, where);
+  };
+  if (bytes.size() < kLengthBytes) return refuse("it ends before the length of its header");
+  uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, bytes.data(), kLengthBytes);
+  const std::string_view rest = bytes.substr(kLengthBytes);
+  if (header_bytes > kMaxHeaderBytes)
+    return refuse(fmt::format("its header says {} bytes; {} are allowed", header_bytes, kMaxHeaderBytes));
+  if (header_bytes > rest.size())
+    return refuse(fmt::format("its header says {} bytes, {} are left", header_bytes, rest.size()));
+  const std::string_view header = rest.substr(0, header_bytes);
+  const std::string_view data = rest.substr(header_bytes);
+  if (header.empty() || header.front() != '{') return refuse("its header does not begin with '{'");
+
+  HeaderHandler handler;
+  constexpr int kHeaderDepth = 3;
+  if (const std::string problem = WalkJson(header, kHeaderDepth, handler); !problem.empty()) return refuse(problem);
+  std::vector<Entry> entries = handler.Take();
+  const auto data_bytes = static_cast<int64_t>(data.size());
+  for (Entry& entry : entries) {
+    if (const std::string problem = CheckEntry(data_bytes, &entry); !problem.empty()) return refuse(problem);
+  }
+  if (const std::string problem = CheckCoverage(data_bytes, &entries); !problem.empty()) return refuse(problem);
+
+  TensorMap tensors;
+  for (Entry& entry : entries) {
+    const auto* first = reinterpret_cast<const std::byte*>(data.data());
+    Tensor tensor{entry.type, std::move(*entry.shape), {first + entry.begin, first + entry.end}};
+    tensors.emplace(std::move(entry.name), std::move(tensor));
+  }
+  return tensors;
+}
+
+Result<TensorMap> ReadSafetensors(const std::string& path) {
+  const Result<std::string> bytes = ReadFile(path);
+  if (!bytes) return tl::unexpected(bytes.error());
+  return ParseSafetensors(*bytes, path);
+}
+
+std::string ToSafetensors(const TensorMap& tensors) {
+  nlohmann::ordered_json header = nlohmann::ordered_json::object();
+  const auto order = FileOrder(tensors);
+  size_t data_bytes = 0;
+  for (const auto& it : order) {
+    const size_t end = data_bytes + it->second.bytes.size();
+    header[it->first] = {
+        {"dtype", ToText(it->second.type)}, {"shape", it->second.shape}, {"data_offsets", {data_bytes, end}}};
+    data_bytes = end;
+  }
+  std::string text = header.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  const uint64_t header_bytes = text.size();
+  std::string bytes;
+  bytes.reserve(kLengthBytes + text.size() + data_bytes);
+  bytes.append(reinterpret_cast<const char*>(&header_bytes), kLengthBytes);
+  bytes += text;
+  for (const auto& it : order)
+    bytes.append(reinterpret_cast<const char*>(it->second.bytes.data()), it->second.bytes.size());
+  return bytes;
+}
+
+Status WriteSafetensors(const std::string& path, const TensorMap& tensors) {
+  for (const auto& [name, tensor] : tensors) {
+    if (name == kMetadata) return Fail(ErrorCode::kTensorFile, "a tensor must not be named __metadata__", path);
+    const std::optional<int64_t> count = CheckedProduct(tensor.shape);
+    const std::optional<int64_t> bytes = count ? CheckedMul(*count, BytesOf(tensor.type)) : std::nullopt;
+    if (!bytes || *bytes != static_cast<int64_t>(tensor.bytes.size())) {
+      return Fail(
+          ErrorCode::kTensorFile,
+          fmt::format("tensor \"{}\" holds {} bytes, which is not what its shape needs", name, tensor.bytes.size()),
+          path);
+    }
+  }
+  return WriteFile(path, ToSafetensors(tensors));
+}
+
+std::string Digest(const TensorMap& tensors) {
+  Hasher hasher;
+  hasher.Int(static_cast<int64_t>(tensors.size()));
+  for (const auto& [name, tensor] : tensors) {
+    hasher.Text(name);
+    hasher.Text(ToText(tensor.type));
+    hasher.Int(static_cast<int64_t>(tensor.shape.size()));
+    for (const int64_t dim : tensor.shape) hasher.Int(dim);
+    hasher.Int(static_cast<int64_t>(tensor.bytes.size()));
+    hasher.Bytes(tensor.bytes.data(), tensor.bytes.size());
+  }
+  return Hex(hasher.Finish());
+}
+
+}  // namespace tessera

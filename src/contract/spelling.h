@@ -1,0 +1,27 @@
+// Helpers for error messages and canonical text: quoting what a user wrote, and guessing what was meant.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera {
+
+// A string literal that TOML and JSON both read: "a \"b\"\n". Bytes that are not UTF-8 become U+FFFD.
+std::string QuoteText(std::string_view text);
+
+// What a user wrote, for a message: quoted, printable, cut when long.
+std::string Excerpt(std::string_view text);
+
+// At most `bytes` of UTF-8 text, cut between characters, with "..." when something was left out.
+std::string Shorten(std::string_view text, size_t bytes);
+
+bool IsUtf8(std::string_view text);
+
+// The candidate nearest to `word`, or empty when none is near enough to be a slip of the pen.
+std::string_view Nearest(std::string_view word, const std::vector<std::string_view>& candidates);
+
+// "; did you mean X?", or nothing.
+std::string DidYouMean(std::string_view word, const std::vector<std::string_view>& candidates);
+
+}  // namespace tessera

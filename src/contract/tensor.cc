@@ -1,0 +1,134 @@
+// Element types, and Tensor: a shape and the bytes behind it, read and written one element at a time. For tests,
+// tools and the reference lane; fast lanes work on the bytes.
+#include "tessera/tensor.h"
+
+#include <cassert>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "base/dtype.h"
+
+namespace tessera {
+namespace {
+
+template <class T>
+T Load(const std::vector<std::byte>& bytes, int64_t i) {
+  T value;
+  std::memcpy(&value, bytes.data() + i * static_cast<int64_t>(sizeof(T)), sizeof(T));
+  return value;
+}
+
+template <class T>
+void Store(std::vector<std::byte>& bytes, int64_t i, T value) {
+  std::memcpy(bytes.data() + i * static_cast<int64_t>(sizeof(T)), &value, sizeof(T));
+}
+
+}  // namespace
+
+std::string_view ToText(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return "f32";
+    case DType::kBf16:
+      return "bf16";
+    case DType::kF16:
+      return "f16";
+  }
+  return "unknown";
+}
+
+int64_t BytesOf(DType dtype) { return BytesOf(ToElementType(dtype)); }
+
+std::string_view ToText(ElementType type) {
+  switch (type) {
+    case ElementType::kF32:
+      return "F32";
+    case ElementType::kBf16:
+      return "BF16";
+    case ElementType::kF16:
+      return "F16";
+    case ElementType::kI32:
+      return "I32";
+    case ElementType::kI64:
+      return "I64";
+    case ElementType::kBool:
+      return "BOOL";
+  }
+  return "UNKNOWN";
+}
+
+int64_t BytesOf(ElementType type) {
+  switch (type) {
+    case ElementType::kF32:
+    case ElementType::kI32:
+      return 4;
+    case ElementType::kBf16:
+    case ElementType::kF16:
+      return 2;
+    case ElementType::kI64:
+      return 8;
+    case ElementType::kBool:
+      return 1;
+  }
+  return 0;
+}
+
+ElementType ToElementType(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return ElementType::kF32;
+    case DType::kBf16:
+      return ElementType::kBf16;
+    case DType::kF16:
+      return ElementType::kF16;
+  }
+  return ElementType::kF32;
+}
+
+Tensor Tensor::Zeros(ElementType type, std::vector<int64_t> shape) {
+  Tensor tensor{type, std::move(shape), {}};
+  tensor.bytes.resize(static_cast<size_t>(tensor.NumElements() * BytesOf(type)));
+  return tensor;
+}
+
+int64_t Tensor::NumElements() const {
+  int64_t count = 1;
+  for (const int64_t dim : shape) count *= dim;
+  return count;
+}
+
+double Tensor::At(int64_t i) const {
+  switch (type) {
+    case ElementType::kF32:
+      return static_cast<double>(Load<float>(bytes, i));
+    case ElementType::kBf16:
+      return static_cast<double>(Bf16ToF32(Load<uint16_t>(bytes, i)));
+    case ElementType::kF16:
+      return static_cast<double>(F16ToF32(Load<uint16_t>(bytes, i)));
+    case ElementType::kI32:
+    case ElementType::kI64:
+    case ElementType::kBool:
+      break;
+  }
+  assert(false && "Tensor::At reads float types only");
+  return std::numeric_limits<double>::quiet_NaN();
+}
+
+void Tensor::Set(int64_t i, double value) {
+  switch (type) {
+    case ElementType::kF32:
+      return Store(bytes, i, static_cast<float>(value));
+    case ElementType::kBf16:
+      return Store(bytes, i, F64ToBf16(value));
+    case ElementType::kF16:
+      return Store(bytes, i, F64ToF16(value));
+    case ElementType::kI32:
+    case ElementType::kI64:
+    case ElementType::kBool:
+      break;
+  }
+  assert(false && "Tensor::Set writes float types only");
+}
+
+}  // namespace tessera
