@@ -1,0 +1,71 @@
+// What every lane implements; fits one screen. A lane sees a contract, a plan and tensors: never the planner, the
+// batch or another lane. It keeps no mutable state, so one lane object serves any number of threads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "tessera/contract.h"
+#include "tessera/error.h"
+#include "tessera/lane.h"
+#include "tessera/plan.h"
+#include "tessera/target.h"
+#include "tessera/tensor.h"
+
+namespace tessera {
+
+// A strided [batch, head, token, dim] tensor; strides count elements, the last axis is contiguous.
+struct TensorRef {
+  ElementType type = ElementType::kF32;
+  std::byte* data = nullptr;
+  int64_t batch_stride = 0;
+  int64_t head_stride = 0;
+  int64_t token_stride = 0;
+};
+
+// Row statistics ([batch, num_q_heads, q_len], f32, dense) and sink logits ([num_q_heads], f32) are plain spans;
+// an empty span means "not given" or "not wanted".
+struct ForwardArgs {
+  TensorRef q, k, v;
+  std::span<const float> sink_logits;
+  TensorRef o;
+  std::span<float> lse;
+  std::span<float> row_max;
+};
+
+struct BackwardArgs {
+  TensorRef q, k, v, o, dout;
+  std::span<const float> sink_logits;
+  std::span<const float> lse;
+  std::span<const float> delta;  // sum of o * do per row; computed from o when not given
+  TensorRef dq, dk, dv;
+  std::span<float> dsink_logits;
+};
+
+struct RunStats {
+  std::string_view kernel;
+  std::string_view isa;
+  int64_t tiles_executed = 0;
+};
+
+struct LaneRequest {
+  const Contract* contract = nullptr;
+  const PlanView* plan = nullptr;
+  int64_t threads = 1;
+  std::span<std::byte> workspace;
+};
+
+class Lane {
+ public:
+  virtual ~Lane() = default;
+  virtual std::string_view name() const = 0;
+  virtual Decision Decide(const Contract& contract, const Target& target) const = 0;
+  virtual Decision DecidePlan(const Contract& contract, const PlanView& plan, const Target& target) const = 0;
+  virtual int64_t WorkspaceBytes(const Contract& contract, const PlanView& plan, int64_t threads) const = 0;
+  virtual Result<RunStats> Forward(const LaneRequest& request, const ForwardArgs& args) const = 0;
+  virtual Result<RunStats> Backward(const LaneRequest& request, const BackwardArgs& args) const = 0;
+};
+
+}  // namespace tessera

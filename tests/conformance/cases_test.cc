@@ -1,0 +1,171 @@
+// Every named case on every lane, forward and backward, against the oracle; and random masks beyond the named ones.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <tuple>
+
+#include "conformance/conformance.h"
+#include "support/random_mask.h"
+
+namespace tessera::conformance {
+namespace {
+
+std::vector<std::string> CaseNames() {
+  std::vector<std::string> names;
+  for (const CaseInfo& info : Cases()) names.push_back(info.name);
+  return names;
+}
+
+std::string Slug(std::string text) {
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return !isalnum(static_cast<unsigned char>(c)); }, '_');
+  return text;
+}
+
+class EveryCase : public testing::TestWithParam<std::tuple<std::string, std::string>> {};
+
+TEST_P(EveryCase, Run_MatchesOracle) {
+  Proves("R5 R10 R18 R38 R41 B18");
+  const auto& [lane, name] = GetParam();
+  const uint64_t seed = FreshSeed();
+  SCOPED_TRACE("tessera verify " + name + " --lane " + lane + " --seed " + std::to_string(seed) + " --backward");
+  Result<Case> built = BuildCase(name, seed);
+  ASSERT_TRUE(built.has_value()) << ToText(built.error());
+  RunAndCheck(MakeSetting(lane, std::move(built->contract), std::move(built->batch), seed));
+}
+
+TEST_P(EveryCase, TokensBeforeHeads_SameBits) {
+  const auto& [lane, name] = GetParam();
+  const uint64_t seed = FreshSeed();
+  Result<Case> built = BuildCase(name, seed);
+  ASSERT_TRUE(built.has_value()) << ToText(built.error());
+  Setting heads_first = MakeSetting(lane, built->contract, built->batch, seed);
+  Setting tokens_first = heads_first;
+  tokens_first.options.layout = Layout::kBthd;
+  tokens_first.inputs = MakeInputs(built->contract, seed, true, Layout::kBthd);
+  const RunOutcome want = RunSetting(heads_first);
+  const RunOutcome got = RunSetting(tokens_first);
+  for (const auto& [output, tensor] : want.outputs) {
+    const auto found = got.outputs.find(output);
+    ASSERT_NE(found, got.outputs.end()) << output;
+    if (tensor.shape.size() != 4) {
+      EXPECT_EQ(tensor.bytes, found->second.bytes) << output;
+      continue;
+    }
+    const int64_t heads = tensor.shape[1];
+    const int64_t len = tensor.shape[2];
+    const int64_t row_bytes = tensor.shape[3] * BytesOf(tensor.type);
+    Tensor transposed = found->second;
+    transposed.shape = tensor.shape;
+    for (int64_t b = 0; b < tensor.shape[0]; ++b) {
+      for (int64_t h = 0; h < heads; ++h) {
+        for (int64_t t = 0; t < len; ++t) {
+          const auto from = found->second.bytes.begin() + ((b * len + t) * heads + h) * row_bytes;
+          std::copy(from, from + row_bytes, transposed.bytes.begin() + ((b * heads + h) * len + t) * row_bytes);
+        }
+      }
+    }
+    EXPECT_TRUE(tensor == transposed) << output;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Lanes, EveryCase,
+                         testing::Combine(testing::ValuesIn(LanesUnderTest()), testing::ValuesIn(CaseNames())),
+                         [](const auto& pair) {
+                           return Slug(std::get<0>(pair.param) + "_" + std::get<1>(pair.param));
+                         });
+
+TEST(Cases, EveryName_BuildsTheSameTwice) {
+  for (const CaseInfo& info : Cases()) {
+    const Result<Case> once = BuildCase(info.name, 7);
+    const Result<Case> again = BuildCase(info.name, 7);
+    ASSERT_TRUE(once.has_value()) << info.name << ": " << ToText(once.error());
+    ASSERT_TRUE(again.has_value());
+    EXPECT_EQ(once->contract, again->contract) << info.name;
+    EXPECT_EQ(once->batch, again->batch) << info.name;
+    EXPECT_TRUE(ResolveBatch(once->contract, once->batch).has_value()) << info.name;
+  }
+}
+
+TEST(Cases, UnknownName_IsAnError) {
+  const Result<Case> built = BuildCase("no_such_case-1-f32");
+  ASSERT_FALSE(built.has_value());
+  EXPECT_EQ(built.error().code, ErrorCode::kCaseUnknown);
+}
+
+// A batch that brings exactly what the mask needs.
+Batch RandomBatch(std::mt19937_64& rng, const Contract& contract, const MaskFacts& facts) {
+  const Shape& shape = contract.shape;
+  Batch batch;
+  const auto ids = [&](int64_t len) {
+    IdRows rows{shape.batch, len, {}};
+    for (int64_t b = 0; b < shape.batch; ++b) {
+      int32_t next = 0;
+      int32_t id = -1;
+      for (int64_t t = 0; t < len; ++t) {
+        if (t == 0 || RandomInt(rng, 0, 4) == 0) id = RandomInt(rng, 0, 5) == 0 ? -1 : next++;
+        rows.values.push_back(id);
+      }
+    }
+    return rows;
+  };
+  const auto counts = [&](int64_t len) {
+    std::vector<int64_t> values;
+    for (int64_t b = 0; b < shape.batch; ++b) values.push_back(RandomInt(rng, 0, len));
+    return values;
+  };
+  const bool square = shape.q_len == shape.kv_len;
+  if (facts.needs_documents && square) batch.doc_ids = ids(shape.q_len);
+  if (facts.needs_documents && !square) {
+    batch.q_doc_ids = ids(shape.q_len);
+    batch.kv_doc_ids = ids(shape.kv_len);
+  }
+  if (facts.needs_valid && square) batch.valid_tokens = counts(shape.q_len);
+  if (facts.needs_valid && !square) {
+    batch.q_valid_tokens = counts(shape.q_len);
+    batch.kv_valid_tokens = counts(shape.kv_len);
+  }
+  return batch;
+}
+
+class RandomMasks : public EveryLane {};
+
+TEST_P(RandomMasks, AnyExpressionAnyTile_MatchesOracleAndDenseMask) {
+  Proves("R9 R18");
+  const uint64_t seed = FreshSeed();
+  std::mt19937_64 rng(seed);
+  for (int round = 0; round < 150; ++round) {
+    SCOPED_TRACE("TESSERA_TEST_SEED=" + std::to_string(seed) + " round " + std::to_string(round));
+    Small small;
+    small.q_len = RandomInt(rng, 1, 40);
+    small.kv_len = RandomInt(rng, 0, 2) == 0 ? RandomInt(rng, 1, 40) : small.q_len;
+    small.batch = RandomInt(rng, 1, 2);
+    small.num_kv_heads = RandomInt(rng, 1, 2);
+    small.num_q_heads = small.num_kv_heads * RandomInt(rng, 1, 2);
+    small.dim_qk = RandomInt(rng, 1, 6);
+    small.dim_v = RandomInt(rng, 1, 6);
+    small.dtype = static_cast<DType>(RandomInt(rng, 0, 2));
+    small.softcap = RandomInt(rng, 0, 1) == 0 ? 0.0 : 1.5;
+    small.sink_logits = RandomInt(rng, 0, 2) == 0;
+    Contract contract = MakeContract(small);
+    RandomMaskOptions mask_options;
+    mask_options.q_len = small.q_len;
+    mask_options.kv_len = small.kv_len;
+    mask_options.bitmap = true;
+    contract.mask.heads.clear();
+    const int64_t masks = RandomInt(rng, 0, 1) == 0 ? 1 : small.num_q_heads;
+    for (int64_t n = 0; n < masks; ++n) contract.mask.heads.push_back(RandomMask(rng, mask_options));
+    contract.mask.offset = RandomInt(rng, -3, 3) + small.kv_len - small.q_len;
+    SCOPED_TRACE(ToToml(contract));
+    const Result<MaskFacts> facts = DescribeMask(contract);
+    ASSERT_TRUE(facts.has_value()) << ToText(facts.error());
+    Setting setting = MakeSetting(GetParam(), contract, RandomBatch(rng, contract, *facts), seed + 1);
+    setting.options.plan.tile = TileSize{int64_t{1} << RandomInt(rng, 2, 5), int64_t{1} << RandomInt(rng, 2, 5)};
+    RunAndCheck(setting);
+    if (testing::Test::HasFailure()) return;
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Lanes, RandomMasks, testing::ValuesIn(LanesUnderTest()));
+
+}  // namespace
+}  // namespace tessera::conformance

@@ -1,0 +1,165 @@
+// See conformance.h.
+#include "conformance/conformance.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <iostream>
+#include <random>
+
+namespace tessera::conformance {
+namespace {
+
+Target CpuTarget() {
+  Result<Target> target = FindTarget("cpu");
+  EXPECT_TRUE(target.has_value());
+  return target.value_or(Target{});
+}
+
+// Element offsets of one token's heads.
+struct TokenRows {
+  int64_t first = 0;
+  int64_t head_stride = 0;
+  int64_t heads = 0;
+  int64_t dim = 0;
+};
+TokenRows RowsOf(const Tensor& tensor, const Token& at) {
+  const int64_t dim = tensor.shape.size() == 3 ? 1 : tensor.shape[3];
+  const int64_t heads = tensor.shape[1];
+  const int64_t len = tensor.shape[2];
+  return {(at.batch_row * heads * len + at.token) * dim, len * dim, heads, dim};
+}
+
+}  // namespace
+
+const std::vector<std::string>& LanesUnderTest() {
+  static const std::vector<std::string> lanes = [] {
+    std::vector<std::string> names;
+    const Result<Selection> selection = SelectLane(MakeContract({}), CpuTarget());
+    EXPECT_TRUE(selection.has_value());
+    if (!selection) return names;
+    for (const LaneDecision& decision : selection->decisions) {
+      if (decision.decision.accepted) names.push_back(decision.lane);
+    }
+    return names;
+  }();
+  return lanes;
+}
+
+Arithmetic ArithmeticOf(const std::string& lane) {
+  return lane == "reference" ? Arithmetic::Double() : Arithmetic::Single();
+}
+
+bool IsBitwise(const std::string& lane) { return lane == "reference"; }
+
+uint64_t FreshSeed() {
+  const char* fixed = std::getenv("TESSERA_TEST_SEED");
+  const uint64_t seed = fixed != nullptr ? std::strtoull(fixed, nullptr, 10) : std::random_device{}();
+  std::cout << "TESSERA_TEST_SEED=" << seed << "\n";
+  return seed;
+}
+
+Contract MakeContract(const Small& small) {
+  Contract contract;
+  contract.shape = {.batch = small.batch,
+                    .q_len = small.q_len,
+                    .kv_len = small.kv_len,
+                    .num_q_heads = small.num_q_heads,
+                    .num_kv_heads = small.num_kv_heads,
+                    .dim_qk = small.dim_qk,
+                    .dim_v = small.dim_v,
+                    .dtype = small.dtype};
+  Result<MaskExpr> mask = ParseMaskExpr(small.mask);
+  EXPECT_TRUE(mask.has_value()) << (mask ? "" : ToText(mask.error()));
+  if (mask) contract.mask.heads = {std::move(*mask)};
+  contract.mask.offset = small.kv_len - small.q_len;
+  contract.score = {.scale = 1.0 / std::sqrt(static_cast<double>(small.dim_qk)),
+                    .softcap = small.softcap,
+                    .sink_logits = small.sink_logits};
+  contract.tiles = {16, 16};
+  contract.tiles_reason = "small lengths that still cross tiles";
+  return contract;
+}
+
+Batch DocumentBatch(const Contract& contract, const std::vector<int64_t>& lengths) {
+  std::vector<int32_t> row;
+  for (size_t doc = 0; doc < lengths.size(); ++doc) {
+    row.insert(row.end(), static_cast<size_t>(lengths[doc]), static_cast<int32_t>(doc));
+  }
+  row.resize(static_cast<size_t>(contract.shape.q_len), -1);
+  IdRows ids{contract.shape.batch, contract.shape.q_len, {}};
+  for (int64_t b = 0; b < contract.shape.batch; ++b) ids.values.insert(ids.values.end(), row.begin(), row.end());
+  Batch batch;
+  batch.doc_ids = std::move(ids);
+  return batch;
+}
+
+Setting MakeSetting(const std::string& lane, Contract contract, Batch batch, uint64_t seed) {
+  Setting setting;
+  setting.lane = lane;
+  setting.inputs = MakeInputs(contract, seed, true);
+  setting.contract = std::move(contract);
+  setting.batch = std::move(batch);
+  setting.options.backward = true;
+  setting.options.row_max = true;
+  return setting;
+}
+
+RunOutcome RunSetting(const Setting& setting) {
+  RunOptions options = setting.options;
+  options.lane = setting.lane;
+  RunOutcome outcome = Run(setting.contract, setting.batch, setting.inputs, CpuTarget(), options);
+  EXPECT_FALSE(outcome.error.has_value()) << ToText(outcome.error.value_or(Error{}));
+  if (!outcome.error) {
+    EXPECT_EQ(outcome.receipt.executed, setting.lane);
+  }
+  return outcome;
+}
+
+RunOutcome RunAndCheck(const Setting& setting) {
+  RunOutcome outcome = RunSetting(setting);
+  if (outcome.error) return outcome;
+  CheckOptions check;
+  check.oracle.layout = setting.options.layout == Layout::kBhtd ? OracleLayout::kBhtd : OracleLayout::kBthd;
+  check.oracle.arithmetic = ArithmeticOf(setting.lane);
+  const Result<CheckReport> report =
+      CheckOutputs(setting.contract, setting.batch, setting.inputs, outcome.outputs, check);
+  EXPECT_TRUE(report.has_value()) << (report ? "" : ToText(report.error()));
+  if (report) {
+    EXPECT_TRUE(report->pass) << report->text;
+    EXPECT_FALSE(report->sampled) << "this suite compares every element";
+    EXPECT_EQ(report->outputs.size(), outcome.outputs.size()) << report->text;
+  }
+  return outcome;
+}
+
+void FillToken(Tensor& tensor, const Token& at, double value) {
+  const TokenRows rows = RowsOf(tensor, at);
+  for (int64_t h = 0; h < rows.heads; ++h) {
+    for (int64_t d = 0; d < rows.dim; ++d) tensor.Set(rows.first + h * rows.head_stride + d, value);
+  }
+}
+
+std::vector<std::byte> TokenBytes(const Tensor& tensor, const Token& at) {
+  const TokenRows rows = RowsOf(tensor, at);
+  const int64_t size = BytesOf(tensor.type);
+  std::vector<std::byte> bytes;
+  for (int64_t h = 0; h < rows.heads; ++h) {
+    const auto begin = tensor.bytes.begin() + (rows.first + h * rows.head_stride) * size;
+    bytes.insert(bytes.end(), begin, begin + rows.dim * size);
+  }
+  return bytes;
+}
+
+bool IsZero(const Tensor& tensor, const Token& at) {
+  const TokenRows rows = RowsOf(tensor, at);
+  for (int64_t h = 0; h < rows.heads; ++h) {
+    for (int64_t d = 0; d < rows.dim; ++d) {
+      if (tensor.At(rows.first + h * rows.head_stride + d) != 0.0) return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace tessera::conformance

@@ -1,0 +1,72 @@
+// What the conformance tests share: the lanes under test, small contracts, and runs that are checked by the oracle.
+// Every test goes through Run() with the lane forced by name, so that a fallback can never stand in for the lane.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cases/cases.h"
+#include "oracle/compare.h"
+#include "support/proves.h"
+#include "tessera/tessera.h"
+
+namespace tessera::conformance {
+
+// Every lane that accepts a plain contract on this machine. A lane that is not built is not tested here; the
+// dispatch tests hold its refusal.
+const std::vector<std::string>& LanesUnderTest();
+Arithmetic ArithmeticOf(const std::string& lane);
+// Whether the lane promises the same bits packed and alone, at every tile size.
+bool IsBitwise(const std::string& lane);
+
+// New on every run, and printed with every failure; TESSERA_TEST_SEED=N repeats one.
+uint64_t FreshSeed();
+
+struct Small {
+  std::string mask = "causal";
+  int64_t q_len = 24;
+  int64_t kv_len = 24;
+  int64_t batch = 1;
+  int64_t num_q_heads = 2;
+  int64_t num_kv_heads = 1;
+  int64_t dim_qk = 8;
+  int64_t dim_v = 8;
+  DType dtype = DType::kF32;
+  double softcap = 0.0;
+  bool sink_logits = false;
+};
+Contract MakeContract(const Small& small);
+// The same documents in every batch row: their lengths in order; what is left of the row is padding.
+Batch DocumentBatch(const Contract& contract, const std::vector<int64_t>& lengths);
+
+struct Setting {
+  std::string lane;
+  Contract contract;
+  Batch batch;
+  TensorMap inputs;
+  RunOptions options;
+};
+// A setting with inputs from the seed, backward and row maximum on.
+Setting MakeSetting(const std::string& lane, Contract contract, Batch batch, uint64_t seed);
+
+// Runs the forced lane on the cpu target. A failure to run fails the test and gives no outputs.
+RunOutcome RunSetting(const Setting& setting);
+// Runs, and compares every output with the oracle.
+RunOutcome RunAndCheck(const Setting& setting);
+
+// A token of a [B,H,T,D] tensor, all heads.
+struct Token {
+  int64_t batch_row = 0;
+  int64_t token = 0;
+};
+void FillToken(Tensor& tensor, const Token& at, double value);
+// The bytes of one token, all heads; of a [B,H,T] statistic too.
+std::vector<std::byte> TokenBytes(const Tensor& tensor, const Token& at);
+bool IsZero(const Tensor& tensor, const Token& at);
+
+class EveryLane : public testing::TestWithParam<std::string> {};
+
+}  // namespace tessera::conformance

@@ -1,0 +1,150 @@
+// The mask as the contract writes it, one pair at a time. Deliberately shares nothing with the planner's run algebra
+// or with ResolveBatch: ids, ranks and valid lengths are worked out again from the raw batch.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "oracle/oracle.h"
+
+namespace tessera {
+namespace {
+
+// Chunks continue below zero: with a negative offset the first queries stand before the first key.
+int64_t ChunkOf(int64_t position, int64_t size) {
+  return position >= 0 ? position / size : -((-position + size - 1) / size);
+}
+
+bool TermAllows(const MaskTerm& term, const OracleFacts& facts, int64_t head, int64_t i, int64_t j, int64_t offset) {
+  const int64_t p = i + offset;
+  const size_t q = static_cast<size_t>(i);
+  const size_t k = static_cast<size_t>(j);
+  const bool has_ids = !facts.q_doc.empty() && !facts.kv_doc.empty();
+  const bool same_document = has_ids && facts.q_doc[q] >= 0 && facts.q_doc[q] == facts.kv_doc[k];
+  switch (term.kind) {
+    case TermKind::kFull:
+      return true;
+    case TermKind::kCausal:
+      return j <= p;
+    case TermKind::kWindow:
+      return (term.first < 0 || j >= p - term.first) && (term.second < 0 || j <= p + term.second);
+    case TermKind::kChunk:
+      return ChunkOf(p, term.first) == ChunkOf(j, term.first);
+    case TermKind::kPrefix:
+      return p < term.first && j < term.first;
+    case TermKind::kSink:
+      return j < term.first;
+    case TermKind::kSinkDocument:
+      return same_document && facts.kv_rank[k] < term.first;
+    case TermKind::kDocuments:
+    case TermKind::kDocumentsEqual:
+      return same_document;
+    case TermKind::kValid:
+      return i < facts.q_valid && j < facts.kv_valid;
+    case TermKind::kBlocks:
+      return false;  // MakeOracleFacts refuses picks, so the mask is one whose answer does not depend on them
+    case TermKind::kBitmap: {
+      const Bitmap& bitmap = *term.bitmap;
+      const int64_t plane = bitmap.heads == 1 ? 0 : head;
+      return bitmap.cells[static_cast<size_t>((plane * bitmap.q_len + i) * bitmap.kv_len + j)] != 0;
+    }
+  }
+  return false;
+}
+
+bool ExprAllows(const MaskExpr& expr, const OracleFacts& facts, int64_t head, int64_t i, int64_t j, int64_t offset) {
+  const auto allows = [&](const MaskExpr& child) { return ExprAllows(child, facts, head, i, j, offset); };
+  switch (expr.op) {
+    case MaskExpr::Op::kAnd:
+      return std::all_of(expr.children.begin(), expr.children.end(), allows);
+    case MaskExpr::Op::kOr:
+      return std::any_of(expr.children.begin(), expr.children.end(), allows);
+    case MaskExpr::Op::kTerm:
+      break;
+  }
+  return TermAllows(expr.term, facts, head, i, j, offset);
+}
+
+struct IdRow {
+  const char* field = nullptr;
+  int64_t batch = 0;
+  int64_t batch_row = 0;
+  int64_t len = 0;
+};
+
+Result<std::vector<int32_t>> RowOf(const IdRows& ids, const IdRow& want) {
+  if (ids.rows != want.batch || ids.len != want.len || static_cast<int64_t>(ids.values.size()) != ids.rows * ids.len) {
+    return Fail(ErrorCode::kBatchInvalid,
+                fmt::format("ids are [{}, {}], expected [{}, {}]", ids.rows, ids.len, want.batch, want.len),
+                want.field);
+  }
+  const auto begin = ids.values.begin() + want.batch_row * want.len;
+  return std::vector<int32_t>(begin, begin + want.len);
+}
+
+// The smallest of the length and whatever counts are given for this row.
+int64_t ValidLength(const Batch& batch, const std::optional<std::vector<int64_t>>& side, int64_t batch_row,
+                    int64_t len) {
+  const size_t row = static_cast<size_t>(batch_row);
+  int64_t valid = len;
+  if (batch.valid_slots && batch.base_block_tokens && row < batch.valid_slots->size()) {
+    valid = std::min(valid, (*batch.valid_slots)[row] * *batch.base_block_tokens);
+  }
+  if (batch.valid_tokens && row < batch.valid_tokens->size()) valid = std::min(valid, (*batch.valid_tokens)[row]);
+  if (side && row < side->size()) valid = std::min(valid, (*side)[row]);
+  return valid;
+}
+
+}  // namespace
+
+Result<OracleFacts> MakeOracleFacts(const Contract& contract, const Batch& batch, int64_t batch_row) {
+  const Shape& shape = contract.shape;
+  if (batch_row < 0 || batch_row >= shape.batch) {
+    return Fail(ErrorCode::kBadArgument, fmt::format("batch row {} of {}", batch_row, shape.batch), "oracle");
+  }
+  if (batch.picks) {
+    return Fail(ErrorCode::kRoutingNotExecuted, "the oracle does not read caller picks yet", "picks");
+  }
+  OracleFacts facts;
+  const IdRows* q_ids = batch.doc_ids ? &*batch.doc_ids : (batch.q_doc_ids ? &*batch.q_doc_ids : nullptr);
+  const IdRows* kv_ids = batch.doc_ids ? &*batch.doc_ids : (batch.kv_doc_ids ? &*batch.kv_doc_ids : nullptr);
+  if (q_ids != nullptr) {
+    auto row = RowOf(*q_ids, {"q_doc_ids", shape.batch, batch_row, shape.q_len});
+    if (!row) return tl::unexpected(row.error());
+    facts.q_doc = std::move(*row);
+  }
+  if (kv_ids != nullptr) {
+    auto row = RowOf(*kv_ids, {"kv_doc_ids", shape.batch, batch_row, shape.kv_len});
+    if (!row) return tl::unexpected(row.error());
+    facts.kv_doc = std::move(*row);
+  }
+  std::map<int32_t, int64_t> seen;
+  for (const int32_t doc : facts.kv_doc) facts.kv_rank.push_back(seen[doc]++);
+  facts.q_valid = ValidLength(batch, batch.q_valid_tokens, batch_row, shape.q_len);
+  facts.kv_valid = ValidLength(batch, batch.kv_valid_tokens, batch_row, shape.kv_len);
+  return facts;
+}
+
+bool Allowed(const Contract& contract, const OracleFacts& facts, int64_t head, int64_t i, int64_t j) {
+  return ExprAllows(contract.mask.ForHead(head), facts, head, i, j, contract.mask.offset);
+}
+
+Result<std::vector<uint8_t>> DenseMask(const Contract& contract, const Batch& batch, int64_t batch_row, int64_t head) {
+  const Shape& shape = contract.shape;
+  if (shape.q_len > kOracleMaxPairs / std::max<int64_t>(shape.kv_len, 1)) {
+    return Fail(ErrorCode::kTooLarge,
+                fmt::format("a dense mask of {} x {} cells, at most {} are allowed", shape.q_len, shape.kv_len,
+                            kOracleMaxPairs),
+                "oracle");
+  }
+  auto facts = MakeOracleFacts(contract, batch, batch_row);
+  if (!facts) return tl::unexpected(facts.error());
+  std::vector<uint8_t> cells;
+  cells.reserve(static_cast<size_t>(shape.q_len * shape.kv_len));
+  for (int64_t i = 0; i < shape.q_len; ++i) {
+    for (int64_t j = 0; j < shape.kv_len; ++j) cells.push_back(Allowed(contract, *facts, head, i, j) ? 1 : 0);
+  }
+  return cells;
+}
+
+}  // namespace tessera

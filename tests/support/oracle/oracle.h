@@ -1,0 +1,82 @@
+// The dense oracle: attention as the contract says it, pair by pair, in double precision. It reads the contract, the
+// raw batch and the inputs, and knows nothing of plans, tiles, runs or lanes, so that an error in those cannot hide
+// here. Not a goal: speed. Sizes above a limit are refused, and long inputs are checked on chosen rows.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "oracle/tolerance.h"
+#include "tessera/batch.h"
+#include "tessera/contract.h"
+#include "tessera/error.h"
+#include "tessera/tensor.h"
+
+namespace tessera {
+
+// What one batch row says of its tokens, read straight off the raw batch.
+struct OracleFacts {
+  std::vector<int32_t> q_doc;  // empty when the batch brings no ids
+  std::vector<int32_t> kv_doc;
+  std::vector<int64_t> kv_rank;  // how many earlier tokens of the row have the same id
+  int64_t q_valid = 0;           // the whole length when the batch brings no counts
+  int64_t kv_valid = 0;
+};
+Result<OracleFacts> MakeOracleFacts(const Contract& contract, const Batch& batch, int64_t batch_row);
+
+// Whether query i of `head` may see key j: the mask expression itself, evaluated for one pair.
+bool Allowed(const Contract& contract, const OracleFacts& facts, int64_t head, int64_t i, int64_t j);
+
+// [q_len, kv_len], 1 = may attend. Refuses more than kOracleMaxPairs cells.
+inline constexpr int64_t kOracleMaxPairs = int64_t{1} << 26;
+Result<std::vector<uint8_t>> DenseMask(const Contract& contract, const Batch& batch, int64_t batch_row, int64_t head);
+
+enum class OracleLayout : uint8_t { kBhtd, kBthd };  // [B,H,T,D] or [B,T,H,D]
+
+struct OracleOptions {
+  OracleLayout layout = OracleLayout::kBhtd;
+  Arithmetic arithmetic = Arithmetic::Double();  // of the lane under test: sets the bounds, never the values
+};
+
+// Values, and beside each value how far a correct lane may be from it before its output is cast (docs/numerics.md).
+// A bound of zero means that the value is exact: an empty row, or a key that no row sees.
+struct OracleTensor {
+  std::vector<int64_t> shape;
+  std::vector<double> value;
+  std::vector<double> bound;
+};
+
+struct OracleForwardResult {
+  OracleTensor o;    // in the layout of the inputs
+  OracleTensor lse;  // [batch, num_q_heads, q_len]
+  OracleTensor max;  // the row maximum of the logits, sink logit not counted
+};
+// Inputs: q, k, v, and sink_logits where the contract has them.
+Result<OracleForwardResult> OracleForward(const Contract& contract, const Batch& batch, const TensorMap& inputs,
+                                          const OracleOptions& options = {});
+
+struct OracleBackwardResult {
+  OracleForwardResult forward;
+  OracleTensor dq, dk, dv;  // in the layout of the inputs
+  OracleTensor dsink;       // [num_q_heads]; empty without sink logits
+};
+// Inputs as above and `do`. Gradients come from the explicit probabilities of each row.
+Result<OracleBackwardResult> OracleBackward(const Contract& contract, const Batch& batch, const TensorMap& inputs,
+                                            const OracleOptions& options = {});
+
+struct OracleRow {
+  int64_t batch_row = 0;
+  int64_t head = 0;
+  int64_t i = 0;
+};
+struct OracleRowsResult {
+  OracleTensor o;    // [rows, dim_v]
+  OracleTensor lse;  // [rows]
+  OracleTensor max;  // [rows]
+  OracleTensor dq;   // [rows, dim_qk]; empty when the inputs have no `do`
+};
+// The chosen rows only: for lengths at which the whole result is out of reach.
+Result<OracleRowsResult> OracleRows(const Contract& contract, const Batch& batch, const TensorMap& inputs,
+                                    const std::vector<OracleRow>& rows, const OracleOptions& options = {});
+
+}  // namespace tessera
