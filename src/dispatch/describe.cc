@@ -1,0 +1,109 @@
+// The part of a receipt that is known before anything is tried.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/hash.h"
+#include "dispatch/run.h"
+#include "dispatch/tensors.h"
+#include "tessera/version.h"
+
+namespace tessera {
+namespace {
+
+// Absent and empty must differ: presence enters the hash before the content.
+template <class T, class Add>
+void HashOptional(Hasher& hasher, const std::optional<T>& value, Add add) {
+  hasher.Int(value.has_value() ? 1 : 0);
+  if (value.has_value()) add(*value);
+}
+
+std::string BatchDigest(const Batch& batch) {
+  Hasher hasher;
+  auto add_values = [&](const auto& values) {
+    hasher.Int(static_cast<int64_t>(values.size()));
+    hasher.Bytes(values.data(), values.size() * sizeof(values[0]));
+  };
+  auto add_ids = [&](const IdRows& ids) {
+    hasher.Int(ids.rows);
+    hasher.Int(ids.len);
+    add_values(ids.values);
+  };
+  HashOptional(hasher, batch.doc_ids, add_ids);
+  HashOptional(hasher, batch.q_doc_ids, add_ids);
+  HashOptional(hasher, batch.kv_doc_ids, add_ids);
+  HashOptional(hasher, batch.valid_tokens, add_values);
+  HashOptional(hasher, batch.valid_slots, add_values);
+  HashOptional(hasher, batch.base_block_tokens, [&](int64_t tokens) { hasher.Int(tokens); });
+  HashOptional(hasher, batch.q_valid_tokens, add_values);
+  HashOptional(hasher, batch.kv_valid_tokens, add_values);
+  HashOptional(hasher, batch.picks, [&](const Picks& picks) {
+    hasher.Int(picks.block_tokens);
+    add_values(picks.shape);
+    add_values(picks.blocks);
+  });
+  return Hex(hasher.Finish());
+}
+
+std::string Compiler() {
+#if defined(__clang__)
+  return fmt::format("clang {}.{}.{}", __clang_major__, __clang_minor__, __clang_patchlevel__);
+#elif defined(__GNUC__)
+  return fmt::format("gcc {}.{}.{}", __GNUC__, __GNUC_MINOR__, __GNUC_PATCHLEVEL__);
+#else
+  return "unknown";
+#endif
+}
+
+std::string Arch() {
+#if defined(__aarch64__)
+  return "aarch64";
+#elif defined(__x86_64__)
+  return "x86_64";
+#else
+  return "unknown";
+#endif
+}
+
+std::string YesNo(bool value) { return value ? "true" : "false"; }
+
+}  // namespace
+
+int64_t ThreadsOf(const RunRequest& request) {
+  return request.options.threads > 0 ? request.options.threads : std::max<int64_t>(request.target.workers, 1);
+}
+
+void DescribeRequest(const RunRequest& request, Receipt& receipt) {
+  const RunOptions& options = request.options;
+  receipt.version = kReceiptVersion;
+  receipt.requested = options.lane;
+  receipt.target = request.target.name;
+  receipt.metadata_limit = request.target.scalar_bytes;
+  receipt.input_source = options.input_source;
+  receipt.input_digest = Digest(request.inputs);
+  receipt.batch_source = options.batch_source;
+  receipt.batch_digest = BatchDigest(request.batch);
+  receipt.options = {
+      {"backward", YesNo(options.backward)},
+      {"disable", fmt::format("{}", fmt::join(options.plan.disable, ","))},
+      {"exclude", fmt::format("{}", fmt::join(options.exclude, ","))},
+      {"lane", options.lane},
+      {"layout", std::string(ToText(options.layout))},
+      {"row_max", YesNo(options.row_max)},
+      {"strict", YesNo(options.strict)},
+      {"target", request.target.name},
+      {"threads", fmt::format("{}", ThreadsOf(request))},
+      {"tile", options.plan.tile ? fmt::format("{}x{}", options.plan.tile->q, options.plan.tile->kv) : "default"},
+      {"widen_class", YesNo(options.plan.widen_class)},
+  };
+  receipt.versions = {
+      {"arch", Arch()},
+      {"compiler", Compiler()},
+      {"contract", fmt::format("{}", kContractVersion)},
+      {"plan", fmt::format("{}", kPlanVersion)},
+      {"receipt", fmt::format("{}", kReceiptVersion)},
+      {"tessera", kVersion},
+  };
+}
+
+}  // namespace tessera

@@ -1,0 +1,38 @@
+// One lane on one plan: books the workspace, makes the outputs, runs forward and backward. Decides nothing.
+#pragma once
+
+#include <string>
+
+#include "dispatch/lane_table.h"
+#include "tessera/contract.h"
+#include "tessera/plan.h"
+#include "tessera/run.h"
+#include "tessera/tensor.h"
+
+namespace tessera {
+
+struct ExecuteRequest {
+  const Lane& lane;
+  const Contract& contract;
+  const PlanView& plan;
+  const TensorMap& inputs;  // checked by CheckInputs
+  const RunOptions& options;
+  int64_t threads = 1;
+};
+
+// What ran, as far as it came: `step` is the last step begun, and `error` is set when that step failed.
+struct ExecuteResult {
+  std::string step;
+  std::optional<Error> error;
+  int64_t workspace_bytes = 0;
+  std::optional<RunStats> forward;
+  std::optional<RunStats> backward;
+  int64_t forward_ns = 0;
+  int64_t backward_ns = 0;
+  TensorMap outputs;  // empty when a step failed
+};
+
+// Refuses a plan of another contract (TSR-P007) before it touches a tensor.
+ExecuteResult Execute(const ExecuteRequest& request);
+
+}  // namespace tessera

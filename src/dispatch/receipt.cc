@@ -1,0 +1,190 @@
+// Receipts as JSON and as one line. Reading is strict: every field, no other field, the right type.
+#include "tessera/receipt.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+
+#include "dispatch/lane_table.h"
+#include "dispatch/receipt_fields.h"
+
+namespace tessera {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json ToValue(int64_t value) { return value; }
+Json ToValue(bool value) { return value; }
+Json ToValue(const std::string& value) { return value; }
+Json ToValue(const std::map<std::string, std::string>& map) {
+  Json object = Json::object();
+  for (const auto& [key, value] : map) object[key] = value;
+  return object;
+}
+Json ToValue(const TileCounts& tiles) {
+  return Json{{"empty", tiles.empty}, {"partial", tiles.partial}, {"full", tiles.full}};
+}
+Json ToValue(const std::vector<LaneDecision>& decisions) {
+  Json array = Json::array();
+  for (const LaneDecision& d : decisions) {
+    array.push_back(Json{{"lane", d.lane},
+                         {"step", d.step},
+                         {"accepted", d.decision.accepted},
+                         {"reason", ReasonText(d.decision.reason)},
+                         {"detail", d.decision.detail}});
+  }
+  return array;
+}
+Json ToValue(const std::vector<Timing>& timings) {
+  Json array = Json::array();
+  for (const Timing& t : timings) array.push_back(Json{{"name", t.name}, {"ns", t.ns}});
+  return array;
+}
+
+// Reads values into fields and collects what is wrong, with the place as "decisions[2].lane".
+class Reader {
+ public:
+  std::vector<Violation> violations;
+
+  void Read(const Json& json, const std::string& at, int64_t& out) {
+    const bool fits = json.is_number_integer() &&
+                      (!json.is_number_unsigned() || json.get<uint64_t>() <= static_cast<uint64_t>(INT64_MAX));
+    if (fits) {
+      out = json.get<int64_t>();
+    } else {
+      violations.push_back({at, "an integer expected"});
+    }
+  }
+  void Read(const Json& json, const std::string& at, bool& out) {
+    if (json.is_boolean()) {
+      out = json.get<bool>();
+    } else {
+      violations.push_back({at, "true or false expected"});
+    }
+  }
+  void Read(const Json& json, const std::string& at, std::string& out) {
+    if (json.is_string()) {
+      out = json.get<std::string>();
+    } else {
+      violations.push_back({at, "a string expected"});
+    }
+  }
+  void Read(const Json& json, const std::string& at, std::map<std::string, std::string>& out) {
+    if (!IsObject(json, at)) return;
+    for (const auto& [key, value] : json.items()) Read(value, at + "." + key, out[key]);
+  }
+  void Read(const Json& json, const std::string& at, TileCounts& out) {
+    if (!IsObject(json, at)) return;
+    RefuseOthers(json, at, {"empty", "partial", "full"});
+    Member(json, at, "empty", out.empty);
+    Member(json, at, "partial", out.partial);
+    Member(json, at, "full", out.full);
+  }
+  void Read(const Json& json, const std::string& at, Timing& out) {
+    if (!IsObject(json, at)) return;
+    RefuseOthers(json, at, {"name", "ns"});
+    Member(json, at, "name", out.name);
+    Member(json, at, "ns", out.ns);
+  }
+  void Read(const Json& json, const std::string& at, LaneDecision& out) {
+    if (!IsObject(json, at)) return;
+    RefuseOthers(json, at, {"lane", "step", "accepted", "reason", "detail"});
+    Member(json, at, "lane", out.lane);
+    Member(json, at, "step", out.step);
+    Member(json, at, "accepted", out.decision.accepted);
+    Member(json, at, "detail", out.decision.detail);
+    std::string reason;
+    Member(json, at, "reason", reason);
+    if (std::optional<ReasonCode> code = FindReason(reason)) {
+      out.decision.reason = *code;
+    } else {
+      violations.push_back({at + ".reason", fmt::format("a catalogued reason expected, got \"{}\"", reason)});
+    }
+  }
+  template <class T>
+  void Read(const Json& json, const std::string& at, std::vector<T>& out) {
+    if (!json.is_array()) {
+      violations.push_back({at, "an array expected"});
+      return;
+    }
+    out.resize(json.size());
+    for (size_t i = 0; i < out.size(); ++i) Read(json[i], fmt::format("{}[{}]", at, i), out[i]);
+  }
+
+  template <class T>
+  void Member(const Json& object, const std::string& at, const char* name, T& out) {
+    const std::string place = at.empty() ? name : at + "." + name;
+    if (auto it = object.find(name); it != object.end()) {
+      Read(*it, place, out);
+    } else {
+      violations.push_back({place, "missing"});
+    }
+  }
+  void RefuseOthers(const Json& object, const std::string& at, const std::vector<std::string>& known) {
+    for (const auto& [key, value] : object.items()) {
+      if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+      violations.push_back({at.empty() ? key : at + "." + key, "no such field"});
+    }
+  }
+
+ private:
+  bool IsObject(const Json& json, const std::string& at) {
+    if (!json.is_object()) violations.push_back({at, "an object expected"});
+    return json.is_object();
+  }
+};
+
+// "plan 0.121 ms, forward 0.324 ms": those of the main steps that were timed.
+std::string MainTimings(const Receipt& receipt) {
+  std::vector<std::string> texts;
+  for (const Timing& timing : receipt.timings) {
+    if (timing.name != "plan" && timing.name != "forward" && timing.name != "backward") continue;
+    texts.push_back(fmt::format("{} {:.3f} ms", timing.name, static_cast<double>(timing.ns) / 1e6));
+  }
+  return fmt::format("{}", fmt::join(texts, ", "));
+}
+
+}  // namespace
+
+std::string ToJson(const Receipt& receipt) {
+  Json json = Json::object();
+  VisitFields(receipt, [&](const char* name, const auto& field) { json[name] = ToValue(field); });
+  // File names may hold bytes that are not UTF-8: replaced rather than refused.
+  return json.dump(2, ' ', false, Json::error_handler_t::replace);
+}
+
+Result<Receipt> ParseReceipt(std::string_view text) {
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) return Fail(ErrorCode::kReceiptInvalid, "the receipt is not well-formed JSON");
+  if (!json.is_object()) return Fail(ErrorCode::kReceiptInvalid, "the receipt must be one JSON object");
+  Receipt receipt;
+  Reader reader;
+  std::vector<std::string> known;
+  VisitFields(receipt, [&](const char* name, auto& field) {
+    known.push_back(name);
+    reader.Member(json, "", name, field);
+  });
+  reader.RefuseOthers(json, "", known);
+  std::vector<Violation> violations = std::move(reader.violations);
+  if (violations.empty()) violations = CheckReceipt(receipt);
+  if (!violations.empty()) return Fail(ErrorCode::kReceiptInvalid, std::move(violations));
+  return receipt;
+}
+
+std::string ToLine(const Receipt& r) {
+  std::string asked = "asked " + r.requested;
+  if (!r.selected.empty() && r.selected != r.requested) asked += ", selected " + r.selected;
+  if (!r.fallback_reason.empty()) asked += ": " + r.fallback_reason;
+  if (!r.ok) {
+    const std::string first_line = r.error.substr(0, r.error.find('\n'));
+    return fmt::format("failed at {} ({}) on {}: {}", r.failed_at, asked, r.target, first_line);
+  }
+  return fmt::format("{} ran ({}) {} on {}, {} of {} tiles ({} full, {} partial), contract {}, plan {}; {}", r.executed,
+                     asked, r.runtime_mode, r.target, r.tiles_executed, r.tiles.empty + r.tiles.partial + r.tiles.full,
+                     r.tiles.full, r.tiles.partial, r.contract_key.substr(0, 8), r.plan_fingerprint.substr(0, 8),
+                     MainTimings(r));
+}
+
+}  // namespace tessera

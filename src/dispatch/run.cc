@@ -1,0 +1,227 @@
+// The order of events: contract -> request -> decisions and selection -> inputs -> then, lane by lane, plan -> decision
+// on the plan -> run. Every step leaves its trace in the receipt, and no step is retried in another way: a lane that
+// refuses is followed by the next one with a plan of its own, a lane that fails ends the run.
+#include "dispatch/run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "dispatch/clock.h"
+#include "dispatch/execute.h"
+#include "dispatch/select.h"
+#include "dispatch/tensors.h"
+
+namespace tessera {
+namespace {
+
+struct Failure {
+  std::string step;
+  Error error;
+};
+using Outcome = std::optional<Failure>;  // nothing = good
+
+Outcome FailAt(std::string step, Error error) { return Failure{std::move(step), std::move(error)}; }
+Outcome FailAt(std::string step, ErrorCode code, std::string message, std::string where = {}) {
+  return FailAt(std::move(step), Error{code, std::move(message), std::move(where), {}});
+}
+
+bool IsForced(const RunOptions& options) { return options.lane != "auto"; }
+
+std::string Refusal(std::string_view lane, const Decision& decision) {
+  std::string text = fmt::format("{}: {} ({}", lane, ReasonText(decision.reason), ReasonMeaning(decision.reason));
+  if (!decision.detail.empty()) text += "; " + decision.detail;
+  return text + ")";
+}
+
+Result<MaskFacts> ReadContractFacts(const Contract& contract, Receipt& receipt) {
+  Result<std::string> key = ContractKey(contract);
+  if (!key) return tl::unexpected(key.error());
+  receipt.contract_key = *key;
+  receipt.contract_text = ToToml(contract);
+  return DescribeMask(contract);
+}
+
+Outcome CheckRequest(const RunRequest& request) {
+  std::vector<std::string> names = request.options.exclude;
+  if (IsForced(request.options)) names.push_back(request.options.lane);
+  for (const std::string& name : names) {
+    if (FindLane(request.table, name) != nullptr) continue;
+    std::vector<std::string_view> known;
+    for (const LaneRow& row : request.table) known.push_back(row.name);
+    return FailAt("request", ErrorCode::kLaneUnknown,
+                  fmt::format("there is no lane \"{}\"; the lanes are {}", name, fmt::join(known, ", ")));
+  }
+  if (request.options.threads < 0) {
+    return FailAt(
+        "request", ErrorCode::kBadArgument,
+        fmt::format("threads must be 0 (as many as the target has) or more, got {}", request.options.threads));
+  }
+  return std::nullopt;
+}
+
+Decision DecideRow(const RunRequest& request, const LaneRow& row, const MaskFacts& facts) {
+  const RunOptions& options = request.options;
+  if (std::find(options.exclude.begin(), options.exclude.end(), row.name) != options.exclude.end()) {
+    return Decision::No(ReasonCode::kExcluded);
+  }
+  if (IsForced(options) && row.name != options.lane) {
+    return Decision::No(ReasonCode::kNotRequested, fmt::format("{} was asked for", options.lane));
+  }
+  return DecideContract(row, request.contract, facts, request.target);
+}
+
+const Decision& ContractDecision(const Receipt& receipt, std::string_view lane) {
+  return std::find_if(receipt.decisions.begin(), receipt.decisions.end(),
+                      [&](const LaneDecision& d) { return d.lane == lane && d.step == "contract"; })
+      ->decision;
+}
+
+// Selection and every lane's decision on the contract: two records, neither made from the other.
+void Decide(const RunRequest& request, const MaskFacts& facts, Receipt& receipt) {
+  if (IsForced(request.options)) {
+    receipt.selected = request.options.lane;
+    receipt.selection_rule = "requested by name";
+  } else {
+    const SelectionRule& rule = SelectRule(request.contract, facts, request.target);
+    receipt.selected = rule.lane;
+    receipt.selection_rule = ToText(rule);
+  }
+  for (const LaneRow& row : request.table) {
+    receipt.decisions.push_back({std::string(row.name), "contract", DecideRow(request, row, facts)});
+  }
+  receipt.fallback_reason = ReasonText(ContractDecision(receipt, receipt.selected).reason);
+}
+
+// A refusal of the selected lane ends the run when the caller allows no other.
+Outcome CheckMayFallBack(const RunOptions& options, std::string step, std::string_view lane, const Decision& decision) {
+  if (IsForced(options)) {
+    return FailAt(std::move(step), ErrorCode::kLaneRefused, "the lane asked for refused: " + Refusal(lane, decision));
+  }
+  if (options.strict) {
+    return FailAt(std::move(step), ErrorCode::kStrictFallback,
+                  "strict mode allows no fallback, and the selected lane refused: " + Refusal(lane, decision));
+  }
+  return std::nullopt;
+}
+
+// Makes the plan a lane will be asked about, and writes it into the receipt in place of an earlier lane's.
+Result<Plan> PlanFor(const RunRequest& request, RunOutcome& outcome) {
+  Receipt& receipt = outcome.receipt;
+  Clock clock;
+  Result<PlanResult> made = MakePlan(request.contract, request.batch, request.target, request.options.plan);
+  if (!made) return tl::unexpected(made.error());
+  receipt.timings.clear();
+  for (const StageReport& stage : made->stages) receipt.timings.push_back({"plan." + stage.name, stage.ns});
+  receipt.timings.push_back({"plan", clock.Ns()});
+  const PlanView& view = made->plan.view();
+  receipt.class_key = ToHex(view.class_key);
+  receipt.mask_digest = ToHex(view.mask_digest);
+  receipt.plan_fingerprint = ToHex(view.fingerprint);
+  receipt.plan_bytes = static_cast<int64_t>(made->plan.bytes().size());
+  receipt.metadata_bytes = MetadataBytes(view);
+  receipt.tiles = CountTiles(view, Direction::kForward);
+  outcome.stages = std::move(made->stages);
+  return std::move(made->plan);
+}
+
+Outcome RunLane(const RunRequest& request, const LaneRow& row, const PlanView& plan, RunOutcome& outcome) {
+  Receipt& receipt = outcome.receipt;
+  ExecuteResult result = Execute({.lane = *row.lane,
+                                  .contract = request.contract,
+                                  .plan = plan,
+                                  .inputs = request.inputs,
+                                  .options = request.options,
+                                  .threads = ThreadsOf(request)});
+  receipt.workspace_bytes = result.workspace_bytes;
+  if (result.forward) {
+    receipt.executed = row.name;
+    receipt.runtime_mode = row.runtime_mode;
+    receipt.determinism = row.determinism;
+    receipt.kernel = result.forward->kernel;
+    receipt.isa = result.forward->isa;
+    receipt.tiles_executed = result.forward->tiles_executed;
+    receipt.timings.push_back({"forward", result.forward_ns});
+  }
+  if (result.backward) {
+    receipt.tiles_backward = CountTiles(plan, Direction::kDkv);
+    receipt.tiles_executed_backward = result.backward->tiles_executed;
+    receipt.timings.push_back({"backward", result.backward_ns});
+  }
+  if (result.error) return FailAt(result.step, std::move(*result.error));
+  outcome.outputs = std::move(result.outputs);
+  return std::nullopt;
+}
+
+Outcome TryLanes(const RunRequest& request, RunOutcome& outcome) {
+  Receipt& receipt = outcome.receipt;
+  std::vector<const LaneRow*> candidates = Candidates(request.table, receipt.selected);
+  if (IsForced(request.options)) candidates.resize(1);
+  std::vector<std::string> refusals;
+  for (const LaneRow* row : candidates) {
+    Decision decision = ContractDecision(receipt, row->name);
+    std::string step = "decide";
+    if (decision.accepted) {
+      Result<Plan> plan = PlanFor(request, outcome);
+      if (!plan) {
+        const bool is_batch = plan.error().code == ErrorCode::kBatchInvalid;
+        return FailAt(is_batch ? "batch" : "plan", std::move(plan.error()));
+      }
+      decision = row->lane->DecidePlan(request.contract, plan->view(), request.target);
+      receipt.decisions.push_back({std::string(row->name), "plan", decision});
+      step = "decide_plan";
+      if (decision.accepted) return RunLane(request, *row, plan->view(), outcome);
+    }
+    if (row->name == receipt.selected) {
+      receipt.fallback_reason = ReasonText(decision.reason);
+      if (Outcome refused = CheckMayFallBack(request.options, step, row->name, decision)) return refused;
+    }
+    refusals.push_back(Refusal(row->name, decision));
+  }
+  return FailAt("decide", ErrorCode::kLaneRefused,
+                fmt::format("every lane that could run this refused: {}", fmt::join(refusals, ", ")));
+}
+
+Outcome Attempt(const RunRequest& request, RunOutcome& outcome) {
+  Result<MaskFacts> facts = ReadContractFacts(request.contract, outcome.receipt);
+  if (!facts) return FailAt("contract", std::move(facts.error()));
+  if (Outcome bad = CheckRequest(request)) return bad;
+  Decide(request, *facts, outcome.receipt);
+  const std::vector<TensorSpec> specs = InputSpecs(request.contract, request.options.backward, request.options.layout);
+  if (std::vector<Violation> violations = CheckInputs(request.inputs, specs); !violations.empty()) {
+    return FailAt("inputs", Fail(ErrorCode::kTensorMismatch, std::move(violations)).value());
+  }
+  return TryLanes(request, outcome);
+}
+
+}  // namespace
+
+RunOutcome RunOn(const RunRequest& request) {
+  Clock clock;
+  RunOutcome outcome;
+  Receipt& receipt = outcome.receipt;
+  DescribeRequest(request, receipt);
+  if (Outcome failure = Attempt(request, outcome)) {
+    receipt.failed_at = failure->step;
+    receipt.error = ToText(failure->error);
+    outcome.error = std::move(failure->error);
+  } else {
+    receipt.ok = true;
+    receipt.output_digest = Digest(outcome.outputs);
+  }
+  receipt.timings.push_back({"total", clock.Ns()});
+  return outcome;
+}
+
+RunOutcome Run(const Contract& contract, const Batch& batch, const TensorMap& inputs, const Target& target,
+               const RunOptions& options) {
+  return RunOn({.table = LaneTable(),
+                .contract = contract,
+                .batch = batch,
+                .inputs = inputs,
+                .target = target,
+                .options = options});
+}
+
+}  // namespace tessera

@@ -1,0 +1,105 @@
+// Specs, checks and views of a run's tensors.
+#include "dispatch/tensors.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace tessera {
+namespace {
+
+std::vector<int64_t> Dims(const Shape& shape, Layout layout, int64_t heads, int64_t tokens, int64_t dim) {
+  if (layout == Layout::kBhtd) return {shape.batch, heads, tokens, dim};
+  return {shape.batch, tokens, heads, dim};
+}
+
+std::string SpecText(const TensorSpec& spec) {
+  return fmt::format("{} [{}]", ToText(spec.type), fmt::join(spec.shape, ", "));
+}
+
+}  // namespace
+
+std::string_view ToText(Layout layout) { return layout == Layout::kBhtd ? "bhtd" : "bthd"; }
+
+std::vector<TensorSpec> InputSpecs(const Contract& contract, bool backward, Layout layout) {
+  const Shape& s = contract.shape;
+  const ElementType type = ToElementType(s.dtype);
+  std::vector<TensorSpec> specs = {
+      {"q", type, Dims(s, layout, s.num_q_heads, s.q_len, s.dim_qk)},
+      {"k", type, Dims(s, layout, s.num_kv_heads, s.kv_len, s.dim_qk)},
+      {"v", type, Dims(s, layout, s.num_kv_heads, s.kv_len, s.dim_v)},
+  };
+  if (contract.score.sink_logits) specs.push_back({"sink_logits", ElementType::kF32, {s.num_q_heads}});
+  if (backward) specs.push_back({"do", type, Dims(s, layout, s.num_q_heads, s.q_len, s.dim_v)});
+  return specs;
+}
+
+std::vector<TensorSpec> OutputSpecs(const Contract& contract, const RunOptions& options) {
+  const Shape& s = contract.shape;
+  const ElementType type = ToElementType(s.dtype);
+  const std::vector<int64_t> row_dims = {s.batch, s.num_q_heads, s.q_len};
+  std::vector<TensorSpec> specs = {
+      {"o", type, Dims(s, options.layout, s.num_q_heads, s.q_len, s.dim_v)},
+      {"lse", ElementType::kF32, row_dims},
+  };
+  if (options.row_max) specs.push_back({"max", ElementType::kF32, row_dims});
+  if (!options.backward) return specs;
+  const std::vector<TensorSpec> inputs = InputSpecs(contract, false, options.layout);
+  for (const TensorSpec& input : inputs) specs.push_back({"d" + input.name, input.type, input.shape});
+  return specs;
+}
+
+std::vector<Violation> CheckInputs(const TensorMap& inputs, const std::vector<TensorSpec>& specs) {
+  std::vector<Violation> violations;
+  for (const TensorSpec& spec : specs) {
+    auto it = inputs.find(spec.name);
+    if (it == inputs.end()) {
+      violations.push_back({spec.name, fmt::format("{} expected, but there is no such tensor", SpecText(spec))});
+      continue;
+    }
+    const Tensor& tensor = it->second;
+    if (tensor.type != spec.type || tensor.shape != spec.shape) {
+      violations.push_back({spec.name, fmt::format("{} expected, got {}", SpecText(spec),
+                                                   SpecText({spec.name, tensor.type, tensor.shape}))});
+      continue;
+    }
+    const int64_t bytes = tensor.NumElements() * BytesOf(tensor.type);
+    if (static_cast<int64_t>(tensor.bytes.size()) != bytes) {
+      violations.push_back(
+          {spec.name, fmt::format("{} bytes expected for {}, got {}", bytes, SpecText(spec), tensor.bytes.size())});
+    }
+  }
+  for (const auto& [name, tensor] : inputs) {
+    auto has_name = [&n = name](const TensorSpec& spec) { return spec.name == n; };
+    if (std::any_of(specs.begin(), specs.end(), has_name)) continue;
+    std::string why = "no such tensor expected";
+    if (name == "sink_logits") why = "not expected: the contract's score.sink_logits is false";
+    if (name == "do") why = "not expected: the run has no backward";
+    violations.push_back({name, std::move(why)});
+  }
+  return violations;
+}
+
+TensorRef ViewOf(const Tensor& tensor, Layout layout) {
+  const std::vector<int64_t>& d = tensor.shape;
+  TensorRef ref{.type = tensor.type, .data = const_cast<std::byte*>(tensor.bytes.data())};
+  ref.batch_stride = d[1] * d[2] * d[3];
+  const int64_t outer = d[2] * d[3];
+  const int64_t inner = d[3];
+  ref.head_stride = layout == Layout::kBhtd ? outer : inner;
+  ref.token_stride = layout == Layout::kBhtd ? inner : outer;
+  return ref;
+}
+
+std::span<const float> FloatsOf(const TensorMap& tensors, const std::string& name) {
+  auto it = tensors.find(name);
+  if (it == tensors.end()) return {};
+  return {reinterpret_cast<const float*>(it->second.bytes.data()), static_cast<size_t>(it->second.NumElements())};
+}
+
+std::span<float> FloatsOf(TensorMap& tensors, const std::string& name) {
+  std::span<const float> floats = FloatsOf(static_cast<const TensorMap&>(tensors), name);
+  return {const_cast<float*>(floats.data()), floats.size()};
+}
+
+}  // namespace tessera

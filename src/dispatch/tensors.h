@@ -1,0 +1,40 @@
+// The tensors of a run: which ones a contract calls for, in which shape, and the strided views lanes take.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lanes/lane.h"
+#include "tessera/contract.h"
+#include "tessera/run.h"
+#include "tessera/tensor.h"
+
+namespace tessera {
+
+// Name, type and shape of one tensor of a run.
+struct TensorSpec {
+  std::string name;
+  ElementType type = ElementType::kF32;
+  std::vector<int64_t> shape;
+};
+
+// q, k, v, [sink_logits], [do].
+std::vector<TensorSpec> InputSpecs(const Contract& contract, bool backward, Layout layout);
+// o, lse, [max] and, with backward, dq, dk, dv, [dsink_logits].
+std::vector<TensorSpec> OutputSpecs(const Contract& contract, const RunOptions& options);
+
+// Every input that is missing, superfluous, or of the wrong type, shape or size.
+std::vector<Violation> CheckInputs(const TensorMap& inputs, const std::vector<TensorSpec>& specs);
+
+// The strided view of a rank-4 tensor. Lanes only read inputs; the view has no const form, so this takes the constness
+// off at this one place.
+TensorRef ViewOf(const Tensor& tensor, Layout layout);
+// An f32 tensor as a span; empty when the map has no such tensor.
+std::span<const float> FloatsOf(const TensorMap& tensors, const std::string& name);
+std::span<float> FloatsOf(TensorMap& tensors, const std::string& name);
+
+std::string_view ToText(Layout layout);  // "bhtd"
+
+}  // namespace tessera

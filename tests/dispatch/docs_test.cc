@@ -1,0 +1,105 @@
+// The pages of docs/ that follow a table, held against the table.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+
+#include "dispatch/receipt_fields.h"
+#include "support/proves.h"
+#include "tessera/tessera.h"
+
+namespace tessera {
+namespace {
+
+std::string Page(const std::string& name) {
+  Result<std::string> text = ReadFile(std::string(TESSERA_SOURCE_DIR) + "/docs/" + name);
+  EXPECT_TRUE(text.has_value()) << name;
+  return text.value_or("");
+}
+
+// The text under each "## " heading.
+std::map<std::string, std::string> Sections(const std::string& page) {
+  std::map<std::string, std::string> sections;
+  std::istringstream lines(page);
+  std::string line;
+  std::string heading;
+  while (std::getline(lines, line)) {
+    if (line.rfind("## ", 0) == 0) {
+      heading = line.substr(3);
+      EXPECT_EQ(sections.count(heading), 0u) << heading << " has two headings";
+      sections[heading] = "";
+    } else if (!heading.empty()) {
+      sections[heading] += line + "\n";
+    }
+  }
+  return sections;
+}
+
+void ExpectPageMatches(const std::string& page, const std::map<std::string, std::string>& catalogue) {
+  const std::map<std::string, std::string> sections = Sections(page);
+  for (const auto& [code, meaning] : catalogue) {
+    auto it = sections.find(code);
+    ASSERT_NE(it, sections.end()) << code << " is not on the page";
+    EXPECT_EQ(it->second.rfind("\n" + meaning + "\n", 0), 0u) << code << " does not begin with: " << meaning;
+    EXPECT_NE(it->second.find("**What happened.**"), std::string::npos) << code;
+    EXPECT_NE(it->second.find("**What to do.**"), std::string::npos) << code;
+  }
+  for (const auto& [code, text] : sections) EXPECT_EQ(catalogue.count(code), 1u) << code << " is in no catalogue";
+}
+
+TEST(ErrorCodesPage, Codes_MatchCatalogue) {
+  const std::map<std::string, std::string> catalogue = {
+#define TESSERA_ERROR(name, text, meaning) {text, meaning},
+#include "tessera/error_codes.def"
+#undef TESSERA_ERROR
+  };
+  const std::string page = Page("error_codes.md");
+  ExpectPageMatches(page, catalogue);
+  const std::regex code("TSR-[A-Z][0-9]+");
+  for (const char* name : {"error_codes.md", "reasons.md", "receipts.md"}) {
+    const std::string text = Page(name);
+    for (std::sregex_iterator it(text.begin(), text.end(), code), end; it != end; ++it) {
+      EXPECT_EQ(catalogue.count(it->str()), 1u) << name << " names " << it->str();
+    }
+  }
+}
+
+TEST(ReasonsPage, Reasons_MatchCatalogue) {
+  std::map<std::string, std::string> catalogue = {
+#define TESSERA_REASON(name, text, meaning) {text, meaning},
+#include "tessera/reasons.def"
+#undef TESSERA_REASON
+  };
+  catalogue.erase("");  // "accepted" is no refusal
+  ExpectPageMatches(Page("reasons.md"), catalogue);
+}
+
+TEST(ReceiptsPage, FieldTable_MatchesReceipt) {
+  const std::string page = Page("receipts.md");
+  std::set<std::string> documented;
+  const std::regex row("\n\\| `([a-z_]+)` \\|");
+  for (std::sregex_iterator it(page.begin(), page.end(), row), end; it != end; ++it) documented.insert((*it)[1]);
+  std::set<std::string> fields;
+  const Receipt receipt;
+  VisitFields(receipt, [&](const char* name, const auto&) { fields.insert(name); });
+  EXPECT_EQ(documented, fields);
+}
+
+TEST(ReceiptsPage, Example_IsAValidReceipt) {
+  const std::string page = Page("receipts.md");
+  const size_t begin = page.find("```json\n");
+  ASSERT_NE(begin, std::string::npos);
+  const size_t end = page.find("```", begin + 8);
+  const std::string example = page.substr(begin + 8, end - begin - 8);
+  Result<Receipt> receipt = ParseReceipt(example);
+  ASSERT_TRUE(receipt.has_value()) << ToText(receipt.error());
+  EXPECT_EQ(ToJson(*receipt) + "\n", example);
+  EXPECT_NE(page.find(ToLine(*receipt)), std::string::npos) << "the page's text line should be: " << ToLine(*receipt);
+}
+
+}  // namespace
+}  // namespace tessera

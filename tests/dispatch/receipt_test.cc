@@ -1,0 +1,178 @@
+// Receipts: exact round trips, strict reading, and contradictions that must not pass.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "dispatch/receipt_fields.h"
+#include "fixtures.h"
+#include "support/proves.h"
+
+namespace tessera {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Receipt GoodReceipt() {
+  const Contract contract = MakeContract({.mask = "causal and documents", .softcap = 30});
+  const Batch batch = DocumentBatch(contract, {20, 9});
+  RunOptions options = Ask{.backward = true};
+  options.input_source = "file \"quoted\\name\".safetensors\n";
+  const RunOutcome outcome = tessera::Run(contract, batch, MakeInputs(contract, 1, true), TargetNamed("cpu"), options);
+  EXPECT_FALSE(outcome.error.has_value()) << ErrorText(outcome);
+  return outcome.receipt;
+}
+
+// The fields named in the error of reading `text`; "ok" when it reads.
+std::string Complaint(const std::string& text) {
+  Result<Receipt> receipt = ParseReceipt(text);
+  if (receipt) return "ok";
+  EXPECT_EQ(receipt.error().code, ErrorCode::kReceiptInvalid);
+  return receipt.error().violations.empty() ? receipt.error().message : Words(receipt.error().violations);
+}
+
+TEST(Receipt, RoundTrip_IsExact) {
+  Proves("R53");
+  ExpectSound(GoodReceipt());
+}
+
+TEST(Receipt, EveryField_IsRequiredAndTyped) {
+  const Json good = Json::parse(ToJson(GoodReceipt()));
+  EXPECT_EQ(Complaint(good.dump()), "ok");
+  for (const auto& [name, value] : good.items()) {
+    Json without = good;
+    without.erase(name);
+    EXPECT_EQ(Complaint(without.dump()), name + ": missing\n");
+    for (const Json& wrong : {Json(nullptr), Json(1.5), Json::array({1}), Json{{"x", Json::array()}}}) {
+      Json changed = good;
+      changed[name] = wrong;
+      EXPECT_NE(Complaint(changed.dump()), "ok") << name << " = " << wrong.dump();
+    }
+  }
+  Json extra = good;
+  extra["surprise"] = 1;
+  extra["tiles"]["half"] = 1;
+  extra["decisions"][0]["why"] = "";
+  extra["timings"][0]["unit"] = "s";
+  const std::string complaint = Complaint(extra.dump());
+  for (const char* field : {"surprise: ", "tiles.half: ", "decisions[0].why: ", "timings[0].unit: "}) {
+    EXPECT_NE(complaint.find(field), std::string::npos) << "all at once: " << complaint;
+  }
+  Json huge = good;
+  huge["plan_bytes"] = UINT64_MAX;
+  EXPECT_EQ(Complaint(huge.dump()), "plan_bytes: an integer expected\n");
+}
+
+TEST(Receipt, NotJson_IsAnError) {
+  for (const char* text : {"", "{", "[]", "3", "nul", "{\"version\": 1}", "\xff\xfe"}) {
+    EXPECT_NE(Complaint(text), "ok") << text;
+  }
+  const std::string good = ToJson(GoodReceipt());
+  for (size_t size = 0; size + 3 < good.size(); size += 97) EXPECT_NE(Complaint(good.substr(0, size)), "ok");
+  EXPECT_NE(Complaint(std::string(100000, '[')), "ok");
+}
+
+TEST(Receipt, Contradictions_AreFound) {
+  Proves("R53 B11");
+  const std::string digest(32, 'a');
+  const struct {
+    const char* field;
+    std::function<void(Receipt&)> change;
+  } cases[] = {
+      {"version", [](Receipt& r) { r.version = 2; }},
+      {"failed_at", [](Receipt& r) { r.failed_at = "forward"; }},
+      {"failed_at", [](Receipt& r) { r.ok = false; }},
+      {"error", [](Receipt& r) { r.error = "something"; }},
+      {"requested", [](Receipt& r) { r.requested = "flash"; }},
+      {"selected", [](Receipt& r) { r.selected = ""; }},
+      {"selected", [](Receipt& r) { r.requested = "cuda"; }},
+      {"selection_rule", [](Receipt& r) { r.selection_rule = ""; }},
+      {"executed", [](Receipt& r) { r.executed = "flash"; }},
+      {"executed", [](Receipt& r) { r.executed = ""; }},
+      // Claiming that another lane ran: it never accepted.
+      {"decisions", [](Receipt& r) { r.executed = "cuda"; }},
+      {"runtime_mode", [](Receipt& r) { r.runtime_mode = "bridge"; }},
+      {"fallback_reason", [](Receipt& r) { r.fallback_reason = ""; }},
+      {"fallback_reason", [](Receipt& r) { r.fallback_reason = "because"; }},
+      {"fallback_reason", [](Receipt& r) { r.fallback_reason = "cuda.not_built"; }},
+      {"fallback_reason", [](Receipt& r) { r.selected = "reference"; }},
+      {"target", [](Receipt& r) { r.target = ""; }},
+      {"decisions", [](Receipt& r) { r.decisions.erase(r.decisions.begin()); }},
+      {"decisions", [](Receipt& r) { r.decisions.pop_back(); }},
+      {"decisions", [](Receipt& r) { r.decisions.push_back(r.decisions.front()); }},
+      {"decisions[1].lane", [](Receipt& r) { r.decisions[1].lane = "flash"; }},
+      {"decisions[1].step", [](Receipt& r) { r.decisions[1].step = "later"; }},
+      {"decisions[1].reason", [](Receipt& r) { r.decisions[1].decision.accepted = true; }},
+      {"contract_key", [&](Receipt& r) { r.contract_key = digest; }},
+      {"contract_key", [](Receipt& r) { r.contract_key = "A" + r.contract_key.substr(1); }},
+      {"contract_text", [](Receipt& r) { r.contract_text = "version = 1"; }},
+      {"contract_text", [](Receipt& r) { r.contract_text = ""; }},
+      {"class_key", [](Receipt& r) { r.class_key = ""; }},
+      {"mask_digest", [](Receipt& r) { r.mask_digest += "0"; }},
+      {"plan_fingerprint", [](Receipt& r) { r.plan_fingerprint[3] = 'g'; }},
+      {"input_digest", [](Receipt& r) { r.input_digest = ""; }},
+      {"batch_digest", [](Receipt& r) { r.batch_digest = ""; }},
+      {"output_digest", [](Receipt& r) { r.output_digest = ""; }},
+      {"tiles_executed", [](Receipt& r) { r.tiles_executed += r.tiles.empty; }},  // dense in disguise
+      {"tiles_executed", [](Receipt& r) { ++r.tiles.full; }},
+      {"tiles_executed_backward", [](Receipt& r) { --r.tiles_executed_backward; }},
+      {"tiles.empty", [](Receipt& r) { r.tiles.empty = -1; }},
+      {"workspace_bytes", [](Receipt& r) { r.workspace_bytes = -1; }},
+      {"options.tile", [](Receipt& r) { r.options.erase("tile"); }},
+      {"versions.arch", [](Receipt& r) { r.versions.erase("arch"); }},
+      {"timings[0].ns", [](Receipt& r) { r.timings[0].ns = -5; }},
+  };
+  const Receipt good = GoodReceipt();
+  ASSERT_GT(good.tiles.empty, 0);
+  int i = 0;
+  for (const auto& c : cases) {
+    Receipt changed = good;
+    c.change(changed);
+    const std::string words = "\n" + Words(CheckReceipt(changed));
+    EXPECT_NE(words.find("\n" + std::string(c.field) + ": "), std::string::npos)
+        << "change " << i << " of " << c.field << " gave: " << words;
+    EXPECT_FALSE(ParseReceipt(ToJson(changed)).has_value()) << "change " << i << " of " << c.field;
+    ++i;
+  }
+}
+
+TEST(Receipt, LaneThatRanDense_IsCaught) {
+  Proves("B11");
+  TestTable table;
+  table.Build("cpu").extra_tiles = 3;
+  const RunOutcome outcome = table.Run(MakeContract(), TargetNamed("cpu"));
+  ASSERT_FALSE(outcome.error.has_value()) << ErrorText(outcome);
+  const std::vector<Violation> violations = CheckReceipt(outcome.receipt);
+  ASSERT_EQ(violations.size(), 1u) << Words(violations);
+  EXPECT_EQ(violations[0].field, "tiles_executed");
+}
+
+TEST(Receipt, Line_SaysWhatRanAndWhy) {
+  Proves("R51");
+  Receipt receipt = GoodReceipt();
+  const std::string line = ToLine(receipt);
+  EXPECT_EQ(line.rfind("reference ran (asked auto, selected cpu: cpu.not_built) native on cpu, ", 0), 0u) << line;
+  EXPECT_EQ(line.find('\n'), std::string::npos);
+  EXPECT_NE(line.find("tiles"), std::string::npos);
+
+  const Contract contract = MakeContract();
+  const RunOutcome forced =
+      tessera::Run(contract, {}, MakeInputs(contract, 1, false), TargetNamed("cpu"), Ask{.lane = "reference"});
+  EXPECT_EQ(ToLine(forced.receipt).rfind("reference ran (asked reference) native on cpu, ", 0), 0u)
+      << ToLine(forced.receipt);
+  const RunOutcome failed = tessera::Run(contract, {}, {}, TargetNamed("v6e"));
+  const std::string failed_line = ToLine(failed.receipt);
+  EXPECT_EQ(failed_line.rfind("failed at inputs (asked auto, selected splash: tpu.not_built) on v6e: TSR-R001", 0), 0u)
+      << failed_line;
+  EXPECT_EQ(failed_line.find('\n'), std::string::npos);
+}
+
+TEST(Receipt, BytesThatAreNotUtf8_DoNotThrow) {
+  Receipt receipt = GoodReceipt();
+  receipt.input_source = "file \xff\xfe.safetensors";
+  EXPECT_TRUE(ParseReceipt(ToJson(receipt)).has_value());
+}
+
+}  // namespace
+}  // namespace tessera

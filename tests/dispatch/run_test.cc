@@ -1,0 +1,265 @@
+// Runs: what is computed, under which keys, and what a changed contract or batch changes.
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+
+#include "dispatch/execute.h"
+#include "fixtures.h"
+#include "oracle/compare.h"
+#include "support/proves.h"
+
+namespace tessera {
+namespace {
+
+uint64_t FreshSeed() { return std::random_device()(); }
+
+void ExpectMatchesOracle(const Contract& contract, const Batch& batch, const TensorMap& inputs,
+                         const RunOutcome& outcome, Layout layout = Layout::kBhtd) {
+  CheckOptions options;
+  options.oracle.layout = layout == Layout::kBhtd ? OracleLayout::kBhtd : OracleLayout::kBthd;
+  Result<CheckReport> report = CheckOutputs(contract, batch, inputs, outcome.outputs, options);
+  ASSERT_TRUE(report.has_value()) << ToText(report.error());
+  EXPECT_TRUE(report->pass) << report->text;
+}
+
+TEST(Run, AutoOnEveryTarget_RunsReferenceAndSaysWhy) {
+  Proves("R50 R53 B22");
+  const struct {
+    const char* target;
+    const char* selected;
+    const char* reason;
+  } cases[] = {{"cpu", "cpu", "cpu.not_built"},
+               {"h200", "cuda", "cuda.not_built"},
+               {"v6e", "splash", "tpu.not_built"},
+               {"v5e", "splash", "tpu.not_built"},
+               {"v5p", "splash", "tpu.not_built"}};
+  const Contract contract = MakeContract();
+  const TensorMap inputs = MakeInputs(contract, FreshSeed(), true);
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.target);
+    const RunOutcome outcome = tessera::Run(contract, {}, inputs, TargetNamed(c.target), Ask{.backward = true});
+    ASSERT_FALSE(outcome.error.has_value()) << ErrorText(outcome);
+    EXPECT_TRUE(outcome.receipt.ok);
+    EXPECT_EQ(outcome.receipt.requested, "auto");
+    EXPECT_EQ(outcome.receipt.selected, c.selected);
+    EXPECT_EQ(outcome.receipt.executed, "reference");
+    EXPECT_EQ(outcome.receipt.fallback_reason, c.reason);
+    EXPECT_EQ(outcome.receipt.runtime_mode, "native");
+    EXPECT_EQ(outcome.receipt.target, c.target);
+    ExpectSound(outcome.receipt);
+    ExpectMatchesOracle(contract, {}, inputs, outcome);
+  }
+}
+
+TEST(Run, ForcedLane_ReallyRuns) {
+  Proves("R53 R60 B11");
+  const Contract contract = MakeContract({.mask = "causal and window(9, 0)", .len = 64});
+  const uint64_t seed = FreshSeed();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  const TensorMap inputs = MakeInputs(contract, seed, true);
+  const RunOutcome outcome =
+      tessera::Run(contract, {}, inputs, TargetNamed("cpu"), Ask{.lane = "reference", .backward = true});
+  ASSERT_FALSE(outcome.error.has_value()) << ErrorText(outcome);
+  const Receipt& receipt = outcome.receipt;
+  EXPECT_EQ(receipt.selected, "reference");
+  EXPECT_EQ(receipt.executed, "reference");
+  EXPECT_EQ(receipt.fallback_reason, "");
+  EXPECT_FALSE(receipt.kernel.empty());
+  // 2 heads x 4 x 4 tiles: the diagonal and the tile left of it survive, nothing else was touched.
+  EXPECT_EQ(receipt.tiles_executed, 2 * 7);
+  EXPECT_EQ(receipt.tiles_executed_backward, 2 * 7);
+  EXPECT_EQ(receipt.tiles.empty, 2 * 9);
+  ExpectMatchesOracle(contract, {}, inputs, outcome);
+  ExpectSound(receipt);
+}
+
+TEST(Run, Outputs_HaveTheContractsTypesAndTheRunsLayout) {
+  for (const Layout layout : {Layout::kBhtd, Layout::kBthd}) {
+    const Contract contract = MakeContract(
+        {.len = 20, .batch = 2, .num_q_heads = 4, .num_kv_heads = 2, .sink_logits = true, .dtype = DType::kBf16});
+    const TensorMap inputs = MakeInputs(contract, 3, true, layout);
+    const RunOutcome outcome = tessera::Run(contract, {}, inputs, TargetNamed("cpu"),
+                                            Ask{.backward = true, .row_max = true, .layout = layout});
+    ASSERT_FALSE(outcome.error.has_value()) << ErrorText(outcome);
+    std::vector<std::string> names;
+    for (const auto& [name, tensor] : outcome.outputs) names.push_back(name);
+    EXPECT_EQ(names, (std::vector<std::string>{"dk", "dq", "dsink_logits", "dv", "lse", "max", "o"}));
+    using Dims = std::vector<int64_t>;
+    EXPECT_EQ(outcome.outputs.at("o").shape, layout == Layout::kBhtd ? Dims({2, 4, 20, 4}) : Dims({2, 20, 4, 4}));
+    EXPECT_EQ(outcome.outputs.at("dk").shape, inputs.at("k").shape);
+    EXPECT_EQ(outcome.outputs.at("lse").shape, Dims({2, 4, 20}));
+    EXPECT_EQ(outcome.outputs.at("max").type, ElementType::kF32);
+    EXPECT_EQ(outcome.outputs.at("o").type, ElementType::kBf16);
+    EXPECT_EQ(outcome.outputs.at("dq").type, ElementType::kBf16);
+    EXPECT_EQ(outcome.outputs.at("dsink_logits").type, ElementType::kF32);
+    ExpectMatchesOracle(contract, {}, inputs, outcome, layout);
+  }
+}
+
+// The softcap belongs to the call: nothing of an earlier call's survives in the process.
+TEST(Run, SoftcapChange_TakesEffectAtOnce) {
+  Proves("R42 R56 B5");
+  const uint64_t seed = FreshSeed();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::vector<RunOutcome> outcomes;
+  for (const double softcap : {2.0, 0.0, 5.0, 2.0}) {
+    const Contract contract = MakeContract({.softcap = softcap});
+    const TensorMap inputs = MakeInputs(contract, seed, true);
+    outcomes.push_back(tessera::Run(contract, {}, inputs, TargetNamed("cpu"), Ask{.backward = true}));
+    ASSERT_FALSE(outcomes.back().error.has_value()) << ErrorText(outcomes.back());
+    ExpectMatchesOracle(contract, {}, inputs, outcomes.back());
+  }
+  EXPECT_NE(outcomes[0].receipt.output_digest, outcomes[1].receipt.output_digest);
+  EXPECT_NE(outcomes[0].receipt.output_digest, outcomes[2].receipt.output_digest);
+  EXPECT_EQ(outcomes[0].receipt.output_digest, outcomes[3].receipt.output_digest);
+  EXPECT_NE(outcomes[0].receipt.contract_key, outcomes[1].receipt.contract_key);
+  EXPECT_NE(outcomes[0].receipt.contract_key, outcomes[2].receipt.contract_key);
+  EXPECT_EQ(outcomes[0].receipt.contract_key, outcomes[3].receipt.contract_key);
+}
+
+TEST(Run, WindowChange_IsAnotherContract) {
+  Proves("R45");
+  const Contract narrow = MakeContract({.mask = "causal and window(7, 0)"});
+  const Contract wide = MakeContract({.mask = "causal and window(8, 0)"});
+  EXPECT_NE(ContractKey(narrow).value(), ContractKey(wide).value());
+
+  // A plan of the narrow window cannot be made to serve the wide one, nor a softcap it was not made for.
+  Result<PlanResult> made = MakePlan(narrow, {}, TargetNamed("cpu"));
+  ASSERT_TRUE(made.has_value()) << ToText(made.error());
+  const Contract capped = MakeContract({.mask = "causal and window(7, 0)", .softcap = 3});
+  const RunOptions options;
+  for (const Contract* other : {&wide, &capped}) {
+    const TensorMap inputs = MakeInputs(*other, 1, false);
+    const ExecuteResult result = Execute(
+        {.lane = ReferenceLane(), .contract = *other, .plan = made->plan.view(), .inputs = inputs, .options = options});
+    ASSERT_TRUE(result.error.has_value());
+    EXPECT_EQ(result.error->code, ErrorCode::kPlanMismatch);
+    EXPECT_TRUE(result.outputs.empty());
+    EXPECT_FALSE(result.forward.has_value());
+  }
+}
+
+TEST(Run, NewDocuments_ReuseTheClass) {
+  Proves("R13");
+  const Contract contract = MakeContract({.mask = "causal and documents", .len = 64});
+  const TensorMap inputs = MakeInputs(contract, 1, false);
+  const RunOutcome one = tessera::Run(contract, DocumentBatch(contract, {64}), inputs, TargetNamed("cpu"));
+  const RunOutcome many = tessera::Run(contract, DocumentBatch(contract, {5, 30, 7}), inputs, TargetNamed("cpu"));
+  ASSERT_FALSE(one.error.has_value()) << ErrorText(one);
+  ASSERT_FALSE(many.error.has_value()) << ErrorText(many);
+  EXPECT_EQ(one.receipt.contract_key, many.receipt.contract_key);
+  EXPECT_EQ(one.receipt.class_key, many.receipt.class_key);
+  EXPECT_EQ(one.receipt.compiles, many.receipt.compiles);
+  EXPECT_NE(one.receipt.tiles_executed, many.receipt.tiles_executed);
+  EXPECT_NE(one.receipt.batch_digest, many.receipt.batch_digest);
+  EXPECT_NE(one.receipt.output_digest, many.receipt.output_digest);
+  EXPECT_NE(one.receipt.mask_digest, many.receipt.mask_digest);
+}
+
+TEST(Run, WidthOrMaskChange_IsANewKey) {
+  Proves("R14");
+  auto keys = [](const Contract& contract) {
+    const RunOutcome outcome = tessera::Run(contract, {}, MakeInputs(contract, 1, false), TargetNamed("cpu"));
+    EXPECT_FALSE(outcome.error.has_value()) << ErrorText(outcome);
+    return std::pair(outcome.receipt.contract_key, outcome.receipt.class_key);
+  };
+  Contract base = MakeContract({.len = 64});
+  Contract wider = base;
+  wider.capacity.width = {Limit::Kind::kNumber, 9};
+  const Contract chunked = MakeContract({.mask = "causal and chunk(32)", .len = 64});
+  EXPECT_NE(keys(base).second, keys(wider).second);
+  EXPECT_NE(keys(base).first, keys(chunked).first);
+}
+
+TEST(Run, BatchBeyondTheClass_IsRefusedOrANewClass) {
+  Proves("R91");
+  Contract contract = MakeContract({.mask = "causal and documents", .len = 64});
+  contract.capacity.width = {Limit::Kind::kNumber, 2};
+  const TensorMap inputs = MakeInputs(contract, 1, false);
+  const RunOutcome fits = tessera::Run(contract, DocumentBatch(contract, {16, 16, 16, 16}), inputs, TargetNamed("cpu"));
+  ASSERT_FALSE(fits.error.has_value()) << ErrorText(fits);
+
+  const Batch long_document = DocumentBatch(contract, {64});
+  const RunOutcome refused = tessera::Run(contract, long_document, inputs, TargetNamed("cpu"));
+  ASSERT_TRUE(refused.error.has_value());
+  EXPECT_EQ(refused.error->code, ErrorCode::kCapacityExceeded);
+  EXPECT_EQ(refused.receipt.failed_at, "plan");
+  ExpectSound(refused.receipt);
+
+  RunOptions widen;
+  widen.plan.widen_class = true;
+  const RunOutcome widened = tessera::Run(contract, long_document, inputs, TargetNamed("cpu"), widen);
+  ASSERT_FALSE(widened.error.has_value()) << ErrorText(widened);
+  EXPECT_NE(widened.receipt.class_key, fits.receipt.class_key);
+  EXPECT_EQ(widened.receipt.contract_key, fits.receipt.contract_key);
+}
+
+TEST(Run, BatchPresence_IsCheckedBothWays) {
+  Proves("R32");
+  const Contract plain = MakeContract();
+  const Contract packed = MakeContract({.mask = "causal and documents"});
+  const Contract padded = MakeContract({.mask = "causal and valid"});
+  Batch counts;
+  counts.valid_tokens = std::vector<int64_t>{30};
+  const struct {
+    const Contract& contract;
+    Batch batch;
+    bool is_good;
+  } cases[] = {{plain, {}, true},      {plain, DocumentBatch(plain, {10}), false},
+               {plain, counts, false}, {packed, DocumentBatch(packed, {10}), true},
+               {packed, {}, false},    {packed, counts, false},
+               {padded, counts, true}, {padded, {}, false}};
+  for (const auto& c : cases) {
+    SCOPED_TRACE(ToText(c.contract.mask.heads[0]) + " with " + ToJson(c.batch));
+    const RunOutcome outcome = tessera::Run(c.contract, c.batch, MakeInputs(c.contract, 1, false), TargetNamed("cpu"));
+    EXPECT_EQ(!outcome.error.has_value(), c.is_good) << ErrorText(outcome);
+    ExpectSound(outcome.receipt);
+    if (c.is_good) continue;
+    EXPECT_EQ(outcome.error->code, ErrorCode::kBatchInvalid);
+    EXPECT_EQ(outcome.receipt.failed_at, "batch");
+    EXPECT_TRUE(outcome.outputs.empty());
+  }
+}
+
+TEST(Run, SameRequestTwice_GivesTheSameBits) {
+  const Contract contract = MakeContract({.mask = "causal and documents", .softcap = 7, .sink_logits = true});
+  const Batch batch = DocumentBatch(contract, {11, 20});
+  const TensorMap inputs = MakeInputs(contract, 5, true);
+  const RunOutcome a = tessera::Run(contract, batch, inputs, TargetNamed("cpu"), Ask{.backward = true});
+  const RunOutcome b = tessera::Run(contract, batch, inputs, TargetNamed("cpu"), Ask{.backward = true});
+  ASSERT_FALSE(a.error.has_value()) << ErrorText(a);
+  EXPECT_EQ(a.receipt.determinism, "bitwise");
+  EXPECT_EQ(a.outputs, b.outputs);
+  EXPECT_EQ(a.receipt.output_digest, b.receipt.output_digest);
+  EXPECT_EQ(a.receipt.plan_fingerprint, b.receipt.plan_fingerprint);
+}
+
+TEST(Run, Receipt_DescribesTheRequest) {
+  const Contract contract = MakeContract({.len = 64});
+  RunOptions options = Ask{.lane = "auto", .exclude = {"cuda", "call_jax"}, .threads = 2, .input_source = "seed 1"};
+  options.plan.tile = TileSize{32, 16};
+  const TensorMap inputs = MakeInputs(contract, 1, false);
+  const RunOutcome outcome = tessera::Run(contract, {}, inputs, TargetNamed("cpu"), options);
+  ASSERT_FALSE(outcome.error.has_value()) << ErrorText(outcome);
+  const Receipt& r = outcome.receipt;
+  EXPECT_EQ(r.options.at("exclude"), "cuda,call_jax");
+  EXPECT_EQ(r.options.at("tile"), "32x16");
+  EXPECT_EQ(r.options.at("threads"), "2");
+  EXPECT_EQ(r.options.at("layout"), "bhtd");
+  EXPECT_EQ(r.versions.at("tessera"), kVersion);
+  EXPECT_EQ(r.input_digest, Digest(inputs));
+  EXPECT_EQ(r.output_digest, Digest(outcome.outputs));
+  EXPECT_EQ(r.contract_text, ToToml(contract));
+  EXPECT_EQ(r.tiles.empty + r.tiles.partial + r.tiles.full, 2 * 2 * 4);
+  std::vector<std::string> names;
+  for (const Timing& timing : r.timings) names.push_back(timing.name);
+  std::vector<std::string> expected;
+  for (const StageReport& stage : outcome.stages) expected.push_back("plan." + stage.name);
+  for (const char* name : {"plan", "forward", "total"}) expected.push_back(name);
+  EXPECT_EQ(names, expected);
+  EXPECT_FALSE(outcome.stages.empty());
+}
+
+}  // namespace
+}  // namespace tessera
