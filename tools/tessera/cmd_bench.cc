@@ -1,0 +1,142 @@
+// `tessera bench`: a quick timing of planning or running one contract, for people; script/bench keeps the records.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "json_text.h"
+#include "program.h"
+
+namespace tessera::program {
+namespace {
+
+struct Options {
+  ProblemArguments problem;
+  int64_t repeat = 0;  // 0 = about half a second's worth
+  std::string lane = "auto";
+  uint64_t seed = 1;
+  bool backward = false;
+  bool json = false;
+  bool progress = false;
+};
+
+constexpr int64_t kEnoughNs = 500'000'000;
+constexpr int64_t kMostRepeats = 1000;
+constexpr const char* kFooter =
+    "Examples:\n"
+    "  tessera bench planner examples/causal.toml --target v6e\n"
+    "  tessera bench run examples/packed.toml --batch examples/packed_batch.json --backward --repeat 5";
+
+bool WantsMore(const Options& options, const std::vector<int64_t>& times, const Stopwatch& watch) {
+  if (options.repeat > 0) return static_cast<int64_t>(times.size()) < options.repeat;
+  return times.size() < 3 || (watch.Ns() < kEnoughNs && static_cast<int64_t>(times.size()) < kMostRepeats);
+}
+
+struct Measured {
+  std::string what;
+  std::vector<int64_t> times;
+  int64_t kept = 0;  // surviving tiles the time pays for
+  std::string_view tiles;
+};
+
+int Show(Measured result, const Options& options) {
+  std::sort(result.times.begin(), result.times.end());
+  const int64_t best = result.times.front();
+  const int64_t median = result.times[result.times.size() / 2];
+  const double per_tile = result.kept == 0 ? 0.0 : static_cast<double>(best) / static_cast<double>(result.kept);
+  Say(options.json,
+      fmt::format("{}: best {}, median {} of {}; {} {}, {:.1f} ns each at best", result.what, Milliseconds(best),
+                  Milliseconds(median), result.times.size(), Grouped(result.kept), result.tiles, per_tile));
+  if (options.json) {
+    JsonObject object;
+    object.Text("what", result.what).Int("best_ns", best).Int("median_ns", median);
+    object.Int("repeats", static_cast<int64_t>(result.times.size())).Int("surviving_tiles", result.kept);
+    Print(object.Real("ns_per_surviving_tile", per_tile).Done() + "\n");
+  }
+  return kGood;
+}
+
+int BenchPlanner(const Options& options) {
+  auto problem = ReadProblem(options.problem);
+  if (!problem) return Report(problem.error(), options.json);
+  Measured result;
+  result.what = "planning on " + problem->target.name;
+  result.tiles = "distinct surviving tiles, all directions";
+  const Progress progress("planning", options.progress);
+  const Stopwatch all;
+  while (WantsMore(options, result.times, all)) {
+    const Stopwatch watch;
+    auto planned = MakePlan(problem->contract, problem->batch, problem->target, problem->options);
+    result.times.push_back(watch.Ns());
+    if (!planned) return Report(planned.error(), options.json);
+    result.kept = 0;
+    for (const Worklist& worklist : planned->plan.view().worklists) {
+      result.kept += static_cast<int64_t>(worklist.slots.size());
+    }
+  }
+  return Show(std::move(result), options);
+}
+
+int BenchRun(const Options& options) {
+  auto problem = ReadProblem(options.problem);
+  if (!problem) return Report(problem.error(), options.json);
+  if (auto fits = CheckTensorMemory(problem->contract, options.backward); !fits) {
+    return Report(fits.error(), options.json);
+  }
+  const TensorMap inputs = MakeInputs(problem->contract, options.seed, options.backward);
+  RunOptions run;
+  run.lane = options.lane;
+  run.backward = options.backward;
+  run.plan = problem->options;
+  Measured result;
+  result.tiles = "tiles executed";
+  const Progress progress("running", options.progress);
+  const Stopwatch all;
+  while (WantsMore(options, result.times, all)) {
+    const RunOutcome outcome = Run(problem->contract, problem->batch, inputs, problem->target, run);
+    if (outcome.error) return Report(*outcome.error, options.json);
+    int64_t ns = 0;
+    for (const Timing& timing : outcome.receipt.timings) {
+      if (timing.name == "forward" || timing.name == "backward") ns += timing.ns;
+    }
+    result.times.push_back(ns);
+    result.kept = outcome.receipt.tiles_executed + outcome.receipt.tiles_executed_backward;
+    result.what =
+        fmt::format("{} on {}", options.backward ? "forward and backward" : "forward", outcome.receipt.executed);
+  }
+  return Show(std::move(result), options);
+}
+
+}  // namespace
+
+void AddBench(CLI::App& app, Action& action) {
+  auto options = std::make_shared<Options>();
+  CLI::App* sub = app.add_subcommand("bench", "Time planning or running one contract");
+  sub->require_subcommand(1);
+  sub->footer(kFooter);
+  const auto add = [&](const char* name, const char* about, int (*command)(const Options&)) {
+    CLI::App* verb = sub->add_subcommand(name, about);
+    verb->add_option("contract", options->problem.contract, "Contract (.toml or .json, - = standard input)")
+        ->type_name("FILE")
+        ->required();
+    verb->add_option("--repeat", options->repeat, "How many times; 0 = about half a second's worth")
+        ->capture_default_str()
+        ->check(CLI::Range(int64_t{0}, int64_t{1'000'000}));
+    AddProblemOptions(*verb, options->problem);
+    verb->add_flag("--json", options->json, "Print one JSON document");
+    verb->add_flag("--progress", options->progress, "Report progress also when standard error is no terminal");
+    verb->footer(kFooter);
+    verb->callback([options, command, &action] { action = [options, command] { return command(*options); }; });
+    return verb;
+  };
+  add("planner", "Time the planner: every stage, forward and transposed, packed", BenchPlanner);
+  CLI::App* run = add("run", "Time a lane: forward, and with --backward both", BenchRun);
+  run->add_option("--lane", options->lane, "Run on this lane or not at all")
+      ->type_name("LANE")
+      ->capture_default_str()
+      ->envname("TESSERA_LANE");
+  run->add_option("--seed", options->seed, "Seed of the inputs")->capture_default_str();
+  run->add_flag("--backward", options->backward, "Also compute gradients");
+}
+
+}  // namespace tessera::program

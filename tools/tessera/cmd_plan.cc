@@ -1,0 +1,111 @@
+// `tessera plan`: a contract (and batch) in, a plan and its summary out.
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "json_text.h"
+#include "program.h"
+
+namespace tessera::program {
+namespace {
+
+struct Options {
+  ProblemArguments problem;
+  std::string out;
+  bool json = false;
+  bool progress = false;
+};
+
+constexpr const char* kFooter =
+    "Examples:\n"
+    "  tessera plan examples/causal.toml\n"
+    "  tessera plan examples/packed.toml --batch examples/packed_batch.json --target v6e --out packed.plan\n"
+    "  tessera plan packed.plan --json > packed.json";
+
+std::string MetadataLine(const PlanView& plan, const Target& target) {
+  std::string line = fmt::format("metadata      {} of scalar memory", Bytes(MetadataBytes(plan)));
+  if (target.scalar_bytes == 0) return line + fmt::format("; {} sets no limit\n", target.name);
+  return line + fmt::format("; {} has {}: {}\n", target.name, Bytes(target.scalar_bytes),
+                            FitsScalarMemory(plan, target) ? "fits" : "does not fit");
+}
+
+std::string StageTable(const std::vector<StageReport>& stages) {
+  std::string text = "\nstage      time\n";
+  int64_t total = 0;
+  for (const StageReport& stage : stages) {
+    text += fmt::format("{:<10} {:>10}\n", stage.name, stage.disabled ? "disabled" : Milliseconds(stage.ns));
+    total += stage.ns;
+  }
+  return text + fmt::format("{:<10} {:>10}\n", "all", Milliseconds(total));
+}
+
+int ShowPlanFile(const Options& options) {
+  auto plan = ReadPlan(options.problem.contract);
+  if (!plan) return Report(plan.error(), options.json);
+  auto target = FindTarget(options.problem.target);
+  if (!target) return Report(target.error(), options.json);
+  const std::string summary = Summary(plan->view()) + "\n" + MetadataLine(plan->view(), *target);
+  if (options.json) {
+    std::fputs(summary.c_str(), stderr);
+    Print(ToJson(plan->view()) + "\n");
+  } else {
+    Print(summary);
+  }
+  return kGood;
+}
+
+int MakeAndShow(const Options& options) {
+  auto problem = ReadProblem(options.problem);
+  if (!problem) return Report(problem.error(), options.json);
+  auto result = [&] {
+    const Progress progress("planning", options.progress);
+    return MakePlan(problem->contract, problem->batch, problem->target, problem->options);
+  }();
+  if (!result) return Report(result.error(), options.json);
+  const PlanView& plan = result->plan.view();
+  if (!options.out.empty()) {
+    if (auto written = WritePlan(options.out, result->plan); !written) return Report(written.error(), options.json);
+  }
+  std::string text = Summary(plan) + "\n" + MetadataLine(plan, problem->target) + StageTable(result->stages);
+  if (!options.out.empty()) text += fmt::format("\nwrote {}\n", options.out);
+  if (options.json) {
+    std::fputs(text.c_str(), stderr);
+    std::vector<std::string> stages;
+    for (const StageReport& stage : result->stages) {
+      JsonObject object;
+      object.Text("name", stage.name).Int("ns", stage.ns).Bool("disabled", stage.disabled);
+      stages.push_back(object.Text("summary", stage.summary).Done());
+    }
+    JsonObject object;
+    object.Text("target", problem->target.name).Int("scalar_limit", problem->target.scalar_bytes);
+    object.Bool("fits_scalar_memory", FitsScalarMemory(plan, problem->target));
+    object.Raw("stages", JsonList(stages)).Raw("plan", ToJson(plan));
+    Print(object.Done() + "\n");
+  } else {
+    Print(text);
+  }
+  return kGood;
+}
+
+}  // namespace
+
+void AddPlan(CLI::App& app, Action& action) {
+  auto options = std::make_shared<Options>();
+  CLI::App* sub = app.add_subcommand("plan", "Plan a contract and print what the plan holds and costs");
+  sub->add_option("contract", options->problem.contract,
+                  "Contract (.toml or .json, - = standard input), or a .plan file")
+      ->type_name("FILE")
+      ->required();
+  AddProblemOptions(*sub, options->problem);
+  sub->add_option("--out", options->out, "Write the plan to this file")->type_name("FILE.plan");
+  sub->add_flag("--json", options->json, "Print the whole plan as one JSON document");
+  sub->add_flag("--progress", options->progress, "Report progress also when standard error is no terminal");
+  sub->footer(kFooter);
+  sub->callback([options, &action] {
+    action = [options] {
+      return IsPlanFile(options->problem.contract) ? ShowPlanFile(*options) : MakeAndShow(*options);
+    };
+  });
+}
+
+}  // namespace tessera::program

@@ -1,0 +1,238 @@
+// `tessera verify`: a named case, a contract or a plan file, held against the oracle.
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "cases/cases.h"
+#include "check.h"
+#include "json_text.h"
+#include "program.h"
+
+namespace tessera::program {
+namespace {
+
+struct Options {
+  ProblemArguments problem;  // `contract` holds the case's name, the contract or the plan file
+  uint64_t seed = 1;
+  std::string lane = "auto";
+  bool backward = false;
+  bool all = false;
+  bool list = false;
+  bool json = false;
+  bool progress = false;
+};
+
+constexpr const char* kFooter =
+    "A case or contract is planned with every stage checked, its plan compared with the dense mask pair by pair, run "
+    "on\n"
+    "the lane with inputs from the seed, and its outputs compared with the oracle. A plan file is checked as bytes.\n\n"
+    "Examples:\n"
+    "  tessera verify --list\n"
+    "  tessera verify --all --backward\n"
+    "  tessera verify examples/packed.toml --batch examples/packed_batch.json --backward --lane reference\n"
+    "  tessera verify packed.plan";
+
+struct Verdict {
+  std::string name;
+  bool pass = false;
+  std::string lane;
+  std::string text;  // what was compared, one line each
+  std::string json;
+  int64_t ns = 0;
+};
+
+Result<Verdict> VerifyProblem(const std::string& name, const Problem& problem, const Options& options) {
+  const Stopwatch watch;
+  if (auto fits = CheckTensorMemory(problem.contract, options.backward); !fits) return tl::unexpected(fits.error());
+  PlanOptions plan_options = problem.options;
+  plan_options.verify_stages = true;
+  auto planned = MakePlan(problem.contract, problem.batch, problem.target, plan_options);
+  if (!planned) return tl::unexpected(planned.error());
+  auto mask = CheckMask(problem.contract, problem.batch, planned->plan.view());
+  if (!mask) return tl::unexpected(mask.error());
+
+  const TensorMap inputs = MakeInputs(problem.contract, options.seed, options.backward);
+  RunOptions run;
+  run.lane = options.lane;
+  run.backward = options.backward;
+  run.row_max = true;
+  run.plan = plan_options;
+  run.input_source = fmt::format("seed {}", options.seed);
+  RunOutcome outcome = Run(problem.contract, problem.batch, inputs, problem.target, run);
+  if (outcome.error) return tl::unexpected(*outcome.error);
+  auto report = CheckRun({problem.contract, problem.batch, inputs, outcome, Layout::kBhtd});
+  if (!report) return tl::unexpected(report.error());
+
+  Verdict verdict;
+  verdict.name = name;
+  verdict.pass = mask->pass && report->pass;
+  verdict.lane = outcome.receipt.executed;
+  verdict.ns = watch.Ns();
+  verdict.text = mask->text + "\n" + report->text;
+  JsonObject mask_json;
+  mask_json.Bool("pass", mask->pass).Bool("sampled", mask->sampled).Int("pairs", mask->pairs).Text("text", mask->text);
+  JsonObject object;
+  object.Text("name", name).Bool("pass", verdict.pass).Text("lane", verdict.lane).Int("ns", verdict.ns);
+  object.Text("input_source", run.input_source).Bool("backward", options.backward);
+  object.Text("plan_fingerprint", outcome.receipt.plan_fingerprint).Raw("mask", mask_json.Done());
+  verdict.json = object.Raw("outputs", ToJson(*report)).Done();
+  return verdict;
+}
+
+Result<Problem> CaseProblem(const std::string& name, const Options& options) {
+  auto built = BuildCase(name, options.seed);
+  if (!built) return tl::unexpected(built.error());
+  auto target = FindTarget(options.problem.target);
+  if (!target) return tl::unexpected(target.error());
+  Problem problem{std::move(built->contract), std::move(built->batch), std::move(*target), {}};
+  if (!options.problem.tile.empty()) {
+    auto tile = ParseTile(options.problem.tile);
+    if (!tile) return tl::unexpected(tile.error());
+    problem.options.tile = *tile;
+  }
+  problem.options.disable = options.problem.disable;
+  problem.options.widen_class = options.problem.widen_class;
+  return problem;
+}
+
+bool IsCase(const std::string& name) {
+  for (const CaseInfo& info : Cases()) {
+    if (info.name == name) return true;
+  }
+  return false;
+}
+
+std::string ReproduceLine(const std::string& name, const Options& options) {
+  std::string line = fmt::format("tessera verify {} --seed {} --lane {}", name, options.seed, options.lane);
+  if (!options.problem.batch.empty()) line += " --batch " + options.problem.batch;
+  if (options.problem.target != "cpu") line += " --target " + options.problem.target;
+  if (!options.problem.tile.empty()) line += " --tile " + options.problem.tile;
+  for (const std::string& stage : options.problem.disable) line += " --disable " + stage;
+  return line + (options.backward ? " --backward" : "");
+}
+
+int Failed(const std::string& name, const Options& options) {
+  Error error{ErrorCode::kCheckFailed, "reproduce with: " + ReproduceLine(name, options), name, {}};
+  return Report(error, false);
+}
+
+int VerifyOne(const Options& options) {
+  const std::string& name = options.problem.contract;
+  auto problem = IsCase(name) ? CaseProblem(name, options) : ReadProblem(options.problem);
+  if (!problem) {
+    // Neither a case nor a file: the likelier mistake is a misspelt case.
+    const bool looks_like_file = name.find_first_of("./") != std::string::npos || name == "-";
+    if (problem.error().code == ErrorCode::kFileRead && !looks_like_file) {
+      const Error error{
+          ErrorCode::kCaseUnknown,
+          fmt::format("there is no case '{}' and no such file; tessera verify --list names the cases", name),
+          "tessera verify",
+          {}};
+      return Report(error, options.json);
+    }
+    return Report(problem.error(), options.json);
+  }
+  auto verdict = [&] {
+    const Progress progress("verifying " + name, options.progress);
+    return VerifyProblem(name, *problem, options);
+  }();
+  if (!verdict) return Report(verdict.error(), options.json);
+  Say(options.json, fmt::format("{}: {} on {} in {}", name, verdict->pass ? "verified" : "WRONG", verdict->lane,
+                                Milliseconds(verdict->ns)));
+  Say(options.json, Indented(verdict->text, "  "));
+  if (options.json) Print(verdict->json + "\n");
+  return verdict->pass ? kGood : Failed(name, options);
+}
+
+int VerifyAll(const Options& options) {
+  std::vector<std::string> documents;
+  std::string first_failure;
+  int64_t failures = 0;
+  for (const CaseInfo& info : Cases()) {
+    auto problem = CaseProblem(info.name, options);
+    if (!problem) return Report(problem.error(), options.json);
+    auto verdict = [&] {
+      const Progress progress("verifying " + info.name, options.progress);
+      return VerifyProblem(info.name, *problem, options);
+    }();
+    if (!verdict) {
+      Error error = verdict.error();
+      error.where = error.where.empty() ? info.name : info.name + ", " + error.where;
+      return Report(error, options.json);
+    }
+    Say(options.json, fmt::format("{}  {:<36} {:>9}  {}", verdict->pass ? "ok   " : "WRONG", info.name,
+                                  Milliseconds(verdict->ns), info.about));
+    documents.push_back(verdict->json);
+    if (verdict->pass) continue;
+    Say(options.json, Indented(verdict->text, "       "));
+    if (failures++ == 0) first_failure = info.name;
+  }
+  Say(options.json,
+      fmt::format("{} of {} cases verified", Cases().size() - static_cast<size_t>(failures), Cases().size()));
+  if (options.json) {
+    Print(JsonObject().Bool("pass", failures == 0).Raw("cases", JsonList(documents)).Done() + "\n");
+  }
+  return failures == 0 ? kGood : Failed(first_failure, options);
+}
+
+int VerifyPlanFile(const Options& options) {
+  auto plan = ReadPlan(options.problem.contract);
+  if (!plan) {
+    Report(plan.error(), options.json);
+    // The file was read and found wrong: that is a failed check, not a bad argument.
+    return plan.error().code == ErrorCode::kFileRead ? kBadInput : kCheckFailed;
+  }
+  Say(options.json, fmt::format("{}: a valid plan\n", options.problem.contract));
+  Say(options.json, Summary(plan->view()));
+  if (options.json) {
+    JsonObject object;
+    object.Text("name", options.problem.contract).Bool("pass", true);
+    Print(object.Text("plan_fingerprint", ToHex(plan->view().fingerprint)).Done() + "\n");
+  }
+  return kGood;
+}
+
+int ListCases(const Options& options) {
+  std::vector<std::string> documents;
+  for (const CaseInfo& info : Cases()) {
+    documents.push_back(JsonObject().Text("name", info.name).Text("about", info.about).Done());
+    if (!options.json) Print(fmt::format("{:<36} {}\n", info.name, info.about));
+  }
+  if (options.json) Print(JsonList(documents) + "\n");
+  return kGood;
+}
+
+int Verify(const Options& options) {
+  if (options.list) return ListCases(options);
+  if (options.all) return VerifyAll(options);
+  if (options.problem.contract.empty()) {
+    return Report(
+        Error{ErrorCode::kBadArgument, "give a case, a contract, a .plan file, --all or --list", "tessera verify", {}},
+        options.json);
+  }
+  return IsPlanFile(options.problem.contract) ? VerifyPlanFile(options) : VerifyOne(options);
+}
+
+}  // namespace
+
+void AddVerify(CLI::App& app, Action& action) {
+  auto options = std::make_shared<Options>();
+  CLI::App* sub = app.add_subcommand("verify", "Hold a case, a contract or a plan file against the oracle");
+  sub->add_option("what", options->problem.contract, "A named case, a contract, or a .plan file")
+      ->type_name("CASE|FILE");
+  sub->add_flag("--list", options->list, "List the named cases");
+  sub->add_flag("--all", options->all, "Verify every named case");
+  sub->add_option("--lane", options->lane, "Run on this lane or not at all")
+      ->type_name("LANE")
+      ->capture_default_str()
+      ->envname("TESSERA_LANE");
+  sub->add_option("--seed", options->seed, "Seed of the inputs, and of a case's batch")->capture_default_str();
+  sub->add_flag("--backward", options->backward, "Also check gradients");
+  AddProblemOptions(*sub, options->problem);
+  sub->add_flag("--json", options->json, "Print one JSON document");
+  sub->add_flag("--progress", options->progress, "Report progress also when standard error is no terminal");
+  sub->footer(kFooter);
+  sub->callback([options, &action] { action = [options] { return Verify(*options); }; });
+}
+
+}  // namespace tessera::program

@@ -1,0 +1,100 @@
+// The program: reads the arguments, runs the one subcommand that was named, and turns every mistake into one message.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <string>
+
+#include "program.h"
+
+namespace tessera::program {
+namespace {
+
+constexpr const char* kAbout =
+    "Tessera: block-sparse attention from a contract.\n"
+    "A contract says which tokens may attend to which; the planner turns it into an exact plan of tiles; a lane runs\n"
+    "the plan forward and backward; a receipt says what ran.";
+constexpr const char* kFooter =
+    "Try:\n"
+    "  tessera demo\n"
+    "  tessera explain examples/packed.toml --batch examples/packed_batch.json\n"
+    "  tessera run examples/packed.toml --batch examples/packed_batch.json --seed 7 --backward --check\n\n"
+    "--json prints one JSON document on standard output; --out FILE replaces FILE whole or not at all.\n"
+    "Exit status: 0 good, 1 a check failed, 2 bad input, 3 refused by the lanes.";
+
+// The subcommand the arguments got as far as, so that a message can name it.
+std::string CommandOf(const CLI::App& app) {
+  const CLI::App* at = &app;
+  std::string name = "tessera";
+  while (!at->get_subcommands().empty()) {
+    at = at->get_subcommands().front();
+    name += " " + at->get_name();
+  }
+  return name;
+}
+
+Error ArgumentError(const CLI::App& app, const CLI::ParseError& error) {
+  const std::string command = CommandOf(app);
+  std::string message = error.what();
+  for (char& c : message) {
+    if (c == '\n') c = ' ';
+  }
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
+    const std::vector<std::string> extras = app.remaining(true);
+    const std::string first = extras.empty() ? "" : extras.front();
+    message = command == "tessera" && first.substr(0, 1) != "-" ? fmt::format("there is no command '{}'", first)
+                                                                : fmt::format("'{}' was not expected", first);
+  }
+  return Error{ErrorCode::kBadArgument, fmt::format("{} (see {} --help)", message, command), command, {}};
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app(kAbout, "tessera");
+  app.footer(kFooter);
+  app.set_version_flag("--version", fmt::format("tessera {} (contract {}, plan {}, receipt {})", kVersion,
+                                                kContractVersion, kPlanVersion, kReceiptVersion));
+  app.require_subcommand(0, 1);
+  Action action;
+  AddPlan(app, action);
+  AddExplain(app, action);
+  AddRun(app, action);
+  AddVerify(app, action);
+  AddBench(app, action);
+  AddLanes(app, action);
+  AddReceipt(app, action);
+  AddDemo(app, action);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& asked) {  // --help and --version
+    app.exit(asked);
+    return kGood;
+  } catch (const CLI::ParseError& error) {
+    return Report(ArgumentError(app, error), false);
+  }
+  if (!action) {
+    std::fputs(app.help().c_str(), stderr);
+    return kBadInput;
+  }
+  return action();
+}
+
+}  // namespace
+}  // namespace tessera::program
+
+int main(int argc, char** argv) {
+  using tessera::Error;
+  using tessera::ErrorCode;
+  namespace program = tessera::program;
+  int code = program::kBadInput;
+  try {
+    code = program::Main(argc, argv);
+  } catch (const std::bad_alloc&) {
+    code = program::Report(Error{ErrorCode::kTooLarge, "out of memory", "", {}}, false);
+  } catch (const std::exception& error) {
+    code = program::Report(Error{ErrorCode::kBadArgument, error.what(), "", {}}, false);
+  }
+  // A result that could not be written whole is no result.
+  if (auto flushed = program::FlushOutput(); !flushed) return program::Report(flushed.error(), false);
+  return code;
+}

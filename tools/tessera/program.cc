@@ -1,0 +1,237 @@
+// See program.h.
+#include "program.h"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <cstring>
+
+#include "json_text.h"
+
+namespace tessera::program {
+
+int ExitCodeOf(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::kLaneRefused:
+    case ErrorCode::kStrictFallback:
+    case ErrorCode::kRoutingNotExecuted:
+      return kRefused;
+    case ErrorCode::kCheckFailed:
+    case ErrorCode::kStageInvariant:
+      return kCheckFailed;
+    default:
+      return kBadInput;
+  }
+}
+
+int Report(const Error& error, bool json) {
+  std::string text = ToText(error);
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  std::fprintf(stderr, "tessera: %s\n", text.c_str());
+  if (json) {
+    std::vector<std::string> violations;
+    for (const Violation& violation : error.violations) {
+      violations.push_back(JsonObject().Text("field", violation.field).Text("expected", violation.expected).Done());
+    }
+    JsonObject inner;
+    inner.Text("code", CodeText(error.code)).Text("message", error.message).Text("where", error.where);
+    inner.Raw("violations", JsonList(violations));
+    Print(JsonObject().Raw("error", inner.Done()).Done() + "\n");
+  }
+  return ExitCodeOf(error.code);
+}
+
+void Print(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+
+Status FlushOutput() {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return {};
+  return Fail(ErrorCode::kFileWrite, fmt::format("cannot write: {}", std::strerror(errno)), "standard output");
+}
+
+void Say(bool json, std::string_view text) {
+  std::FILE* stream = json ? stderr : stdout;
+  std::fwrite(text.data(), 1, text.size(), stream);
+  std::fputc('\n', stream);
+}
+
+std::string Grouped(int64_t number) {
+  std::string digits = std::to_string(number);
+  const size_t first = digits[0] == '-' ? 1 : 0;
+  for (size_t at = digits.size(); at > first + 3; at -= 3) digits.insert(at - 3, 1, ',');
+  return digits;
+}
+
+std::string Milliseconds(int64_t ns) {
+  const double ms = static_cast<double>(ns) * 1e-6;
+  if (ms < 1) return fmt::format("{:.3f} ms", ms);
+  if (ms < 1000) return fmt::format("{:.1f} ms", ms);
+  return fmt::format("{:.2f} s", ms * 1e-3);
+}
+
+std::string Bytes(int64_t bytes) { return Grouped(bytes) + (bytes == 1 ? " byte" : " bytes"); }
+
+std::string Indented(std::string_view text, std::string_view margin) {
+  std::string out;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    if (end > 0) out += margin;
+    out += text.substr(0, end);
+    out += '\n';
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return out;
+}
+
+std::string ToAscii(std::string_view text) {
+  constexpr std::array<std::pair<std::string_view, char>, 6> kGlyphs = {
+      {{"█", '#'}, {"▓", '%'}, {"▒", '+'}, {"░", '-'}, {"·", '.'}, {"│", '|'}}};
+  std::string out;
+  while (!text.empty()) {
+    size_t size = 1;
+    char c = text[0];
+    for (const auto& [glyph, plain] : kGlyphs) {
+      if (text.substr(0, glyph.size()) != glyph) continue;
+      size = glyph.size();
+      c = plain;
+    }
+    out += c;
+    text.remove_prefix(size);
+  }
+  return out;
+}
+
+int TerminalColumns() {
+  winsize size{};
+  if (isatty(STDOUT_FILENO) != 0 && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= 40) {
+    return size.ws_col;
+  }
+  return 80;
+}
+
+void AddProblemOptions(CLI::App& app, ProblemArguments& arguments) {
+  app.add_option("--batch", arguments.batch, "Batch: document ids, valid counts (.json or .safetensors)")
+      ->type_name("FILE");
+  app.add_option("--target", arguments.target, "Machine to plan for: cpu, h200, v6e, v5e, v5p")
+      ->type_name("NAME")
+      ->capture_default_str();
+  app.add_option("--tile", arguments.tile,
+                 "Tile for every direction, as QxKV (default: the target's, else the contract's)")
+      ->type_name("QxKV");
+  app.add_option("--disable", arguments.disable, "Skip a planner stage by name (may be repeated)")
+      ->type_name("STAGE")
+      ->expected(1)
+      ->take_all();
+  app.add_flag("--verify-stages", arguments.verify_stages, "Run every stage's own check");
+  app.add_flag("--widen-class", arguments.widen_class,
+               "A batch that does not fit its class gets a wider class, not an error");
+}
+
+Result<Contract> ReadContractArgument(const std::string& path) {
+  if (path != "-") return ReadContract(path);
+  std::string text;
+  std::array<char, 65536> chunk;
+  while (const size_t got = std::fread(chunk.data(), 1, chunk.size(), stdin)) {
+    text.append(chunk.data(), got);
+    if (text.size() > size_t{1} << 26) {
+      return Fail(ErrorCode::kTooLarge, "a contract is at most 64 MiB", "standard input");
+    }
+  }
+  return ParseContract(text);
+}
+
+Result<TileSize> ParseTile(const std::string& text) {
+  TileSize tile;
+  const char* end = text.data() + text.size();
+  const auto first = std::from_chars(text.data(), end, tile.q);
+  if (first.ec == std::errc() && first.ptr != end && *first.ptr == 'x') {
+    const auto second = std::from_chars(first.ptr + 1, end, tile.kv);
+    if (second.ec == std::errc() && second.ptr == end) return tile;
+  }
+  return Fail(ErrorCode::kBadArgument,
+              fmt::format("'{}' is not a tile: two numbers joined by x, such as 128x512", text), "--tile");
+}
+
+Result<Problem> ReadProblem(const ProblemArguments& arguments) {
+  Problem problem;
+  auto target = FindTarget(arguments.target);
+  if (!target) return tl::unexpected(target.error());
+  problem.target = std::move(*target);
+  if (!arguments.tile.empty()) {
+    auto tile = ParseTile(arguments.tile);
+    if (!tile) return tl::unexpected(tile.error());
+    problem.options.tile = *tile;
+  }
+  problem.options.disable = arguments.disable;
+  problem.options.verify_stages = arguments.verify_stages;
+  problem.options.widen_class = arguments.widen_class;
+  auto contract = ReadContractArgument(arguments.contract);
+  if (!contract) return tl::unexpected(contract.error());
+  problem.contract = std::move(*contract);
+  if (!arguments.batch.empty()) {
+    auto batch = ReadBatch(arguments.batch);
+    if (!batch) return tl::unexpected(batch.error());
+    problem.batch = std::move(*batch);
+  }
+  return problem;
+}
+
+bool IsPlanFile(const std::string& path) {
+  constexpr std::string_view kSuffix = ".plan";
+  return path.size() > kSuffix.size() && path.compare(path.size() - kSuffix.size(), kSuffix.size(), kSuffix) == 0;
+}
+
+Status CheckTensorMemory(const Contract& contract, bool backward) {
+  const Shape& shape = contract.shape;
+  // In floating point, because the product of legal lengths can exceed 64 bits.
+  const auto tokens = [&](int64_t heads, int64_t length, int64_t dim) {
+    return static_cast<double>(shape.batch) * static_cast<double>(heads) * static_cast<double>(length) *
+           static_cast<double>(dim) * static_cast<double>(BytesOf(shape.dtype));
+  };
+  const double once = tokens(shape.num_q_heads, shape.q_len, shape.dim_qk + shape.dim_v) +
+                      tokens(shape.num_kv_heads, shape.kv_len, shape.dim_qk + shape.dim_v);
+  const double needed = backward ? 2 * once : once;
+  const double memory = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
+  if (needed <= memory) return {};
+  return Fail(ErrorCode::kTooLarge,
+              fmt::format("the tensors need {:.0f} GiB and this machine has {:.0f} GiB", needed / (1 << 30),
+                          memory / (1 << 30)),
+              "shape");
+}
+
+Progress::Progress(std::string what, bool asked) : what_(std::move(what)), terminal_(isatty(STDERR_FILENO) != 0) {
+  if (terminal_ || asked) thread_ = std::thread([this] { Watch(); });
+}
+
+Progress::~Progress() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    done_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+}
+
+void Progress::Watch() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  bool shown = false;
+  for (int seconds = 1; !wake_.wait_until(lock, start_ + std::chrono::seconds(seconds), [this] { return done_; });
+       ++seconds) {
+    if (terminal_) {
+      std::fprintf(stderr, "\r%s ... %d s", what_.c_str(), seconds);
+    } else if ((seconds & (seconds - 1)) == 0) {
+      // In a log, once at 1, 2, 4, 8 ... seconds is enough.
+      std::fprintf(stderr, "%s ... %d s\n", what_.c_str(), seconds);
+    }
+    std::fflush(stderr);
+    shown = true;
+  }
+  if (shown && terminal_) std::fprintf(stderr, "\r\033[K");
+}
+
+}  // namespace tessera::program

@@ -1,0 +1,108 @@
+// What every subcommand shares: exit codes, one message per mistake, the arguments that name a problem, and progress.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "tessera/tessera.h"
+
+namespace tessera::program {
+
+inline constexpr int kGood = 0;
+inline constexpr int kCheckFailed = 1;
+inline constexpr int kBadInput = 2;
+inline constexpr int kRefused = 3;
+
+// Set by the subcommand that was named; main runs it after all arguments have been read.
+using Action = std::function<int()>;
+
+void AddPlan(CLI::App& app, Action& action);
+void AddExplain(CLI::App& app, Action& action);
+void AddRun(CLI::App& app, Action& action);
+void AddVerify(CLI::App& app, Action& action);
+void AddBench(CLI::App& app, Action& action);
+void AddLanes(CLI::App& app, Action& action);
+void AddReceipt(CLI::App& app, Action& action);
+void AddDemo(CLI::App& app, Action& action);
+
+int ExitCodeOf(ErrorCode code);
+// Prints "tessera: TSR-..." on standard error and, with `json`, the same as a document on standard output.
+int Report(const Error& error, bool json);
+// Writes to standard output; a full disk is an error like any other.
+void Print(std::string_view text);
+Status FlushOutput();
+// One line for people: standard output, or standard error when standard output carries JSON.
+void Say(bool json, std::string_view text);
+
+std::string Grouped(int64_t number);   // 1234567 -> "1,234,567"
+std::string Milliseconds(int64_t ns);  // "0.42 ms", "12.3 s"
+std::string Bytes(int64_t bytes);      // "12,345 bytes"
+std::string Indented(std::string_view text, std::string_view margin);
+std::string ToAscii(std::string_view text);  // the map's glyphs as plain characters
+int TerminalColumns();
+
+// The arguments that name a problem and how it is planned.
+struct ProblemArguments {
+  std::string contract;
+  std::string batch;
+  std::string target = "cpu";
+  std::string tile;
+  std::vector<std::string> disable;
+  bool verify_stages = false;
+  bool widen_class = false;
+};
+struct Problem {
+  Contract contract;
+  Batch batch;
+  Target target;
+  PlanOptions options;
+};
+void AddProblemOptions(CLI::App& app, ProblemArguments& arguments);
+Result<Problem> ReadProblem(const ProblemArguments& arguments);
+// "-" is standard input.
+Result<Contract> ReadContractArgument(const std::string& path);
+Result<TileSize> ParseTile(const std::string& text);
+bool IsPlanFile(const std::string& path);
+
+// Refuses what cannot fit this machine's memory before anything is allocated.
+Status CheckTensorMemory(const Contract& contract, bool backward);
+
+// Says on standard error what is being waited for, once a second has passed: where a person watches (a terminal), or
+// when asked. Ends when it goes out of scope.
+class Progress {
+ public:
+  Progress(std::string what, bool asked);
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+ private:
+  void Watch();
+  std::string what_;
+  bool terminal_ = false;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool done_ = false;
+  std::thread thread_;
+};
+
+class Stopwatch {
+ public:
+  int64_t Ns() const {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start_).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace tessera::program
