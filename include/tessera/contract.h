@@ -160,6 +160,10 @@ struct MaskFacts {
   bool documents_may_reappear = false;
   bool needs_valid = false;
   bool needs_blocks = false;
+  // Named in the mask, whether or not it matters at these lengths: a batch may bring it, and is checked if it does.
+  bool names_documents = false;
+  bool names_valid = false;
+  bool names_blocks = false;
   bool is_full = false;     // every head sees every key
   bool is_causal = false;   // every head sees j <= p and nothing else restricts it
   bool has_window = false;  // a window term that really restricts

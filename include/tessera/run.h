@@ -19,15 +19,15 @@ enum class Layout : uint8_t { kBhtd, kBthd };  // [B,H,T,D] or [B,T,H,D]
 
 struct RunOptions {
   std::string lane = "auto";         // or a lane's name: that lane or an error
-  std::vector<std::string> exclude;  // lanes never to use
+  std::vector<std::string> exclude = {};  // lanes never to use
   bool strict = false;               // any fallback is an error
   bool backward = false;
   bool row_max = false;  // also return the row maximum of the logits as "max"
   Layout layout = Layout::kBhtd;
   int64_t threads = 0;  // 0 = as many as the target has workers
-  PlanOptions plan;
-  std::string input_source;  // for the receipt
-  std::string batch_source;
+  PlanOptions plan = {};
+  std::string input_source = {};  // for the receipt
+  std::string batch_source = {};
 };
 
 struct RunOutcome {

@@ -140,8 +140,11 @@ class Resolver {
   }
 
   void CheckDocuments() {
-    const std::string unneeded = "must be absent: the mask does not depend on documents";
-    if (!facts_.needs_documents) {
+    const std::string unneeded = "must be absent: the mask names no documents";
+    if (!facts_.needs_documents && facts_.names_documents) {
+      // Named, but without effect at these lengths: it may stay away, and is checked when it comes.
+      if (!batch_.doc_ids && !batch_.q_doc_ids && !batch_.kv_doc_ids) return;
+    } else if (!facts_.needs_documents) {
       Refuse("doc_ids", batch_.doc_ids, unneeded);
       Refuse("q_doc_ids", batch_.q_doc_ids, unneeded);
       Refuse("kv_doc_ids", batch_.kv_doc_ids, unneeded);
@@ -167,8 +170,13 @@ class Resolver {
   }
 
   void CheckValid() {
-    if (!facts_.needs_valid) {
-      const std::string unneeded = "must be absent: the mask does not depend on valid lengths";
+    if (!facts_.needs_valid && facts_.names_valid) {
+      if (!batch_.valid_tokens && !batch_.valid_slots && !batch_.base_block_tokens && !batch_.q_valid_tokens &&
+          !batch_.kv_valid_tokens) {
+        return;
+      }
+    } else if (!facts_.needs_valid) {
+      const std::string unneeded = "must be absent: the mask does not name `valid`";
       Refuse("valid_tokens", batch_.valid_tokens, unneeded);
       Refuse("valid_slots", batch_.valid_slots, unneeded);
       Refuse("base_block_tokens", batch_.base_block_tokens, unneeded);
@@ -210,7 +218,10 @@ class Resolver {
   }
 
   void CheckPicks() {
-    if (!facts_.needs_blocks) return Refuse("picks", batch_.picks, "must be absent: the mask does not depend on picks");
+    if (!facts_.needs_blocks && facts_.names_blocks && !batch_.picks) return;
+    if (!facts_.needs_blocks && !facts_.names_blocks) {
+      return Refuse("picks", batch_.picks, "must be absent: the mask does not name `blocks`");
+    }
     if (contract_.routing)
       return Refuse("picks", batch_.picks, "must be absent: the contract's routing makes the picks");
     if (!batch_.picks) return Violate("picks", "is missing: the mask needs it");

@@ -36,6 +36,9 @@ MaskFacts NeedsOf(const MaskSets& sets) {
   facts.documents_may_reappear = sets.documents_may_reappear;
   facts.needs_valid = sets.Needs(TermKind::kValid);
   facts.needs_blocks = sets.Needs(TermKind::kBlocks);
+  facts.names_documents = sets.names_documents;
+  facts.names_valid = sets.names_valid;
+  facts.names_blocks = sets.names_blocks;
   return facts;
 }
 

@@ -266,6 +266,10 @@ MaskSets BuildMaskSets(const Contract& contract) {
       reappear |= term.kind == TermKind::kDocumentsEqual;
       strict |= term.kind == TermKind::kDocuments;
       head_class.has_bitmap |= term.kind == TermKind::kBitmap;
+      sets.names_documents |= term.kind == TermKind::kDocuments || term.kind == TermKind::kDocumentsEqual ||
+                              term.kind == TermKind::kSinkDocument;
+      sets.names_valid |= term.kind == TermKind::kValid;
+      sets.names_blocks |= term.kind == TermKind::kBlocks;
     });
     const auto same = std::find(sets.classes.begin(), sets.classes.end(), head_class);
     sets.class_of_head.push_back(static_cast<uint32_t>(same - sets.classes.begin()));

@@ -37,6 +37,9 @@ struct MaskSets {
   std::vector<HeadClass> classes;  // in order of first appearance
   std::vector<uint32_t> class_of_head;
   bool documents_may_reappear = false;
+  bool names_documents = false;  // in the text, whether or not it matters
+  bool names_valid = false;
+  bool names_blocks = false;
 
   bool Needs(TermKind kind) const;
 };

@@ -76,7 +76,7 @@ TEST(ResolveBatch, FieldsTheMaskNeeds_AreEachMissed) {
               UnorderedElementsAre("q_doc_ids", "kv_doc_ids", "q_valid_tokens", "kv_valid_tokens", "picks"));
 }
 
-TEST(ResolveBatch, PresenceByMeaning_NotBySpelling) {
+TEST(ResolveBatch, Presence_NeededIsRequiredNamedIsAllowedTheRestRefused) {
   Proves("R32");
   const auto with_mask = [](const std::string& text) {
     const Result<Contract> contract = ParseContract(
@@ -91,7 +91,8 @@ TEST(ResolveBatch, PresenceByMeaning_NotBySpelling) {
   EXPECT_TRUE(ResolveBatch(with_mask("causal and documents"), ids));
   EXPECT_FALSE(ResolveBatch(with_mask("causal and documents"), {}));
   EXPECT_TRUE(ResolveBatch(with_mask("full or documents"), {}));
-  EXPECT_FALSE(ResolveBatch(with_mask("full or documents"), ids));
+  EXPECT_TRUE(ResolveBatch(with_mask("full or documents"), ids)) << "named, though it has no effect";
+  EXPECT_FALSE(ResolveBatch(with_mask("causal"), ids));
   Batch valid;
   valid.valid_tokens = {{2}};
   EXPECT_TRUE(ResolveBatch(with_mask("causal and valid"), valid));

@@ -52,6 +52,19 @@ TEST(Run, AutoOnEveryTarget_RunsReferenceAndSaysWhy) {
   }
 }
 
+// Without the transposed worklist dK and dV would be zeros that nobody computed.
+TEST(Run, BackwardOnAForwardOnlyPlan_IsRefused) {
+  const Contract contract = MakeContract();
+  const TensorMap inputs = MakeInputs(contract, FreshSeed(), true);
+  RunOptions options = Ask{.backward = true};
+  options.plan.disable = {"transpose"};
+  const RunOutcome outcome = tessera::Run(contract, {}, inputs, TargetNamed("cpu"), options);
+  ASSERT_TRUE(outcome.error.has_value());
+  EXPECT_EQ(outcome.error->code, ErrorCode::kPlanMismatch);
+  EXPECT_EQ(outcome.receipt.failed_at, "backward");
+  EXPECT_TRUE(outcome.outputs.empty());
+}
+
 TEST(Run, ForcedLane_ReallyRuns) {
   Proves("R53 R60 B11");
   const Contract contract = MakeContract({.mask = "causal and window(9, 0)", .len = 64});

@@ -79,13 +79,16 @@ inline MaskSample RandomMaskSample(std::mt19937_64& rng, int64_t max_len = 48) {
     return values;
   };
   const bool same = contract.shape.q_len == contract.shape.kv_len;
-  if (facts->needs_documents && same) out.batch.doc_ids = ids(contract.shape.q_len);
-  if (facts->needs_documents && !same) {
+  // What is named but has no effect at these lengths may come or stay away.
+  const bool documents = facts->needs_documents || (facts->names_documents && RandomInt(rng, 0, 1) == 0);
+  const bool valid = facts->needs_valid || (facts->names_valid && RandomInt(rng, 0, 1) == 0);
+  if (documents && same) out.batch.doc_ids = ids(contract.shape.q_len);
+  if (documents && !same) {
     out.batch.q_doc_ids = ids(contract.shape.q_len);
     out.batch.kv_doc_ids = ids(contract.shape.kv_len);
   }
-  if (facts->needs_valid && same) out.batch.valid_tokens = counts(contract.shape.q_len);
-  if (facts->needs_valid && !same) {
+  if (valid && same) out.batch.valid_tokens = counts(contract.shape.q_len);
+  if (valid && !same) {
     out.batch.q_valid_tokens = counts(contract.shape.q_len);
     out.batch.kv_valid_tokens = counts(contract.shape.kv_len);
   }

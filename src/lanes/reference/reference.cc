@@ -137,6 +137,10 @@ class Reference final : public Lane {
 
   Result<RunStats> Backward(const LaneRequest& request, const BackwardArgs& args) const override {
     if (auto ok = CheckPlan(request); !ok) return tl::unexpected(ok.error());
+    if (request.plan->Of(Direction::kDkv).rows_per_mask == 0) {
+      return Fail(ErrorCode::kPlanMismatch, "a backward needs the transposed worklist, and this plan is forward-only",
+                  "reference");
+    }
     Checker check(request);
     check.Input("q", args.q);
     check.Input("k", args.k);
