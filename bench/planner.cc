@@ -4,6 +4,7 @@
 // A timed plan is a cold one: contract keys, the class, both directions and the packed bytes, from a parsed contract
 // and a batch in memory. One thread. The figure is the best of many runs, because noise only ever adds.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -142,6 +143,7 @@ double PeerSeconds(const std::string& python, const PlannerCase& planner_case) {
   if (planner_case.peer_mask.empty() || python.empty()) return -1;
   const std::string command = fmt::format("'{}' '{}' {} {} {} 2>/dev/null", python, TESSERA_PEER_SCRIPT,
                                           planner_case.peer_mask, planner_case.tokens, planner_case.tile);
+  if (::isatty(STDERR_FILENO) != 0) fmt::print(stderr, "timing JAX Splash on {}\r", planner_case.name);
   FILE* pipe = ::popen(command.c_str(), "r");
   if (pipe == nullptr) return -1;
   std::array<char, 64> line{};

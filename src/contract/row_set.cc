@@ -11,26 +11,49 @@ namespace {
 Edge Constant(int64_t key) { return {.offset = static_cast<int32_t>(key), .diagonal = 0}; }
 Edge Diagonal(int64_t offset) { return {.offset = static_cast<int32_t>(offset), .diagonal = 1}; }
 
+// Edges of one list by direction, so that only pairs that can meet are looked at: bitmaps bring thousands of constant
+// edges and no diagonal one.
+struct EdgesByDirection {
+  std::vector<int64_t> constant;
+  std::vector<int64_t> diagonal;
+  void Assign(std::span<const Interval> intervals) {
+    constant.clear();
+    diagonal.clear();
+    for (const Interval& interval : intervals) {
+      for (const Edge& edge : {interval.lo, interval.hi}) {
+        (edge.diagonal != 0 ? diagonal : constant).push_back(edge.offset);
+      }
+    }
+  }
+};
+
+struct Scratch {
+  EdgesByDirection edges_a;
+  EdgesByDirection edges_b;
+  std::vector<int64_t> cuts;
+  std::vector<Interval> merged;
+};
+
 // Rows in [q_begin, q_end) at which a constant edge of one list meets a diagonal edge of the other, and the rows just
 // after: between two such rows the order of all edges is fixed.
 void CollectCuts(int64_t q_begin, int64_t q_end, std::span<const Interval> a, std::span<const Interval> b,
-                 std::vector<int64_t>& cuts) {
-  const auto meet = [&](const Edge& x, const Edge& y) {
-    if (x.diagonal == y.diagonal) return;
-    const int64_t row = x.diagonal != 0 ? int64_t{y.offset} - x.offset : int64_t{x.offset} - y.offset;
-    if (row > q_begin && row < q_end) cuts.push_back(row);
-    if (row + 1 > q_begin && row + 1 < q_end) cuts.push_back(row + 1);
-  };
-  for (const Interval& x : a) {
-    for (const Interval& y : b) {
-      meet(x.lo, y.lo);
-      meet(x.lo, y.hi);
-      meet(x.hi, y.lo);
-      meet(x.hi, y.hi);
+                 Scratch& scratch) {
+  scratch.cuts.clear();
+  scratch.edges_a.Assign(a);
+  scratch.edges_b.Assign(b);
+  const auto meet = [&](const std::vector<int64_t>& constant, const std::vector<int64_t>& diagonal) {
+    for (const int64_t offset : diagonal) {
+      for (const int64_t key : constant) {
+        const int64_t row = key - offset;
+        if (row > q_begin && row < q_end) scratch.cuts.push_back(row);
+        if (row + 1 > q_begin && row + 1 < q_end) scratch.cuts.push_back(row + 1);
+      }
     }
-  }
-  std::sort(cuts.begin(), cuts.end());
-  cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
+  };
+  meet(scratch.edges_a.constant, scratch.edges_b.diagonal);
+  meet(scratch.edges_b.constant, scratch.edges_a.diagonal);
+  std::sort(scratch.cuts.begin(), scratch.cuts.end());
+  scratch.cuts.erase(std::unique(scratch.cuts.begin(), scratch.cuts.end()), scratch.cuts.end());
 }
 
 bool Holds(SetOp op, bool in_a, bool in_b) {
@@ -68,11 +91,6 @@ void MergeAtRow(int64_t row, std::span<const Interval> a, std::span<const Interv
   }
 }
 
-struct Scratch {
-  std::vector<int64_t> cuts;
-  std::vector<Interval> merged;
-};
-
 // One interval against one, both of whose edges move the same way: the common case, without any walk.
 bool IntersectSingle(const Interval& a, const Interval& b, Interval& out) {
   if (a.lo.diagonal != b.lo.diagonal || a.hi.diagonal != b.hi.diagonal) return false;
@@ -89,8 +107,7 @@ void CombineRows(int64_t q_begin, int64_t q_end, std::span<const Interval> a, st
     if (single.lo.offset < single.hi.offset) builder.Append(q_begin, q_end, {&single, 1});
     return;
   }
-  scratch.cuts.clear();
-  CollectCuts(q_begin, q_end, a, b, scratch.cuts);
+  CollectCuts(q_begin, q_end, a, b, scratch);
   scratch.cuts.push_back(q_end);
   int64_t row = q_begin;
   for (const int64_t cut : scratch.cuts) {
