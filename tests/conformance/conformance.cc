@@ -53,6 +53,8 @@ Arithmetic ArithmeticOf(const std::string& lane) {
 
 bool IsBitwise(const std::string& lane) { return lane == "reference"; }
 
+bool IsolatesNonFinite(const std::string& lane) { return lane == "reference" || lane == "cpu"; }
+
 uint64_t FreshSeed() {
   const char* fixed = std::getenv("TESSERA_TEST_SEED");
   const uint64_t seed = fixed != nullptr ? std::strtoull(fixed, nullptr, 10) : std::random_device{}();
@@ -132,6 +134,26 @@ RunOutcome RunAndCheck(const Setting& setting) {
     EXPECT_EQ(report->outputs.size(), outcome.outputs.size()) << report->text;
   }
   return outcome;
+}
+
+void ExpectDenseMask(const Contract& contract, const Batch& batch, TileSize tile) {
+  PlanOptions options;
+  options.tile = tile;
+  options.verify_stages = true;
+  const Result<PlanResult> made = MakePlan(contract, batch, CpuTarget(), options);
+  ASSERT_TRUE(made.has_value()) << ToText(made.error());
+  for (int64_t b = 0; b < contract.shape.batch; ++b) {
+    for (int64_t h = 0; h < contract.shape.num_q_heads; ++h) {
+      const Result<std::vector<uint8_t>> want = DenseMask(contract, batch, b, h);
+      ASSERT_TRUE(want.has_value()) << ToText(want.error());
+      for (const Direction direction : {Direction::kForward, Direction::kDq, Direction::kDkv}) {
+        const Result<std::vector<uint8_t>> got = ToDense(made->plan.view(), direction, b, h);
+        ASSERT_TRUE(got.has_value()) << ToText(got.error());
+        ASSERT_TRUE(*got == *want) << ToText(direction) << ", batch row " << b << ", head " << h << ", tile " << tile.q
+                                   << "x" << tile.kv;
+      }
+    }
+  }
 }
 
 void FillToken(Tensor& tensor, const Token& at, double value) {

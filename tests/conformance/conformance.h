@@ -21,6 +21,8 @@ const std::vector<std::string>& LanesUnderTest();
 Arithmetic ArithmeticOf(const std::string& lane);
 // Whether the lane promises the same bits packed and alone, at every tile size.
 bool IsBitwise(const std::string& lane);
+// Whether the lane promises that NaN and infinity in a valid token reach only the rows that see it.
+bool IsolatesNonFinite(const std::string& lane);
 
 // New on every run, and printed with every failure; TESSERA_TEST_SEED=N repeats one.
 uint64_t FreshSeed();
@@ -56,6 +58,9 @@ Setting MakeSetting(const std::string& lane, Contract contract, Batch batch, uin
 RunOutcome RunSetting(const Setting& setting);
 // Runs, and compares every output with the oracle.
 RunOutcome RunAndCheck(const Setting& setting);
+
+// Plans at this tile size, decompresses every direction, batch row and head, and compares with the oracle's mask.
+void ExpectDenseMask(const Contract& contract, const Batch& batch, TileSize tile);
 
 // A token of a [B,H,T,D] tensor, all heads.
 struct Token {

@@ -47,8 +47,8 @@ inline MaskSample RandomMaskSample(std::mt19937_64& rng, int64_t max_len = 48) {
   contract.shape.dim_qk = 4;
   contract.shape.dim_v = 4;
   contract.score.scale = 0.5;
-  contract.mask.offset = RandomInt(rng, 0, 2) == 0 ? RandomInt(rng, -max_len, max_len)
-                                                   : contract.shape.kv_len - contract.shape.q_len;
+  contract.mask.offset =
+      RandomInt(rng, 0, 2) == 0 ? RandomInt(rng, -max_len, max_len) : contract.shape.kv_len - contract.shape.q_len;
   RandomMaskOptions options;
   options.q_len = contract.shape.q_len;
   options.kv_len = contract.shape.kv_len;

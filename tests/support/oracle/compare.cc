@@ -124,7 +124,9 @@ Status CheckShapes(const Shape& shape, const TensorMap& outputs, OracleLayout la
 
 Result<CheckReport> CheckSampled(const Contract& contract, const Batch& batch, const TensorMap& inputs,
                                  const TensorMap& outputs, const CheckOptions& options) {
-  const std::vector<OracleRow> rows = ChooseRows(contract.shape, options.sample_rows, options.sample_seed);
+  const int64_t fitting = kOracleMaxPairs / std::max<int64_t>(contract.shape.kv_len, 1);
+  const std::vector<OracleRow> rows =
+      ChooseRows(contract.shape, std::min(options.sample_rows, fitting), options.sample_seed);
   auto want = OracleRows(contract, batch, inputs, rows, options.oracle);
   if (!want) return tl::unexpected(want.error());
   CheckReport report;
