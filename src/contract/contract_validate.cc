@@ -156,6 +156,10 @@ class Validator {
         Broken(field_, fmt::format("expected no number beyond those of {}, found {}", spec->usage, arguments[i]));
       }
     }
+    if (term.kind == TermKind::kChunk && term.first > 0 && contract_.shape.q_len / term.first > kMaxChunks) {
+      Broken(field_, fmt::format("expected chunks large enough that a row has at most {}; chunk({}) makes {}",
+                                 kMaxChunks, term.first, contract_.shape.q_len / term.first));
+    }
     if (term.kind == TermKind::kBitmap) {
       CheckBitmap(term);
     } else if (!term.path.empty() || term.bitmap != nullptr) {

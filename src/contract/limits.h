@@ -13,6 +13,7 @@ inline constexpr int kMaxMaskTerms = 256;   // of one expression
 inline constexpr int64_t kMaxMaskTermsOverHeads = int64_t{1} << 20;
 inline constexpr size_t kMaxRunTimeTerms = 6;            // distinct ones of one contract
 inline constexpr int64_t kMaxLength = int64_t{1} << 30;  // tokens, and any number in a mask
+inline constexpr int64_t kMaxChunks = int64_t{1} << 22;  // of chunk(size) in one row: each is a run of its own
 inline constexpr int64_t kMaxBatch = 65536;
 inline constexpr int64_t kMaxHeads = 65536;
 inline constexpr int64_t kMaxDim = 65536;

@@ -121,10 +121,9 @@ int64_t MetadataBytes(const PlanView& plan) {
   int64_t bytes = 0;
   for (const Direction direction : {Direction::kForward, Direction::kDkv}) {
     const Worklist& list = plan.Of(direction);
-    const uint64_t columns =
-        direction == Direction::kForward
-            ? (static_cast<uint64_t>(plan.kv_len) + list.tile_kv - 1) / list.tile_kv
-            : (static_cast<uint64_t>(plan.q_len) + list.tile_q - 1) / list.tile_q;
+    const uint64_t columns = direction == Direction::kForward
+                                 ? (static_cast<uint64_t>(plan.kv_len) + list.tile_kv - 1) / list.tile_kv
+                                 : (static_cast<uint64_t>(plan.q_len) + list.tile_q - 1) / list.tile_q;
     const auto width_of = [](uint64_t max_value) { return max_value <= 127 ? 1 : max_value <= 32767 ? 2 : 4; };
     // In floating point, because a hostile plan's capacities can have a product beyond any integer.
     const double cells = static_cast<double>(plan.mask_capacity) * list.rows_per_mask * list.width_capacity;

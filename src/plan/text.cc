@@ -53,6 +53,10 @@ std::string Summary(const PlanView& plan) {
   for (size_t d = 0; d < kNumDirections; ++d) {
     const auto direction = static_cast<Direction>(d);
     const Worklist& worklist = plan.Of(direction);
+    if (worklist.rows_per_mask == 0) {
+      fmt::format_to(out, "{:<9} not in this plan\n", ToText(direction));
+      continue;
+    }
     const TileCounts counts = CountTiles(plan, direction);
     const int64_t kept = counts.partial + counts.full;
     const int64_t all = kept + counts.empty;

@@ -142,7 +142,8 @@ Status CheckWorklist(const PlanView& view, Direction direction, const std::vecto
   for (const uint32_t rank : list.ranks) {
     if (rank >= kv_tiles) return Bad("rank out of range", name + ".ranks");
   }
-  if (list.parts.size() > static_cast<uint64_t>(view.part_capacity)) return Bad("more parts than the class holds", name);
+  if (list.parts.size() > static_cast<uint64_t>(view.part_capacity))
+    return Bad("more parts than the class holds", name);
   return CheckParts(list, name);
 }
 

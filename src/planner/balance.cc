@@ -54,7 +54,8 @@ Status VerifyParts(std::span<const uint64_t> row_offsets, std::span<const Part> 
   std::vector<uint64_t> covered(row_offsets.begin(), row_offsets.end());
   std::vector<uint32_t> count(covered.size(), 0);
   for (const Part& part : parts) {
-    if (part.row + size_t{1} >= covered.size() || part.slot_begin != covered[part.row]) return fail("a part is misplaced");
+    if (part.row + size_t{1} >= covered.size() || part.slot_begin != covered[part.row])
+      return fail("a part is misplaced");
     if (part.part_of_row != count[part.row]++) return fail("parts of a row are out of order");
     covered[part.row] = part.slot_end;
   }

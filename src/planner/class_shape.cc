@@ -108,7 +108,8 @@ ClassShape MakeShape(const ClassRequest& request) {
   }
   int64_t largest = shape.cleanups;
   for (size_t d = 0; d < kNumDirections; ++d) {
-    largest = std::max({largest, CeilDiv(resolved.q_len, shape.tiles[d].q), CeilDiv(resolved.kv_len, shape.tiles[d].kv)});
+    largest =
+        std::max({largest, CeilDiv(resolved.q_len, shape.tiles[d].q), CeilDiv(resolved.kv_len, shape.tiles[d].kv)});
   }
   shape.index_bytes = largest <= 127 ? 1 : largest <= 32767 ? 2 : 4;
   return shape;
@@ -118,9 +119,9 @@ std::string ClassKeyOf(const Contract& contract, const MaskSets& sets, const Cla
   Hasher hasher;
   hasher.Text("tessera class 1");
   const Shape& s = contract.shape;
-  for (const int64_t value : {s.batch, s.q_len, s.kv_len, s.num_q_heads, s.num_kv_heads, s.dim_qk, s.dim_v,
-                              static_cast<int64_t>(s.dtype), shape.masks, shape.cleanups, shape.parts,
-                              shape.index_bytes}) {
+  for (const int64_t value :
+       {s.batch, s.q_len, s.kv_len, s.num_q_heads, s.num_kv_heads, s.dim_qk, s.dim_v, static_cast<int64_t>(s.dtype),
+        shape.masks, shape.cleanups, shape.parts, shape.index_bytes}) {
     hasher.Int(value);
   }
   for (size_t d = 0; d < kNumDirections; ++d) {

@@ -153,12 +153,13 @@ Status VerifyClassified(const Resolved& resolved, const Classified& classified) 
         const bool listed = run < classified.row_offsets[at + 1] && classified.runs[run].begin <= column;
         const bool full = listed && classified.runs[run].item_count == 0;
         if (listed != (allowed > 0) || full != (allowed == pairs)) {
-          return Fail(ErrorCode::kStageInvariant,
-                      fmt::format("mask {} tile ({}, {}) holds {} of {} pairs but is {}", m, row, column, allowed, pairs,
-                                  full     ? "full"
-                                  : listed ? "partial"
-                                           : "empty"),
-                      "classify");
+          return Fail(
+              ErrorCode::kStageInvariant,
+              fmt::format("mask {} tile ({}, {}) holds {} of {} pairs but is {}", m, row, column, allowed, pairs,
+                          full     ? "full"
+                          : listed ? "partial"
+                                   : "empty"),
+              "classify");
         }
       }
     }

@@ -178,14 +178,12 @@ void CleanupWriter::StoreAsBits(size_t first, std::vector<CleanupItem>& items, s
   const int64_t words_per_row = (tile_.kv + 63) / 64;
   const size_t tile_words = static_cast<size_t>(tile_.q * words_per_row);
   const auto begin = items.begin() + static_cast<std::ptrdiff_t>(first);
-  std::stable_sort(begin, items.end(), [](const CleanupItem& a, const CleanupItem& b) {
-    return a.conditions < b.conditions;
-  });
+  std::stable_sort(begin, items.end(),
+                   [](const CleanupItem& a, const CleanupItem& b) { return a.conditions < b.conditions; });
   std::vector<CleanupItem> kept;
   for (auto group = begin; group != items.end();) {
-    const auto group_end = std::find_if(group, items.end(), [&](const CleanupItem& item) {
-      return item.conditions != group->conditions;
-    });
+    const auto group_end =
+        std::find_if(group, items.end(), [&](const CleanupItem& item) { return item.conditions != group->conditions; });
     const auto group_bytes = static_cast<size_t>(group_end - group) * sizeof(CleanupItem);
     if (group_bytes <= tile_words * sizeof(uint64_t)) {
       kept.insert(kept.end(), group, group_end);

@@ -43,11 +43,11 @@ class CleanupWriter {
   const std::vector<ConditionalSet>& terms_;
   const TileSize tile_;
   const bool may_store_bits_;
-  std::vector<size_t> slabs_;         // [term]: first slab that can meet the current row
-  std::vector<int32_t> q_doc_;        // [q tile]: the document all its tokens share, or kMixed
-  std::vector<int32_t> kv_doc_;       // [kv tile]
+  std::vector<size_t> slabs_;    // [term]: first slab that can meet the current row
+  std::vector<int32_t> q_doc_;   // [q tile]: the document all its tokens share, or kMixed
+  std::vector<int32_t> kv_doc_;  // [kv tile]
   std::vector<Piece> pieces_;
-  std::vector<size_t> previous_;      // pieces of the slab above, to chain with
+  std::vector<size_t> previous_;  // pieces of the slab above, to chain with
   std::vector<size_t> current_;
   int64_t row_begin_ = 0;
   int64_t row_end_ = 0;

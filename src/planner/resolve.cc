@@ -102,10 +102,8 @@ Result<RowSet> DocumentSet(const BatchRow& row, int64_t max_rank) {
 Result<RowSet> ConditionSet(const Condition& condition, const BatchRow& row, int64_t q_len, int64_t kv_len) {
   switch (condition.kind) {
     case ConditionKind::kValid:
-      return RowSet::FromRun({.q_begin = 0,
-                              .q_end = row.q_valid.value_or(q_len),
-                              .kv_begin = 0,
-                              .kv_end = row.kv_valid.value_or(kv_len)});
+      return RowSet::FromRun(
+          {.q_begin = 0, .q_end = row.q_valid.value_or(q_len), .kv_begin = 0, .kv_end = row.kv_valid.value_or(kv_len)});
     case ConditionKind::kSinkDocument:
       return DocumentSet(row, condition.count);
     case ConditionKind::kDocuments:
@@ -164,8 +162,7 @@ Result<Resolved> Resolve(const Contract& contract, const MaskSets& sets, const s
     for (int64_t head = 0; head < out.num_q_heads; ++head) {
       const uint32_t head_class = sets.class_of_head[static_cast<size_t>(head)];
       const uint32_t row = sets.classes[head_class].uses_unknowns ? first_like[b] : 0;
-      const auto [found, is_new] =
-          mask_index.try_emplace({head_class, row}, static_cast<uint32_t>(out.masks.size()));
+      const auto [found, is_new] = mask_index.try_emplace({head_class, row}, static_cast<uint32_t>(out.masks.size()));
       out.mask_of.push_back(found->second);
       if (!is_new) continue;
       std::vector<RowSet>& facts = condition_sets[row];

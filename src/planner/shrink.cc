@@ -143,7 +143,8 @@ CompactRows Shrink(const Classified& classified, CleanupTable& table, bool share
 
 Status VerifyCompactRows(const Classified& classified, const CompactRows& rows, const CleanupTable& table) {
   const auto fail = [](std::string message) { return Fail(ErrorCode::kStageInvariant, std::move(message), "shrink"); };
-  if (rows.slots.size() != static_cast<uint64_t>(classified.num_tiles)) return fail("slots are not the surviving tiles");
+  if (rows.slots.size() != static_cast<uint64_t>(classified.num_tiles))
+    return fail("slots are not the surviving tiles");
   for (size_t row = 0; row + 1 < rows.row_offsets.size(); ++row) {
     uint64_t slot = rows.row_offsets[row];
     for (uint64_t run = classified.row_offsets[row]; run < classified.row_offsets[row + 1]; ++run) {

@@ -33,8 +33,9 @@ void DumpSlots(std::string& out, size_t row, size_t rows_per_mask, const Slots& 
 std::string Describe(const Resolved& resolved) {
   size_t slabs = 0;
   for (const ResolvedMask& mask : resolved.masks) slabs += mask.runs.slabs().size();
-  return fmt::format("{} (batch row, head) pairs share {} distinct masks, {} runs of rows in all; {} run-time conditions",
-                     resolved.mask_of.size(), resolved.masks.size(), slabs, resolved.conditions.size());
+  return fmt::format(
+      "{} (batch row, head) pairs share {} distinct masks, {} runs of rows in all; {} run-time conditions",
+      resolved.mask_of.size(), resolved.masks.size(), slabs, resolved.conditions.size());
 }
 
 std::string Describe(const Classified& classified) {
@@ -104,8 +105,8 @@ std::string Dump(const Classified& classified) {
 std::string Dump(const CompactRows& rows) {
   std::string out = fmt::format("tile {}; column, or column/cleanup where partial\n", Tile(rows.tile));
   for (size_t row = 0; row + 1 < rows.row_offsets.size(); ++row) {
-    const auto slots = std::span(rows.slots).subspan(rows.row_offsets[row],
-                                                     rows.row_offsets[row + 1] - rows.row_offsets[row]);
+    const auto slots =
+        std::span(rows.slots).subspan(rows.row_offsets[row], rows.row_offsets[row + 1] - rows.row_offsets[row]);
     DumpSlots(out, row, static_cast<size_t>(rows.q_tiles), slots);
   }
   return out;
@@ -114,8 +115,8 @@ std::string Dump(const CompactRows& rows) {
 std::string Dump(const CompactColumns& columns) {
   std::string out = "by key column; query tile, or query tile/cleanup where partial\n";
   for (size_t row = 0; row + 1 < columns.row_offsets.size(); ++row) {
-    const auto slots = std::span(columns.slots).subspan(columns.row_offsets[row],
-                                                        columns.row_offsets[row + 1] - columns.row_offsets[row]);
+    const auto slots = std::span(columns.slots)
+                           .subspan(columns.row_offsets[row], columns.row_offsets[row + 1] - columns.row_offsets[row]);
     DumpSlots(out, row, static_cast<size_t>(columns.kv_tiles), slots);
   }
   return out;

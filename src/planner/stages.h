@@ -134,7 +134,7 @@ struct PackInput {
   const Resolved* resolved = nullptr;
   const CleanupTable* cleanups = nullptr;
   const CompactRows* forward = nullptr;
-  const CompactRows* dq = nullptr;   // may be forward itself
+  const CompactRows* dq = nullptr;          // may be forward itself
   const CompactColumns* columns = nullptr;  // null: a forward-only plan
   std::array<std::vector<Part>, kNumDirections> parts;
   ClassShape shape;

@@ -39,7 +39,9 @@ CompactColumns Transpose(const CompactRows& rows, int64_t num_masks) {
 }
 
 Status VerifyTransposed(const CompactRows& rows, const CompactColumns& columns, int64_t num_masks) {
-  const auto fail = [](std::string message) { return Fail(ErrorCode::kStageInvariant, std::move(message), "transpose"); };
+  const auto fail = [](std::string message) {
+    return Fail(ErrorCode::kStageInvariant, std::move(message), "transpose");
+  };
   if (columns.slots.size() != rows.slots.size()) return fail("the number of pairs changed");
   for (int64_t mask = 0; mask < num_masks; ++mask) {
     for (int64_t column = 0; column < rows.kv_tiles; ++column) {

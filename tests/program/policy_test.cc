@@ -91,7 +91,7 @@ Tile Inspect(const PlanView& plan, const std::string& expr, const std::vector<in
 using Visit = std::function<void(const PlanView&, const Tile&)>;
 
 class MixedDocumentPolicy : public testing::Test {
- protected:
+ public:
   // Visits every tile of many random plans.
   void ForEachTile(const Visit& visit) {
     for (int round = 0; round < 10; ++round) {

@@ -19,14 +19,6 @@ constexpr const char* kFooter =
     "  tessera receipt show receipt.json\n"
     "  tessera receipt check receipt.json";
 
-Result<Receipt> ReadReceipt(const std::string& path) {
-  auto text = ReadFile(path, int64_t{1} << 28);
-  if (!text) return tl::unexpected(text.error());
-  auto receipt = ParseReceipt(*text);
-  if (!receipt && receipt.error().where.empty()) receipt.error().where = path;
-  return receipt;
-}
-
 void Field(std::string& text, std::string_view name, const std::string& value) {
   if (!value.empty()) text += fmt::format("  {:<18} {}\n", name, value);
 }

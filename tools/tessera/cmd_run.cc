@@ -1,8 +1,10 @@
 // `tessera run`: plan, choose a lane, run, check when asked, and leave a receipt of whatever happened.
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <memory>
 #include <optional>
+#include <sstream>
 
 #include "check.h"
 #include "program.h"
@@ -12,6 +14,7 @@ namespace {
 
 struct Options {
   ProblemArguments problem;
+  std::string from_receipt;
   std::string inputs;
   uint64_t seed = 1;
   std::string out;
@@ -33,7 +36,68 @@ constexpr const char* kFooter =
     "The environment variable TESSERA_LANE is the default of --lane.\n\n"
     "Examples:\n"
     "  tessera run examples/packed.toml --batch examples/packed_batch.json --seed 7 --backward --check\n"
-    "  tessera run model.toml --inputs qkv.safetensors --out o.safetensors --receipt receipt.json --lane reference";
+    "  tessera run model.toml --inputs qkv.safetensors --out o.safetensors --receipt receipt.json --lane reference\n"
+    "  tessera run --from-receipt receipt.json";
+
+std::vector<std::string> SplitNames(const std::string& text) {
+  std::vector<std::string> names;
+  std::istringstream stream(text);
+  for (std::string name; std::getline(stream, name, ',');) names.push_back(name);
+  return names;
+}
+
+// Asks again for exactly what a receipt's run was asked for. --batch and --inputs may name files that have moved.
+Status AskAgain(const Receipt& receipt, Options& options) {
+  const auto option = [&](const char* name) {
+    const auto found = receipt.options.find(name);
+    return found == receipt.options.end() ? std::string() : found->second;
+  };
+  constexpr std::string_view kFile = "file ";
+  constexpr std::string_view kSeed = "seed ";
+  options.problem.contract_text = receipt.contract_text;
+  options.problem.target = receipt.target;
+  options.problem.tile = option("tile") == "default" ? "" : option("tile");
+  options.problem.disable = SplitNames(option("disable"));
+  options.problem.widen_class = option("widen_class") == "true";
+  options.lane = receipt.requested;
+  options.exclude = SplitNames(option("exclude"));
+  options.layout = option("layout");
+  options.strict = option("strict") == "true";
+  options.backward = option("backward") == "true";
+  options.row_max = option("row_max") == "true";
+  options.threads = std::atoll(option("threads").c_str());
+  const std::string& batch = receipt.batch_source;
+  if (options.problem.batch.empty() && batch.substr(0, kFile.size()) == kFile) {
+    options.problem.batch = batch.substr(kFile.size());
+  } else if (options.problem.batch.empty() && !batch.empty()) {
+    return Fail(ErrorCode::kBadArgument, fmt::format("its batch was {}: give --batch", batch), options.from_receipt);
+  }
+  const std::string& inputs = receipt.input_source;
+  if (!options.inputs.empty()) return {};
+  if (inputs.substr(0, kSeed.size()) == kSeed) {
+    options.seed = std::strtoull(inputs.c_str() + kSeed.size(), nullptr, 10);
+  } else if (inputs.substr(0, kFile.size()) == kFile) {
+    options.inputs = inputs.substr(kFile.size());
+  } else {
+    return Fail(ErrorCode::kBadArgument, "it does not say where its inputs came from: give --inputs",
+                options.from_receipt);
+  }
+  return {};
+}
+
+// Whether the second run is the first one again: the same inputs, and the same bits out.
+Status CompareReceipts(const Receipt& first, const Receipt& again, const std::string& where) {
+  const auto differ = [&](std::string_view what, const std::string& was, const std::string& is) {
+    return Fail(ErrorCode::kCheckFailed, fmt::format("{} differ: {} then, {} now", what, was, is), where);
+  };
+  if (first.input_digest != again.input_digest) return differ("the inputs", first.input_digest, again.input_digest);
+  if (first.batch_digest != again.batch_digest) return differ("the batches", first.batch_digest, again.batch_digest);
+  if (first.executed != again.executed) return differ("the lanes", first.executed, again.executed);
+  if (first.output_digest != again.output_digest) {
+    return differ("the outputs", first.output_digest, again.output_digest);
+  }
+  return {};
+}
 
 Result<TensorMap> ReadInputs(const Contract& contract, const Options& options, Layout layout) {
   if (!options.inputs.empty()) return ReadSafetensors(options.inputs);
@@ -72,7 +136,16 @@ void CheckOutcome(const Problem& problem, const TensorMap& inputs, Layout layout
       Error{ErrorCode::kCheckFailed, fmt::format("{} not within tolerance of the oracle", names), "--check", {}});
 }
 
-int RunCommand(const Options& options) {
+int RunCommand(Options options) {
+  std::optional<Receipt> first;
+  if (!options.from_receipt.empty()) {
+    auto receipt = ReadReceipt(options.from_receipt);
+    if (!receipt) return Report(receipt.error(), options.json);
+    if (auto asked = AskAgain(*receipt, options); !asked) return Report(asked.error(), options.json);
+    first = std::move(*receipt);
+  } else if (options.problem.contract.empty()) {
+    return Report(Error{ErrorCode::kBadArgument, "give a contract or --from-receipt", "tessera run", {}}, options.json);
+  }
   auto problem = ReadProblem(options.problem);
   if (!problem) return Report(problem.error(), options.json);
   const Layout layout = options.layout == "bthd" ? Layout::kBthd : Layout::kBhtd;
@@ -95,6 +168,13 @@ int RunCommand(const Options& options) {
     return Run(problem->contract, problem->batch, *inputs, problem->target, run);
   }();
 
+  if (!outcome.error && first && first->ok) {
+    if (auto same = CompareReceipts(*first, outcome.receipt, options.from_receipt); !same) {
+      MarkFailed(outcome, same.error());
+    } else {
+      Say(options.json, "the same lane, inputs and output bits as in " + options.from_receipt);
+    }
+  }
   if (!outcome.error && options.check) CheckOutcome(*problem, *inputs, layout, options, outcome);
   // Outputs first, so that a receipt on disk never speaks of outputs that are not there.
   Status written;
@@ -115,8 +195,9 @@ void AddRun(CLI::App& app, Action& action) {
   auto options = std::make_shared<Options>();
   CLI::App* sub = app.add_subcommand("run", "Run a contract on a lane and write outputs and a receipt");
   sub->add_option("contract", options->problem.contract, "Contract (.toml or .json, - = standard input)")
-      ->type_name("FILE")
-      ->required();
+      ->type_name("FILE");
+  sub->add_option("--from-receipt", options->from_receipt, "Run again what this receipt was given for, and compare")
+      ->type_name("F.json");
   auto* inputs = sub->add_option("--inputs", options->inputs, "Input tensors")->type_name("F.safetensors");
   sub->add_option("--seed", options->seed, "Make inputs from this seed")->capture_default_str()->excludes(inputs);
   sub->add_flag("--backward", options->backward, "Also compute gradients");

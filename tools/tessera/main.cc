@@ -46,7 +46,10 @@ Error ArgumentError(const CLI::App& app, const CLI::ParseError& error) {
     message = command == "tessera" && first.substr(0, 1) != "-" ? fmt::format("there is no command '{}'", first)
                                                                 : fmt::format("'{}' was not expected", first);
   }
-  return Error{ErrorCode::kBadArgument, fmt::format("{} (see {} --help)", message, command), command, {}};
+  return Error{ErrorCode::kBadArgument,
+               fmt::format("{} (see {} --help)", message, command),
+               command == "tessera" ? "" : command,
+               {}};
 }
 
 int Main(int argc, char** argv) {

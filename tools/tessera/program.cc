@@ -144,6 +144,14 @@ Result<Contract> ReadContractArgument(const std::string& path) {
   return ParseContract(text);
 }
 
+Result<Receipt> ReadReceipt(const std::string& path) {
+  auto text = ReadFile(path, int64_t{1} << 28);
+  if (!text) return tl::unexpected(text.error());
+  auto receipt = ParseReceipt(*text);
+  if (!receipt && receipt.error().where.empty()) receipt.error().where = path;
+  return receipt;
+}
+
 Result<TileSize> ParseTile(const std::string& text) {
   TileSize tile;
   const char* end = text.data() + text.size();
@@ -157,7 +165,11 @@ Result<TileSize> ParseTile(const std::string& text) {
 }
 
 Result<Problem> ReadProblem(const ProblemArguments& arguments) {
+  auto contract = arguments.contract_text.empty() ? ReadContractArgument(arguments.contract)
+                                                  : ParseContract(arguments.contract_text);
+  if (!contract) return tl::unexpected(contract.error());
   Problem problem;
+  problem.contract = std::move(*contract);
   auto target = FindTarget(arguments.target);
   if (!target) return tl::unexpected(target.error());
   problem.target = std::move(*target);
@@ -169,9 +181,6 @@ Result<Problem> ReadProblem(const ProblemArguments& arguments) {
   problem.options.disable = arguments.disable;
   problem.options.verify_stages = arguments.verify_stages;
   problem.options.widen_class = arguments.widen_class;
-  auto contract = ReadContractArgument(arguments.contract);
-  if (!contract) return tl::unexpected(contract.error());
-  problem.contract = std::move(*contract);
   if (!arguments.batch.empty()) {
     auto batch = ReadBatch(arguments.batch);
     if (!batch) return tl::unexpected(batch.error());

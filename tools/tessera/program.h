@@ -52,6 +52,7 @@ int TerminalColumns();
 // The arguments that name a problem and how it is planned.
 struct ProblemArguments {
   std::string contract;
+  std::string contract_text;  // stands in for the file when not empty
   std::string batch;
   std::string target = "cpu";
   std::string tile;
@@ -69,6 +70,7 @@ void AddProblemOptions(CLI::App& app, ProblemArguments& arguments);
 Result<Problem> ReadProblem(const ProblemArguments& arguments);
 // "-" is standard input.
 Result<Contract> ReadContractArgument(const std::string& path);
+Result<Receipt> ReadReceipt(const std::string& path);
 Result<TileSize> ParseTile(const std::string& text);
 bool IsPlanFile(const std::string& path);
 
