@@ -3,6 +3,8 @@
 //
 // A timed plan is a cold one: contract keys, the class, both directions and the packed bytes, from a parsed contract
 // and a batch in memory. One thread. The figure is the best of many runs, because noise only ever adds.
+#include "tessera/planner.h"
+
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -12,13 +14,11 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 #include <new>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 #include <vector>
-
-#include "tessera/planner.h"
 
 namespace {
 
@@ -111,9 +111,9 @@ Batch MakeDocuments(const PlannerCase& planner_case) {
 }
 
 Result<Measured> Measure(const PlannerCase& planner_case, double seconds) {
-  Result<Contract> contract = ParseContract(
-      fmt::format("version = 1\n[shape]\nq_len = {}\ndim_qk = 128\n[mask]\nexpr = \"{}\"\n", planner_case.tokens,
-                  planner_case.mask));
+  Result<Contract> contract =
+      ParseContract(fmt::format("version = 1\n[shape]\nq_len = {}\ndim_qk = 128\n[mask]\nexpr = \"{}\"\n",
+                                planner_case.tokens, planner_case.mask));
   if (!contract) return tl::unexpected(std::move(contract.error()));
   const Batch batch = MakeDocuments(planner_case);
   Target target;
@@ -123,7 +123,8 @@ Result<Measured> Measure(const PlannerCase& planner_case, double seconds) {
   Measured measured;
   measured.best_ms = 1e9;
   const auto start = std::chrono::steady_clock::now();
-  for (int run = 0; run < 3 || std::chrono::steady_clock::now() - start < std::chrono::duration<double>(seconds); ++run) {
+  for (int run = 0; run < 3 || std::chrono::steady_clock::now() - start < std::chrono::duration<double>(seconds);
+       ++run) {
     const int64_t before = g_live_bytes;
     g_peak_bytes = before;
     const auto begin = std::chrono::steady_clock::now();

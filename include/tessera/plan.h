@@ -122,8 +122,8 @@ struct PlanView {
   std::span<const Condition> conditions;
   std::span<const uint32_t> cleanup_offsets;  // [num_cleanups + 1]; cleanup 0 has no items
   std::span<const CleanupItem> items;
-  std::span<const uint64_t> bit_tile_offsets;  // [num_bit_tiles + 1], in words
-  std::span<const uint64_t> bit_words;         // a stored tile: rows of ceil(tile_kv / 64) words
+  std::span<const uint64_t> bit_tile_offsets;   // [num_bit_tiles + 1], in words
+  std::span<const uint64_t> bit_words;          // a stored tile: rows of ceil(tile_kv / 64) words
   std::span<const uint64_t> q_segment_offsets;  // [batch + 1]
   std::span<const Segment> q_segments;
   std::span<const uint64_t> kv_segment_offsets;

@@ -18,8 +18,8 @@ struct PlanOptions {
   std::optional<TileSize> tile;  // overrides the target's and the contract's, in every direction
   // A batch that does not fit the class: false = TSR-P003, true = a wider class (and so another class key).
   bool widen_class = false;
-  bool verify_stages = false;  // run each stage's invariant check
-  bool dump_stages = false;    // keep each stage's text dump in its report
+  bool verify_stages = false;        // run each stage's invariant check
+  bool dump_stages = false;          // keep each stage's text dump in its report
   std::vector<std::string> disable;  // stages by name; only those whose absence keeps the plan exact
 };
 

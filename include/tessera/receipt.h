@@ -36,9 +36,9 @@ struct Receipt {
   std::string class_key;
   std::string mask_digest;
   std::string plan_fingerprint;
-  TileCounts tiles;             // forward
-  int64_t tiles_executed = 0;   // forward
-  TileCounts tiles_backward;    // dkv, when a backward ran
+  TileCounts tiles;            // forward
+  int64_t tiles_executed = 0;  // forward
+  TileCounts tiles_backward;   // dkv, when a backward ran
   int64_t tiles_executed_backward = 0;
   int64_t plan_bytes = 0;
   int64_t metadata_bytes = 0;
@@ -48,7 +48,7 @@ struct Receipt {
   int64_t compiles = 0;
   int64_t cache_hits = 0;
   int64_t workspace_bytes = 0;
-  std::string determinism;  // "bitwise": the same plan and inputs give the same bits
+  std::string determinism;   // "bitwise": the same plan and inputs give the same bits
   std::string input_source;  // "seed 7", or "file NAME"
   std::string input_digest;
   std::string batch_source;

@@ -18,9 +18,9 @@ namespace tessera {
 enum class Layout : uint8_t { kBhtd, kBthd };  // [B,H,T,D] or [B,T,H,D]
 
 struct RunOptions {
-  std::string lane = "auto";         // or a lane's name: that lane or an error
+  std::string lane = "auto";              // or a lane's name: that lane or an error
   std::vector<std::string> exclude = {};  // lanes never to use
-  bool strict = false;               // any fallback is an error
+  bool strict = false;                    // any fallback is an error
   bool backward = false;
   bool row_max = false;  // also return the row maximum of the logits as "max"
   Layout layout = Layout::kBhtd;
@@ -31,9 +31,9 @@ struct RunOptions {
 };
 
 struct RunOutcome {
-  Receipt receipt;                // always filled, also on failure
-  std::optional<Error> error;     // set when the run failed
-  TensorMap outputs;              // o, lse, [max], and with backward dq, dk, dv, [dsink_logits]
+  Receipt receipt;             // always filled, also on failure
+  std::optional<Error> error;  // set when the run failed
+  TensorMap outputs;           // o, lse, [max], and with backward dq, dk, dv, [dsink_logits]
   std::vector<StageReport> stages;
 };
 

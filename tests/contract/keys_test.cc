@@ -13,9 +13,9 @@ namespace tessera {
 namespace {
 
 Contract Make(const std::string& expr, int64_t q_len = 64, int64_t kv_len = 64) {
-  Result<Contract> contract = ParseContract("version = 1\n[shape]\nq_len = " + std::to_string(q_len) +
-                                            "\nkv_len = " + std::to_string(kv_len) +
-                                            "\ndim_qk = 16\n[mask]\nexpr = \"" + expr + "\"\n");
+  Result<Contract> contract =
+      ParseContract("version = 1\n[shape]\nq_len = " + std::to_string(q_len) + "\nkv_len = " + std::to_string(kv_len) +
+                    "\ndim_qk = 16\n[mask]\nexpr = \"" + expr + "\"\n");
   EXPECT_TRUE(contract.has_value()) << ToText(contract.error());
   return *contract;
 }
@@ -168,6 +168,15 @@ TEST(MaskFacts, DecidedByMeaning) {
   EXPECT_TRUE(facts("documents(equal)").documents_may_reappear);
   EXPECT_FALSE(facts("documents(equal) and causal or documents").documents_may_reappear);
   EXPECT_TRUE(facts("causal and valid").needs_valid);
+}
+
+TEST(ContractKey, TinyChunksOfAVastRow_AreRefusedBeforeTheyAreBuilt) {
+  Contract contract = Make("chunk(8)");
+  contract.shape.q_len = contract.shape.kv_len = 1 << 30;
+  contract.mask.offset = 0;
+  const Result<std::string> key = ContractKey(contract);
+  ASSERT_FALSE(key.has_value());
+  EXPECT_EQ(key.error().code, ErrorCode::kContractInvalid);
 }
 
 // Written down once, held on every architecture: a key is stored in receipts and caches.

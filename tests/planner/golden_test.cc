@@ -23,7 +23,8 @@ TEST(Golden, Causal) {
   const PlanResult made = MakeGood(MakeContract("causal", 1024, 1024));
   const PlanView& plan = made.plan.view();
   EXPECT_EQ(TileMap(plan), (Map{"1000", "2100", "2210", "2221"}));
-  EXPECT_EQ(Columns(plan.Of(Direction::kDkv)), (std::vector<std::vector<uint32_t>>{{0, 1, 2, 3}, {1, 2, 3}, {2, 3}, {3}}));
+  EXPECT_EQ(Columns(plan.Of(Direction::kDkv)),
+            (std::vector<std::vector<uint32_t>>{{0, 1, 2, 3}, {1, 2, 3}, {2, 3}, {3}}));
   EXPECT_EQ(made.shape.width[0], 4);
   EXPECT_EQ(made.shape.width[2], 4);
   // The diagonal is one cleanup, shared by all four tiles: c < r + 1.

@@ -72,8 +72,8 @@ TEST(HostilePlan, RandomFlipsUnderAGoodFingerprint_NeverCrash) {
     const int64_t flips = RandomInt(rng, 1, 4);
     for (int64_t f = 0; f < flips; ++f) {
       // Half of them in the header, where the offsets are.
-      const int64_t end = RandomInt(rng, 0, 1) == 0 ? static_cast<int64_t>(sizeof(plan::Header))
-                                                    : static_cast<int64_t>(bytes.size());
+      const int64_t end =
+          RandomInt(rng, 0, 1) == 0 ? static_cast<int64_t>(sizeof(plan::Header)) : static_cast<int64_t>(bytes.size());
       const auto at = static_cast<size_t>(RandomInt(rng, 0, end - 1));
       bytes[at] = static_cast<std::byte>(RandomInt(rng, 0, 3) == 0 ? 0xff : RandomInt(rng, 0, 255));
     }
