@@ -157,6 +157,21 @@ TEST(Explain, At_AgreesWithTheMask) {
   }
 }
 
+// A plan decompressed to a file is that plan's mask: read back as a bitmap it means the same pairs.
+TEST(Explain, Dense_ReadBackAsABitmapIsTheSameMask) {
+  Proves("R9");
+  const TemporaryFolder folder;
+  const std::string shape = "version = 1\n[shape]\nq_len = 300\nkv_len = 410\ndim_qk = 8\n[mask]\n";
+  ASSERT_TRUE(WriteFile(folder.File("a.toml"), shape + "expr = \"causal and (window(37, 0) or sink(4))\"\n"));
+  ASSERT_TRUE(WriteFile(folder.File("b.toml"), shape + "expr = \"bitmap('mask.npy')\"\n"));
+  const ProgramResult dense = Tessera({"explain", folder.File("a.toml"), "--dense", folder.File("mask.npy")});
+  ASSERT_EQ(dense.exit_code, 0) << dense.err;
+  const auto digest = [&](const char* name) {
+    return OnlyDocument(Tessera({"plan", folder.File(name), "--json"}))["plan"]["mask_digest"];
+  };
+  EXPECT_EQ(digest("a.toml"), digest("b.toml"));
+}
+
 TEST(Explain, PlanFile_NeedsNoContract) {
   const TemporaryFolder folder;
   const std::string file = folder.File("packed.plan");
@@ -310,6 +325,7 @@ TEST(Lanes, ContractOnTpu_IsSelectedByTheTable) {
     return OnlyDocument(result);
   };
   EXPECT_EQ(selected("causal.toml")["selected"], "splash");
+  EXPECT_EQ(selected("window_sink.toml")["selected"], "xla_pallas");
   const nlohmann::json packed = selected("packed.toml");
   EXPECT_EQ(packed["selected"], "xla_pallas");
   EXPECT_NE(packed["rule"], "");

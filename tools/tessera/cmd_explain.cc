@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 
+#include "dense_npy.h"
 #include "json_text.h"
 #include "program.h"
 #include "words.h"
@@ -16,6 +17,7 @@ struct Options {
   ProblemArguments problem;
   std::string at;
   std::string dump;
+  std::string dense;
   int64_t batch_row = 0;
   int64_t head = 0;
   int64_t cleanups = 12;
@@ -30,6 +32,7 @@ constexpr const char* kFooter =
     "  tessera explain examples/packed.toml --batch examples/packed_batch.json --at 300,290\n"
     "  tessera explain examples/causal.toml --dump shrink\n"
     "  tessera explain packed.plan --head 3 --ascii\n"
+    "  tessera explain packed.plan --dense mask.npy\n"
     "  tessera explain --policy";
 
 // What is explained: a fresh plan with its contract and stages, or a plan file alone.
@@ -267,6 +270,10 @@ int Explain(const Options& options) {
   auto subject = ReadSubject(options);
   if (!subject) return Report(subject.error(), options.json);
   if (auto range = CheckRange(subject->plan.view(), options); !range) return Report(range.error(), options.json);
+  if (!options.dense.empty()) {
+    auto written = WriteDenseNpy(options.dense, subject->plan.view(), options.batch_row, options.head);
+    if (!written) return Report(written.error(), options.json);
+  }
   if (!options.at.empty()) return ExplainPair(subject->plan.view(), options);
   if (!options.dump.empty() && subject->stages.empty()) {
     return Report(Error{ErrorCode::kBadArgument, "a plan file keeps no stage dumps: give the contract", "--dump", {}},
@@ -289,6 +296,8 @@ void AddExplain(CLI::App& app, Action& action) {
   sub->add_option("--head", options->head, "Query head to draw or ask about")->capture_default_str();
   sub->add_option("--batch-row", options->batch_row, "Batch row to draw or ask about")->capture_default_str();
   sub->add_option("--dump", options->dump, "Print one stage's result as text")->type_name("STAGE");
+  sub->add_option("--dense", options->dense, "Also write the plan decompressed to a [q_len, kv_len] mask")
+      ->type_name("F.npy");
   sub->add_option("--cleanups", options->cleanups, "How many cleanups to list")->capture_default_str();
   sub->add_flag("--policy", options->policy, "Print how tiles with several documents are treated, as JSON");
   sub->add_flag("--ascii", options->ascii, "Draw with plain characters");
