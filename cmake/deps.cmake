@@ -1,5 +1,5 @@
-# Third-party libraries, from the distribution's packages. All but GoogleTest are used as headers only, so a cross
-# build needs no foreign-architecture packages.
+# Third-party libraries, from the distribution's packages. All but fmt and GoogleTest are used as headers only; a cross
+# build takes fmt that way too and builds GoogleTest's source, so it needs no foreign-architecture packages.
 find_package(Threads REQUIRED)
 
 # A cross compiler must not search the host's /usr/include, where the host's C library lives too: it gets a folder of
@@ -22,7 +22,14 @@ endfunction()
 
 tessera_header_dep(tessera_expected tl/expected.hpp)
 add_library(tl::expected ALIAS tessera_expected)
-tessera_header_dep(tessera_fmt fmt/format.h FMT_HEADER_ONLY=1)
+if(CMAKE_CROSSCOMPILING)
+  tessera_header_dep(tessera_fmt fmt/format.h FMT_HEADER_ONLY=1)
+else()
+  # As a library fmt costs a file that uses it less than a second to compile; as headers only, six.
+  find_package(fmt REQUIRED)
+  add_library(tessera_fmt INTERFACE)
+  target_link_libraries(tessera_fmt INTERFACE fmt::fmt)
+endif()
 tessera_header_dep(tessera_xxhash xxhash.h XXH_INLINE_ALL=1)
 tessera_header_dep(tessera_json nlohmann/json.hpp)
 tessera_header_dep(tessera_toml toml++/toml.h TOML_EXCEPTIONS=0)

@@ -90,21 +90,25 @@ show_build() {
     END { if (open) print "" }'
 }
 
-# build_preset PRESET [TARGET...]: configures once, and again when the presets change; ninja sees to the rest.
+# configure_preset PRESET: configures build/PRESET once, and again when the presets change.
+configure_preset() {
+  local folder=$root/build/$1
+  [[ -f $folder/build.ninja && ! $root/CMakePresets.json -nt $folder/build.ninja ]] && return
+  say "Configuring build/$1"
+  mkdir -p "$folder"
+  if ! (cd "$root" && cmake --preset "$1") >"$folder/configure.log" 2>&1; then
+    cat "$folder/configure.log" >&2
+    rm -f "$folder/CMakeCache.txt"
+    return 1
+  fi
+}
+
+# build_preset PRESET [TARGET...]: ninja sees what changed, also among the build's own files.
 build_preset() {
   local preset=$1
   shift
-  local folder=$root/build/$preset
-  if [[ ! -f $folder/build.ninja || $root/CMakePresets.json -nt $folder/build.ninja ]]; then
-    say "Configuring build/$preset"
-    mkdir -p "$folder"
-    if ! (cd "$root" && cmake --preset "$preset") >"$folder/configure.log" 2>&1; then
-      cat "$folder/configure.log" >&2
-      rm -f "$folder/CMakeCache.txt"
-      return 1
-    fi
-  fi
-  ninja -C "$folder" -j "$(nproc)" "$@" 2>&1 | show_build
+  configure_preset "$preset"
+  ninja -C "$root/build/$preset" -j "$(nproc)" "$@" 2>&1 | show_build
 }
 
 # run_tests PRESET [CTEST OPTION...]: runs ctest, says why each skipped test was skipped, and ends with ctest's summary
