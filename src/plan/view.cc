@@ -1,6 +1,5 @@
 // Owning plans, and reading and writing them as files.
 #include <charconv>
-#include <cstring>
 #include <utility>
 
 #include "base/hash.h"
@@ -50,9 +49,8 @@ Result<Plan> Plan::FromBytes(std::vector<std::byte> bytes) {
 Result<Plan> ReadPlan(const std::string& path) {
   Result<std::string> text = ReadFile(path);
   if (!text) return tl::unexpected(std::move(text.error()));
-  std::vector<std::byte> bytes(text->size());
-  std::memcpy(bytes.data(), text->data(), text->size());
-  Result<Plan> plan = Plan::FromBytes(std::move(bytes));
+  const auto* begin = reinterpret_cast<const std::byte*>(text->data());
+  Result<Plan> plan = Plan::FromBytes({begin, begin + text->size()});
   if (!plan) plan.error().where = path + (plan.error().where.empty() ? "" : ": ") + plan.error().where;
   return plan;
 }

@@ -322,5 +322,19 @@ TEST(ContractValidate, EmptyContract_IsRefusedAndPrintable) {
   EXPECT_THAT(ToToml(odd), HasSubstr("reason = \"\xEF\xBF\xBD\"\n"));
 }
 
+// toml++ looks for blanks at these places, and must not trip over a letter there.
+TEST(ContractText, LettersOutsideAsciiWhereABlankMayStand_AreDecided) {
+  const std::string head = "version = 1\n[shape]\nq_len = 64\ndim_qk = 8\n[mask]\nexpr = \"causal\"\n[tiles]\nq = 64\n";
+  const Result<Contract> trimmed = ParseContract(head + "reason = \"\"\"short \\\n   \u00e9t\u00e9\"\"\"\n");
+  ASSERT_TRUE(trimmed.has_value()) << ToText(trimmed.error());
+  EXPECT_EQ(trimmed->tiles_reason, "short \u00e9t\u00e9");
+  for (const char* letter : {"\u00e9", "\u00ff", "\u0180", "\u1700", "\u2010", "\u3001", "\ufe00"}) {
+    EXPECT_FALSE(ParseContract(head + letter + " = 1\n").has_value());
+    EXPECT_FALSE(ParseContract(head + "kv = 64" + letter + "\n").has_value());
+    EXPECT_FALSE(ParseContract(head + "kv = " + letter + "64\n").has_value());
+    EXPECT_FALSE(ParseContract(head + "[" + letter + "]\n").has_value());
+  }
+}
+
 }  // namespace
 }  // namespace tessera
