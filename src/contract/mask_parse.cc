@@ -212,9 +212,9 @@ class Parser {
   }
 
   Status ParseBitmap(MaskTerm* term) {
-    constexpr std::string_view usage = "bitmap(\"file.npy\")";
-    if (Status open = TakeSymbol('(', usage); !open) return open;
-    if (token_.kind != TokenKind::kString) return Expected(fmt::format("a quoted file name, as in {}", usage));
+    constexpr std::string_view kUsage = "bitmap(\"file.npy\")";
+    if (Status open = TakeSymbol('(', kUsage); !open) return open;
+    if (token_.kind != TokenKind::kString) return Expected(fmt::format("a quoted file name, as in {}", kUsage));
     if (token_.content.empty()) return Expected("the name of an npy file");
     const Token file = token_;
     term->path = token_.content;
@@ -228,7 +228,7 @@ class Parser {
       digest = token_;
       Advance();
     }
-    if (Status close = TakeSymbol(')', usage); !close) return close;
+    if (Status close = TakeSymbol(')', kUsage); !close) return close;
 
     Result<std::shared_ptr<const Bitmap>> bitmap = loader_.Load(term->path);
     if (!bitmap) return Fail(bitmap.error().code, bitmap.error().message, Place(file));

@@ -33,8 +33,8 @@ std::vector<Target> MakeTargets() {
 }  // namespace
 
 const std::vector<Target>& Targets() {
-  static const std::vector<Target> targets = MakeTargets();
-  return targets;
+  static const std::vector<Target> kTargets = MakeTargets();
+  return kTargets;
 }
 
 Result<Target> FindTarget(std::string_view name) {

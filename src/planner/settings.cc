@@ -8,7 +8,7 @@
 namespace tessera {
 
 const std::vector<StageInfo>& Stages() {
-  static const std::vector<StageInfo> stages = {
+  static const std::vector<StageInfo> kStages = {
       {"resolve", "static masks and run-time facts become one exact run set per distinct mask", false},
       {"classify", "every surviving tile is partial or full; a partial tile names what it must still test", false},
       {"shrink", "compact rows of slots; equal cleanups become one (disabled: every partial run keeps its own)", true},
@@ -16,7 +16,7 @@ const std::vector<StageInfo>& Stages() {
       {"balance", "longest rows first, long rows in parts (disabled: one part per row, in row order)", true},
       {"pack", "one versioned buffer with offsets and a fingerprint", false},
   };
-  return stages;
+  return kStages;
 }
 
 }  // namespace tessera

@@ -14,26 +14,28 @@ namespace {
 TEST(Class, ManyBatches_OneClassAndFixedShapes) {
   Proves("R8 R13");
   std::mt19937_64 rng(PrintedSeed());
-  const Contract contract = MakeContract("causal and window(700, 0) and documents and valid", 4096, 4096);
+  const Contract contract = MakeContract("causal and window(170, 0) and documents and valid", 1000, 1000);
+  PlanOptions options;
+  options.tile = TileSize{64, 64};
   std::set<std::string> class_keys;
   std::set<std::string> contract_keys;
   std::set<int64_t> active;
-  for (int trial = 0; trial < 100; ++trial) {
+  for (int trial = 0; trial < 50; ++trial) {
     Batch batch;
-    batch.doc_ids = IdRows{1, 4096, RandomDocIds(rng, 4096, false)};
-    batch.valid_tokens = {RandomInt(rng, 0, 4096)};
-    const PlanResult made = MakeGood(contract, batch);
+    batch.doc_ids = IdRows{1, 1000, RandomDocIds(rng, 1000, false)};
+    batch.valid_tokens = {RandomInt(rng, 0, 1000)};
+    const PlanResult made = MakeGood(contract, batch, options);
     const PlanView& plan = made.plan.view();
     class_keys.insert(ToHex(plan.class_key));
     contract_keys.insert(ToHex(plan.contract_key));
     active.insert(static_cast<int64_t>(plan.Of(Direction::kForward).slots.size()));
-    EXPECT_EQ(made.shape, *MakeClassShape(contract, TestTarget()));
+    EXPECT_EQ(made.shape, *MakeClassShape(contract, TestTarget(), options));
     EXPECT_EQ(plan.Of(Direction::kForward).width_capacity, made.shape.width[0]);
   }
   EXPECT_EQ(class_keys.size(), 1U);
   EXPECT_EQ(contract_keys.size(), 1U);
   EXPECT_GT(active.size(), 10U) << "the batches were all alike: the test shows nothing";
-  EXPECT_EQ(*class_keys.begin(), *ClassKey(contract, *MakeClassShape(contract, TestTarget())));
+  EXPECT_EQ(*class_keys.begin(), *ClassKey(contract, *MakeClassShape(contract, TestTarget(), options)));
   EXPECT_EQ(*contract_keys.begin(), *ContractKey(contract));
 }
 

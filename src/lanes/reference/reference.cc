@@ -26,10 +26,10 @@ class Checker {
   explicit Checker(const LaneRequest& request)
       : shape_(request.contract->shape), sinks_(request.contract->score.sink_logits) {
     const Shape& shape = shape_;
-    q_ = {shape.batch, shape.num_q_heads, shape.q_len, shape.dim_qk};
-    k_ = {shape.batch, shape.num_kv_heads, shape.kv_len, shape.dim_qk};
-    v_ = {shape.batch, shape.num_kv_heads, shape.kv_len, shape.dim_v};
-    o_ = {shape.batch, shape.num_q_heads, shape.q_len, shape.dim_v};
+    q_axes = {shape.batch, shape.num_q_heads, shape.q_len, shape.dim_qk};
+    k_axes = {shape.batch, shape.num_kv_heads, shape.kv_len, shape.dim_qk};
+    v_axes = {shape.batch, shape.num_kv_heads, shape.kv_len, shape.dim_v};
+    o_axes = {shape.batch, shape.num_q_heads, shape.q_len, shape.dim_v};
   }
 
   void Input(const char* name, const TensorRef& tensor) {
@@ -71,7 +71,7 @@ class Checker {
     return Fail(ErrorCode::kTensorMismatch, std::move(violations_), "reference");
   }
 
-  Axes q_, k_, v_, o_;
+  Axes q_axes, k_axes, v_axes, o_axes;
 
  private:
   void Add(const char* field, std::string expected) { violations_.push_back({field, std::move(expected)}); }
@@ -126,7 +126,7 @@ class Reference final : public Lane {
     check.Input("q", args.q);
     check.Input("k", args.k);
     check.Input("v", args.v);
-    check.Output("o", args.o, check.o_);
+    check.Output("o", args.o, check.o_axes);
     check.SinkLogits("sink_logits", args.sink_logits.size());
     check.RowStat("lse", args.lse.size(), false);
     check.RowStat("max", args.row_max.size(), false);
@@ -150,9 +150,9 @@ class Reference final : public Lane {
     check.SinkLogits("sink_logits", args.sink_logits.size());
     check.RowStat("lse", args.lse.size(), true);
     check.RowStat("delta", args.delta.size(), false);
-    check.Output("dq", args.dq, check.q_);
-    check.Output("dk", args.dk, check.k_);
-    check.Output("dv", args.dv, check.v_);
+    check.Output("dq", args.dq, check.q_axes);
+    check.Output("dk", args.dk, check.k_axes);
+    check.Output("dv", args.dv, check.v_axes);
     if (!args.dsink_logits.empty()) check.SinkLogits("dsink_logits", args.dsink_logits.size());
     check.Workspace(request.workspace.size(), ref::BackwardWorkspaceBytes(*request.contract));
     if (auto ok = check.Finish(); !ok) return tl::unexpected(ok.error());
@@ -163,8 +163,8 @@ class Reference final : public Lane {
 }  // namespace
 
 const Lane& ReferenceLane() {
-  static const Reference lane;
-  return lane;
+  static const Reference kLane;
+  return kLane;
 }
 
 }  // namespace tessera
