@@ -81,6 +81,24 @@ TEST(Planner, RandomMasksAndTiles_ClassifyExactlyAndDecompressToTheMask) {
   }
 }
 
+TEST(Planner, OneValidCount_SpeaksForEveryRow) {
+  Proves("R61");
+  Contract contract =
+      *ParseContract("version = 1\n[shape]\nbatch = 3\nq_len = 20\ndim_qk = 4\n[mask]\nexpr = \"causal and valid\"\n");
+  const Batch batch = *ParseBatch(R"({"valid_tokens": 7})");
+  PlanOptions options;
+  options.tile = TileSize{8, 8};
+  const Result<PlanResult> made = MakePlan(contract, batch, *FindTarget("cpu"), options);
+  ASSERT_TRUE(made.has_value()) << ToText(made.error());
+  for (int64_t b = 0; b < 3; ++b) {
+    const Result<std::vector<uint8_t>> mask = DenseMask(contract, batch, b, 0);
+    ASSERT_TRUE(mask.has_value()) << ToText(mask.error());
+    EXPECT_EQ((*mask)[6 * 20 + 6], 1);
+    EXPECT_EQ((*mask)[7 * 20 + 7], 0);
+    ExpectExact(made->plan.view(), Direction::kForward, b, 0, *mask);
+  }
+}
+
 TEST(Planner, MaskDigest_SameOnEveryTargetAndTile) {
   const uint64_t seed = PrintedSeed();
   std::mt19937_64 rng(seed);

@@ -85,13 +85,16 @@ Result<std::vector<int32_t>> RowOf(const IdRows& ids, const IdRow& want) {
 // The smallest of the length and whatever counts are given for this row.
 int64_t ValidLength(const Batch& batch, const std::optional<std::vector<int64_t>>& side, int64_t batch_row,
                     int64_t len) {
-  const size_t row = static_cast<size_t>(batch_row);
+  // One count alone speaks for every row.
+  const auto of_row = [&](const std::vector<int64_t>& counts) {
+    return counts[counts.size() == 1 ? 0 : static_cast<size_t>(batch_row)];
+  };
   int64_t valid = len;
-  if (batch.valid_slots && batch.base_block_tokens && row < batch.valid_slots->size()) {
-    valid = std::min(valid, (*batch.valid_slots)[row] * *batch.base_block_tokens);
+  if (batch.valid_slots && batch.base_block_tokens) {
+    valid = std::min(valid, of_row(*batch.valid_slots) * *batch.base_block_tokens);
   }
-  if (batch.valid_tokens && row < batch.valid_tokens->size()) valid = std::min(valid, (*batch.valid_tokens)[row]);
-  if (side && row < side->size()) valid = std::min(valid, (*side)[row]);
+  if (batch.valid_tokens) valid = std::min(valid, of_row(*batch.valid_tokens));
+  if (side) valid = std::min(valid, of_row(*side));
   return valid;
 }
 
@@ -104,6 +107,11 @@ Result<OracleFacts> MakeOracleFacts(const Contract& contract, const Batch& batch
   }
   if (batch.picks) {
     return Fail(ErrorCode::kRoutingNotExecuted, "the oracle does not read caller picks yet", "picks");
+  }
+  for (const auto* counts : {&batch.valid_slots, &batch.valid_tokens, &batch.q_valid_tokens, &batch.kv_valid_tokens}) {
+    if (*counts && (*counts)->size() != 1 && static_cast<int64_t>((*counts)->size()) != shape.batch) {
+      return Fail(ErrorCode::kBatchInvalid, "valid counts must be one number, or one per batch row", "oracle");
+    }
   }
   OracleFacts facts;
   const IdRows* q_ids = batch.doc_ids ? &*batch.doc_ids : (batch.q_doc_ids ? &*batch.q_doc_ids : nullptr);
