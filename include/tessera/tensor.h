@@ -13,7 +13,7 @@
 
 namespace tessera {
 
-enum class ElementType : uint8_t { kF32, kBf16, kF16, kI32, kI64, kBool };
+enum class ElementType : uint8_t { kF32, kBf16, kF16, kI8, kI16, kI32, kI64, kBool };
 std::string_view ToText(ElementType type);  // safetensors spelling: "F32", "BF16", ...
 int64_t BytesOf(ElementType type);
 ElementType ToElementType(DType dtype);

@@ -22,8 +22,8 @@ namespace {
 constexpr std::string_view kMetadata = "__metadata__";
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 constexpr size_t kLengthBytes = 8;
-constexpr ElementType kElementTypes[] = {ElementType::kF32, ElementType::kBf16, ElementType::kF16,
-                                         ElementType::kI32, ElementType::kI64,  ElementType::kBool};
+constexpr ElementType kElementTypes[] = {ElementType::kF32, ElementType::kBf16, ElementType::kF16, ElementType::kI8,
+                                         ElementType::kI16, ElementType::kI32,  ElementType::kI64, ElementType::kBool};
 
 struct Entry {
   std::string name;
@@ -115,7 +115,7 @@ std::string CheckEntry(int64_t data_bytes, Entry* entry) {
   const auto problem = [&](const std::string& why) { return fmt::format("tensor \"{}\" {}", entry->name, why); };
   if (entry->dtype.empty() || !entry->shape || !entry->offsets) return problem("needs dtype, shape and data_offsets");
   const std::optional<ElementType> type = FindType(entry->dtype);
-  if (!type) return problem(fmt::format("has dtype \"{}\"; F32, BF16, F16, I32, I64 and BOOL are read", entry->dtype));
+  if (!type) return problem(fmt::format("has dtype \"{}\"; F32, BF16, F16, I8, I16, I32, I64 and BOOL are read", entry->dtype));
   if (entry->offsets->size() != 2) return problem("data_offsets must be [begin, end]");
   entry->type = *type;
   entry->begin = (*entry->offsets)[0];

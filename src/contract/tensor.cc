@@ -48,6 +48,10 @@ std::string_view ToText(ElementType type) {
       return "BF16";
     case ElementType::kF16:
       return "F16";
+    case ElementType::kI8:
+      return "I8";
+    case ElementType::kI16:
+      return "I16";
     case ElementType::kI32:
       return "I32";
     case ElementType::kI64:
@@ -65,9 +69,11 @@ int64_t BytesOf(ElementType type) {
       return 4;
     case ElementType::kBf16:
     case ElementType::kF16:
+    case ElementType::kI16:
       return 2;
     case ElementType::kI64:
       return 8;
+    case ElementType::kI8:
     case ElementType::kBool:
       return 1;
   }
@@ -106,6 +112,8 @@ double Tensor::At(int64_t i) const {
       return static_cast<double>(Bf16ToF32(Load<uint16_t>(bytes, i)));
     case ElementType::kF16:
       return static_cast<double>(F16ToF32(Load<uint16_t>(bytes, i)));
+    case ElementType::kI8:
+    case ElementType::kI16:
     case ElementType::kI32:
     case ElementType::kI64:
     case ElementType::kBool:
@@ -123,6 +131,8 @@ void Tensor::Set(int64_t i, double value) {
       return Store(bytes, i, F64ToBf16(value));
     case ElementType::kF16:
       return Store(bytes, i, F64ToF16(value));
+    case ElementType::kI8:
+    case ElementType::kI16:
     case ElementType::kI32:
     case ElementType::kI64:
     case ElementType::kBool:
