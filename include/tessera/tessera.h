@@ -4,6 +4,7 @@
 #include "tessera/batch.h"
 #include "tessera/contract.h"
 #include "tessera/error.h"
+#include "tessera/export.h"
 #include "tessera/lane.h"
 #include "tessera/plan.h"
 #include "tessera/planner.h"

@@ -115,7 +115,8 @@ std::string CheckEntry(int64_t data_bytes, Entry* entry) {
   const auto problem = [&](const std::string& why) { return fmt::format("tensor \"{}\" {}", entry->name, why); };
   if (entry->dtype.empty() || !entry->shape || !entry->offsets) return problem("needs dtype, shape and data_offsets");
   const std::optional<ElementType> type = FindType(entry->dtype);
-  if (!type) return problem(fmt::format("has dtype \"{}\"; F32, BF16, F16, I8, I16, I32, I64 and BOOL are read", entry->dtype));
+  if (!type)
+    return problem(fmt::format("has dtype \"{}\"; F32, BF16, F16, I8, I16, I32, I64 and BOOL are read", entry->dtype));
   if (entry->offsets->size() != 2) return problem("data_offsets must be [begin, end]");
   entry->type = *type;
   entry->begin = (*entry->offsets)[0];

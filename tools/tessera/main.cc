@@ -66,6 +66,7 @@ int Main(int argc, char** argv) {
   AddBench(app, action);
   AddLanes(app, action);
   AddReceipt(app, action);
+  AddExport(app, action);
   AddDemo(app, action);
   try {
     app.parse(argc, argv);

@@ -1,0 +1,133 @@
+#include "export/tile_grid.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/hash.h"
+#include "export/arrays.h"
+
+namespace tessera::exports {
+namespace {
+
+bool IsUnconditional(std::span<const CleanupItem> items) {
+  return std::all_of(items.begin(), items.end(), [](const CleanupItem& item) { return item.conditions == 0; });
+}
+
+}  // namespace
+
+int32_t StoredTiles::Intern(std::vector<uint8_t> cells) {
+  const uint64_t hash = XXH3_64bits(cells.data(), cells.size());
+  const auto [begin, end] = by_hash_.equal_range(hash);
+  for (auto same = begin; same != end; ++same) {
+    if (std::memcmp(cells_.data() + static_cast<size_t>(same->second) * cells.size(), cells.data(), cells.size()) ==
+        0) {
+      return same->second;
+    }
+  }
+  const auto id = static_cast<int32_t>(count_++);
+  cells_.insert(cells_.end(), cells.begin(), cells.end());
+  by_hash_.emplace(hash, id);
+  return id;
+}
+
+Tensor StoredTiles::ToTensor(ElementType type, bool transposed) const {
+  Tensor out =
+      Tensor::Zeros(type, transposed ? std::vector{count_, tile_.kv, tile_.q} : std::vector{count_, tile_.q, tile_.kv});
+  auto* to = reinterpret_cast<uint8_t*>(out.bytes.data());
+  if (!transposed) {
+    std::copy(cells_.begin(), cells_.end(), to);
+    return out;
+  }
+  const uint8_t* from = cells_.data();
+  for (int64_t tile = 0; tile < count_; ++tile, from += tile_.q * tile_.kv, to += tile_.q * tile_.kv) {
+    for (int64_t q = 0; q < tile_.q; ++q) {
+      for (int64_t kv = 0; kv < tile_.kv; ++kv) to[kv * tile_.q + q] = from[q * tile_.kv + kv];
+    }
+  }
+  return out;
+}
+
+GridReader::GridReader(const PlanView& plan, bool want_cells)
+    : plan_(plan),
+      list_(plan.Of(Direction::kForward)),
+      want_cells_(want_cells),
+      stored_({static_cast<int64_t>(list_.tile_q), static_cast<int64_t>(list_.tile_kv)}) {}
+
+Result<TileGrid> GridReader::Read(int64_t batch_row, int64_t head) {
+  TileGrid grid;
+  grid.q_tiles = list_.rows_per_mask;
+  grid.kv_tiles = (plan_.kv_len + list_.tile_kv - 1) / list_.tile_kv;
+  grid.row_begins.push_back(0);
+  if (want_cells_ && facts_row_ != batch_row) {
+    facts_ = SpreadTokenFacts(plan_, batch_row);
+    facts_row_ = batch_row;
+  }
+  const uint64_t mask = plan_.mask_of[batch_row * plan_.num_q_heads + head];
+  for (uint32_t row = 0; row < list_.rows_per_mask; ++row) {
+    const int64_t q_begin = int64_t{row} * list_.tile_q;
+    for (const Slot& slot : list_.Row(mask * list_.rows_per_mask + row)) {
+      const int64_t kv_begin = int64_t{slot.index} * list_.tile_kv;
+      GridTile tile{static_cast<int32_t>(row), static_cast<int32_t>(slot.index), GridTile::kFull};
+      if (slot.cleanup != 0 || HangsOver(q_begin, kv_begin)) {
+        has_partial_ = true;
+        tile.stored = want_cells_ ? StoredId(slot, q_begin, kv_begin) : 0;
+      }
+      grid.tiles.push_back(tile);
+    }
+    grid.row_begins.push_back(grid.tiles.size());
+    if (stored_.Size() * list_.tile_q * list_.tile_kv > kMaxArrayBytes) {
+      return Fail(ErrorCode::kTooLarge,
+                  fmt::format("the stored partial tiles alone would pass {} bytes", kMaxArrayBytes),
+                  "partial_mask_blocks");
+    }
+  }
+  return grid;
+}
+
+bool GridReader::HangsOver(int64_t q_begin, int64_t kv_begin) const {
+  return q_begin + list_.tile_q > plan_.q_len || kv_begin + list_.tile_kv > plan_.kv_len;
+}
+
+int32_t GridReader::StoredId(const Slot& slot, int64_t q_begin, int64_t kv_begin) {
+  // Without conditions a cleanup looks the same in every whole tile.
+  const bool repeats = !HangsOver(q_begin, kv_begin) && IsUnconditional(plan_.Cleanup(slot.cleanup));
+  if (repeats) {
+    const auto known = id_of_cleanup_.find(slot.cleanup);
+    if (known != id_of_cleanup_.end()) return known->second;
+  }
+  const int32_t id = stored_.Intern(CellsOf(slot, q_begin, kv_begin));
+  if (repeats) id_of_cleanup_.emplace(slot.cleanup, id);
+  return id;
+}
+
+std::vector<uint8_t> GridReader::CellsOf(const Slot& slot, int64_t q_begin, int64_t kv_begin) const {
+  const int64_t tile_q = list_.tile_q;
+  const int64_t tile_kv = list_.tile_kv;
+  std::vector<uint8_t> cells(static_cast<size_t>(tile_q * tile_kv), 0);
+  const int64_t q_end = std::min(q_begin + tile_q, plan_.q_len);
+  const int64_t kv_end = std::min(kv_begin + tile_kv, plan_.kv_len);
+  if (slot.cleanup == 0) {
+    for (int64_t r = 0; r < q_end - q_begin; ++r) {
+      std::fill_n(cells.data() + r * tile_kv, kv_end - kv_begin, uint8_t{1});
+    }
+  }
+  for (const CleanupItem& item : plan_.Cleanup(slot.cleanup)) {
+    for (int64_t r = item.q_begin; r < std::min<int64_t>(item.q_end, q_end - q_begin); ++r) {
+      const int64_t begin = std::max<int64_t>(item.kv_begin, r + item.diag_begin);
+      const int64_t end = std::min({int64_t{item.kv_end}, r + item.diag_end, kv_end - kv_begin});
+      uint8_t* row = cells.data() + r * tile_kv;
+      if (item.kind == ItemKind::kBand && item.conditions == 0) {
+        if (begin < end) std::fill(row + begin, row + end, uint8_t{1});
+        continue;
+      }
+      for (int64_t c = std::max<int64_t>(begin, 0); c < end; ++c) {
+        if (TileAllows(plan_, list_, slot.cleanup, facts_, q_begin + r, kv_begin + c)) row[c] = 1;
+      }
+    }
+  }
+  return cells;
+}
+
+}  // namespace tessera::exports

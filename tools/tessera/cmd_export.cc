@@ -1,0 +1,143 @@
+// `tessera export`: a contract in, the arrays of another library's kernel out.
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "program.h"
+#include "tessera/export.h"
+
+namespace tessera::program {
+namespace {
+
+struct Options {
+  std::string contract;
+  std::string batch;
+  std::string to;
+  std::string tile;
+  std::string direction = "forward";
+  std::string mask = "function";
+  std::string segments = "runtime";
+  bool no_shrink = false;
+  std::string out;
+  bool json = false;
+  ExportOptions values;
+};
+
+constexpr const char* kFooter =
+    "Examples:\n"
+    "  tessera export --to splash examples/causal.toml --tile 512x512\n"
+    "  tessera export --to splash examples/packed.toml --batch examples/packed_batch.json --segments baked --json\n"
+    "  tessera export --to flex examples/packed.toml --batch examples/packed_batch.json --out packed.safetensors\n\n"
+    "docs/use_with_splash.md and docs/use_with_flex.md hand the arrays to the real kernels.";
+
+std::string ShapeText(const Tensor& tensor) { return fmt::format("[{}]", fmt::join(tensor.shape, ", ")); }
+
+std::string Summary(const Export& exported) {
+  std::string text = fmt::format("{} {}, tile {}x{}\n\n", ToText(exported.library), ToText(exported.direction),
+                                 exported.tile.q, exported.tile.kv);
+  int64_t bytes = 0;
+  for (const ExportArray& array : exported.arrays) {
+    text += fmt::format("{:<22} {}\n", array.name,
+                        array.value ? fmt::format("{:<5} {:<20} {}", ToText(array.value->type), ShapeText(*array.value),
+                                                  Bytes(static_cast<int64_t>(array.value->bytes.size())))
+                                    : "none");
+    if (array.value) bytes += static_cast<int64_t>(array.value->bytes.size());
+  }
+  const int64_t visited = exported.tiles.partial + exported.tiles.full;
+  text += fmt::format("\ntiles        {} of {} visited: {} partial, {} full\narrays       {}\n", Grouped(visited),
+                      Grouped(visited + exported.tiles.empty), Grouped(exported.tiles.partial),
+                      Grouped(exported.tiles.full), Bytes(bytes));
+  if (exported.mask_function) text += "mask         computed in the kernel; no tile is stored\n";
+  if (exported.needs_segment_ids) {
+    text += fmt::format("segment ids  the kernel needs them at run time{}\n",
+                        exported.segment_ids ? "; those of the batch are in the output" : "");
+  }
+  return text;
+}
+
+Result<ExportOptions> ToExportOptions(const Options& options) {
+  ExportOptions out = options.values;
+  Result<Library> library = ParseLibrary(options.to);
+  if (!library) return tl::unexpected(std::move(library.error()));
+  out.to = *library;
+  if (!options.tile.empty()) {
+    Result<TileSize> tile = ParseTile(options.tile);
+    if (!tile) return tl::unexpected(std::move(tile.error()));
+    out.tile = *tile;
+  }
+  out.direction = options.direction == "dkv" ? Direction::kDkv : Direction::kForward;
+  out.store_tiles = options.mask == "stored";
+  out.bake_segments = options.segments == "baked";
+  out.shrink = !options.no_shrink;
+  return out;
+}
+
+int WriteExport(const Options& options) {
+  Result<ExportOptions> chosen = ToExportOptions(options);
+  if (!chosen) return Report(chosen.error(), options.json);
+  Result<Contract> contract = ReadContractArgument(options.contract);
+  if (!contract) return Report(contract.error(), options.json);
+  Batch batch;
+  if (!options.batch.empty()) {
+    Result<Batch> read = ReadBatch(options.batch);
+    if (!read) return Report(read.error(), options.json);
+    batch = std::move(*read);
+  }
+  Result<Export> exported = MakeExport(*contract, batch, *chosen);
+  if (!exported) return Report(exported.error(), options.json);
+  if (!options.out.empty()) {
+    Status written = WriteSafetensors(options.out, ToTensors(*exported));
+    if (!written) return Report(written.error(), options.json);
+  }
+  std::string text = Summary(*exported);
+  if (!options.out.empty()) text += fmt::format("\nwrote {}\n", options.out);
+  if (options.json) {
+    std::fputs(text.c_str(), stderr);
+    Print(ToJson(*exported));
+  } else {
+    Print(text);
+  }
+  return kGood;
+}
+
+}  // namespace
+
+void AddExport(CLI::App& app, Action& action) {
+  auto options = std::make_shared<Options>();
+  CLI::App* sub =
+      app.add_subcommand("export", "Write a plan in the arrays of Splash, Tokamax, FlexAttention or a Pallas kernel");
+  sub->add_option("contract", options->contract, "Contract (.toml or .json, - = standard input)")
+      ->type_name("FILE")
+      ->required();
+  sub->add_option("--to", options->to,
+                  "splash (JAX), tokamax, flex (PyTorch FlexAttention) or pallas (a kernel of your own)")
+      ->type_name("LIBRARY")
+      ->required();
+  sub->add_option("--batch", options->batch, "Batch (.json or .safetensors)")->type_name("FILE");
+  sub->add_option("--tile", options->tile, "Tile size; default: the contract's")->type_name("QxKV");
+  sub->add_option("--direction", options->direction, "forward (and dq), or dkv; flex and pallas hold both")
+      ->check(CLI::IsMember({"forward", "dkv"}))
+      ->capture_default_str();
+  sub->add_option("--mask", options->mask,
+                  "function: masks that the kernel can compute store no tiles; stored: every partial tile as bits")
+      ->check(CLI::IsMember({"function", "stored"}))
+      ->capture_default_str();
+  sub->add_option(
+         "--segments", options->segments,
+         "runtime: documents and validity stay segment ids; baked: they enter the arrays, and the tiles between "
+         "documents are skipped")
+      ->check(CLI::IsMember({"runtime", "baked"}))
+      ->capture_default_str();
+  sub->add_option("--head-shards", options->values.head_shards, "splash: devices the heads are split over");
+  sub->add_option("--q-shards", options->values.q_shards, "splash, tokamax: devices the queries are split over");
+  sub->add_option("--kv-shards", options->values.kv_shards, "tokamax: devices the keys are split over");
+  sub->add_flag("--no-shrink", options->no_shrink, "splash: keep empty tiles in the grid");
+  sub->add_flag("--dynamic-grid", options->values.dynamic_grid, "tokamax: lists of active tiles, not the whole grid");
+  sub->add_option("--batch-row", options->values.batch_row, "splash, tokamax: the row to export when rows differ");
+  sub->add_option("--out", options->out, "Write the arrays to this file")->type_name("FILE.safetensors");
+  sub->add_flag("--json", options->json, "Print the arrays as one JSON document");
+  sub->footer(kFooter);
+  sub->callback([options, &action] { action = [options] { return WriteExport(*options); }; });
+}
+
+}  // namespace tessera::program
