@@ -19,6 +19,12 @@ case $(uname -m) in
   aarch64) other_arch=x86_64 dev_packages+=(g++-x86-64-linux-gnu) ;;
 esac
 
+# The libraries we compare with, in a Python environment of their own outside the tree. torch is apart: with what it
+# brings along it is several gigabytes.
+peers_dir=${TESSERA_PEERS:-${XDG_CACHE_HOME:-$HOME/.cache}/tessera/peers}
+peer_packages=(jax==0.10.2 jaxlib==0.10.2 tokamax==0.0.12)
+torch_packages=(torch==2.15.0 numpy)
+
 say() { printf '%s\n' "$*"; }
 die() {
   printf '%s: %s\n' "$(basename "$0")" "$*" >&2
@@ -62,6 +68,25 @@ install_packages() {
     -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0)
   "${apt[@]}" update || die "apt-get update failed; is this machine online?"
   "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >/dev/null || die "apt-get install ${missing[*]} failed"
+}
+
+# install_peers PACKAGE...: into the peers' environment, which is made when it is not there.
+install_peers() {
+  local python=$peers_dir/bin/python3
+  if [[ ! -x $python ]]; then
+    python3 -c 'import ensurepip' 2>/dev/null || install_packages python3-venv
+    mkdir -p "$(dirname "$peers_dir")"
+    python3 -m venv "$peers_dir" || die "python3 -m venv $peers_dir failed"
+  fi
+  "$python" - "$@" 2>/dev/null <<'END' && return 0
+import importlib.metadata, sys
+for wanted in sys.argv[1:]:
+    name, _, version = wanted.partition("==")
+    have = importlib.metadata.version(name)
+    if version and have.split("+")[0] != version: sys.exit(1)
+END
+  say "Installing in $peers_dir: $*"
+  "$python" -m pip install --quiet --disable-pip-version-check --retries 3 "$@"
 }
 
 # at_least HAVE WANT: compares version numbers.
@@ -135,6 +160,7 @@ show_skips() {
   awk '
     /^[0-9]+\/[0-9]+ Test(ing)?: / { test = $NF; reason = "" }
     /: Skipped$/ { if ((getline line) > 0) reason = line }
+    /^skipped: / && test != "" { print "skipped: " test ": " substr($0, 10); test = "" }
     /^\[  SKIPPED \] .*\(/ && test != "" { print "skipped: " test ": " (reason != "" ? reason : "no reason given"); test = "" }
   ' "$1"
 }

@@ -50,17 +50,41 @@ Status CheckCells(double cells, int64_t arrays, const char* where) {
               where);
 }
 
-Status CheckOneMask(const Source& source) {
+Result<std::vector<uint32_t>> ContentOfHeads(const Source& source) {
   const auto heads = static_cast<size_t>(source.contract->shape.num_q_heads);
   const auto mask_of_head = source.plan->mask_of.subspan(source.batch_row * heads, heads);
-  const auto other = std::find_if(mask_of_head.begin(), mask_of_head.end(),
-                                  [&](uint32_t mask) { return mask != mask_of_head.front(); });
-  if (other == mask_of_head.end()) return {};
+  std::vector<uint32_t> content_of_head(heads, 0);
+  if (std::all_of(mask_of_head.begin(), mask_of_head.end(), [&](uint32_t m) { return m == mask_of_head.front(); })) {
+    return content_of_head;
+  }
+  GridReader reader(*source.plan, true);
+  std::vector<TileGrid> distinct;
+  for (size_t head = 0; head < heads; ++head) {
+    const auto twin = std::find(mask_of_head.begin(), mask_of_head.begin() + head, mask_of_head[head]);
+    if (const auto at = static_cast<size_t>(twin - mask_of_head.begin()); at < head) {
+      content_of_head[head] = content_of_head[at];
+      continue;
+    }
+    Result<TileGrid> grid = reader.Read(source.batch_row, static_cast<int64_t>(head));
+    if (!grid) return tl::unexpected(std::move(grid.error()));
+    const auto same = std::find_if(distinct.begin(), distinct.end(),
+                                   [&](const TileGrid& other) { return other.tiles == grid->tiles; });
+    content_of_head[head] = static_cast<uint32_t>(same - distinct.begin());
+    if (same == distinct.end()) distinct.push_back(std::move(*grid));
+  }
+  return content_of_head;
+}
+
+Status CheckOneMask(const Source& source) {
+  Result<std::vector<uint32_t>> content = ContentOfHeads(source);
+  if (!content) return tl::unexpected(std::move(content.error()));
+  const auto other = std::find_if(content->begin(), content->end(), [](uint32_t mask) { return mask != 0; });
+  if (other == content->end()) return {};
   const std::string library(ToText(source.options->to));
-  return Fail(ErrorCode::kExportMask,
-              fmt::format("{} has one mask for all heads, and head {} differs from head 0", library,
-                          other - mask_of_head.begin()),
-              library);
+  return Fail(
+      ErrorCode::kExportMask,
+      fmt::format("{} has one mask for all heads, and head {} differs from head 0", library, other - content->begin()),
+      library);
 }
 
 }  // namespace tessera::exports

@@ -41,6 +41,8 @@ struct Source {
   bool per_row = false;   // flex: the mask names run-time facts that were to be baked, so it has a batch axis
 };
 
+// Numbers the heads of the row by what their masks allow: a plan may keep two masks apart that this batch makes equal.
+Result<std::vector<uint32_t>> ContentOfHeads(const Source& source);
 // An error where heads have different masks and the library has one for all.
 Status CheckOneMask(const Source& source);
 

@@ -79,14 +79,14 @@ std::optional<MaskExpr> Widest(const MaskExpr& expr) {
 
 }  // namespace
 
-HeadForms GroupHeads(const Contract& contract, std::span<const uint32_t> mask_of_head, bool stored) {
+HeadForms GroupHeads(const Contract& contract, std::span<const uint32_t> content_of_head, bool stored) {
   HeadForms forms;
   std::vector<std::string> names;
-  for (size_t head = 0; head < mask_of_head.size(); ++head) {
+  for (size_t head = 0; head < content_of_head.size(); ++head) {
     const MaskExpr& expr = contract.mask.ForHead(static_cast<int64_t>(head));
     std::optional<std::string> name;
     if (!stored) name = NameOf(expr, contract.mask.offset);
-    if (!name) name = fmt::format("#{}", mask_of_head[head]);
+    if (!name) name = fmt::format("#{}", content_of_head[head]);
     const auto found = std::find(names.begin(), names.end(), *name) - names.begin();
     forms.form_of_head.push_back(static_cast<uint32_t>(found));
     if (static_cast<size_t>(found) < names.size()) continue;

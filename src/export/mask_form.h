@@ -20,8 +20,8 @@ struct HeadForms {
   uint32_t NumForms() const { return static_cast<uint32_t>(head_of_form.size()); }
 };
 
-// `mask_of_head` numbers heads by content. With `stored`, only content counts.
-HeadForms GroupHeads(const Contract& contract, std::span<const uint32_t> mask_of_head, bool stored);
+// `content_of_head` numbers heads by content. With `stored`, only content counts.
+HeadForms GroupHeads(const Contract& contract, std::span<const uint32_t> content_of_head, bool stored);
 
 // The contract with `documents` and `valid` left to segment ids. Refused (TSR-X002) unless every head's mask is "some
 // static mask, and equal ids": that is all a kernel with segment ids can do.

@@ -178,9 +178,9 @@ Status WriteSplash(const Source& source, Export& out) {
   const ExportOptions& options = *source.options;
   const Shape& shape = source.contract->shape;
   const bool is_dkv = options.direction == Direction::kDkv;
-  const auto heads = static_cast<size_t>(shape.num_q_heads);
-  const HeadForms forms = GroupHeads(*source.contract, source.plan->mask_of.subspan(source.batch_row * heads, heads),
-                                     options.store_tiles || source.is_baked);
+  Result<std::vector<uint32_t>> content = ContentOfHeads(source);
+  if (!content) return tl::unexpected(std::move(content.error()));
+  const HeadForms forms = GroupHeads(*source.contract, *content, options.store_tiles || source.is_baked);
 
   GridReader reader(*source.plan, !forms.function);
   std::vector<TileGrid> grids;

@@ -19,6 +19,7 @@ struct GridTile {
   int32_t q = 0;
   int32_t kv = 0;
   int32_t stored = kFull;  // id of a stored tile, or kFull
+  bool operator==(const GridTile&) const = default;
   bool IsPartial() const { return stored != kFull; }
   int32_t BlockMask() const { return IsPartial() ? 1 : 2; }  // what the libraries write for it
 };

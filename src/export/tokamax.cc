@@ -119,8 +119,8 @@ Status WriteTokamax(const Source& source, Export& out) {
   const Shape& shape = source.contract->shape;
   const bool is_dkv = options.direction == Direction::kDkv;
   if (Status ok = CheckOneMask(source); !ok) return ok;
-  const auto mask_of_head = source.plan->mask_of.subspan(source.batch_row * shape.num_q_heads, 1);
-  const HeadForms forms = GroupHeads(*source.contract, mask_of_head, options.store_tiles || source.is_baked);
+  const uint32_t one_head[] = {0};
+  const HeadForms forms = GroupHeads(*source.contract, one_head, options.store_tiles || source.is_baked);
   GridReader reader(*source.plan, !forms.function);
   Result<TileGrid> grid = reader.Read(source.batch_row, 0);
   if (!grid) return tl::unexpected(std::move(grid.error()));

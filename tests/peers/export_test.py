@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Builds random masks with the real libraries and compares every array of `tessera export` with theirs.
 
-Each library is its own subcommand and needs its package: splash needs jax, tokamax needs tokamax, flex needs torch.
-Without the package the exit status is 77, which ctest shows as skipped.
+Each library needs its package: splash needs jax, tokamax needs tokamax, flex needs torch. Without the package the exit
+status is 77, which ctest shows as skipped. `stored` needs none: it compares with stored.json, which --write makes from
+the real libraries.
 """
 
 import argparse
 import importlib.util
 import json
+import math
 import os
 import pathlib
 import random
@@ -17,6 +19,8 @@ import tempfile
 
 SKIPPED = 77
 PACKAGES = {"splash": "jax", "tokamax": "tokamax", "flex": "torch"}
+HOW = {"jax": "script/setup --peers", "tokamax": "script/setup --peers", "torch": "script/setup --torch"}
+STORED = pathlib.Path(__file__).with_name("stored.json")
 
 
 # ---- random contracts, and the same masks said in the libraries' own words
@@ -153,21 +157,27 @@ def run_export(program, folder, library, problem, flags):
     return done.returncode, document, done.stderr, command
 
 
-def compare(np, document, expected):
-    problems = []
-    arrays = document["arrays"]
+def as_document(np, array):
+    if array is None:
+        return None
+    array = np.asarray(array)
+    return {"dtype": str(array.dtype), "shape": list(array.shape), "data": array.ravel().tolist()}
+
+
+def compare(arrays, expected):
     if list(arrays) != list(expected):
         return [f"array names {list(arrays)}, expected {list(expected)}"]
+    problems = []
     for name, want in expected.items():
         have = arrays[name]
-        if (have is None) != (want is None):
+        if have == want:
+            continue
+        if have is None or want is None:
             problems.append(f"{name} is {'absent' if have is None else 'present'}, expected the opposite")
-        elif want is not None:
-            want = np.asarray(want)
-            if have["dtype"] != str(want.dtype) or tuple(have["shape"]) != want.shape:
-                problems.append(f"{name} is {have['dtype']}{have['shape']}, expected {want.dtype}{list(want.shape)}")
-            elif not np.array_equal(np.array(have["data"], want.dtype).reshape(want.shape), want):
-                problems.append(f"{name} differs: {have['data'][:40]}, expected {want.ravel()[:40].tolist()}")
+        elif have["dtype"] != want["dtype"] or have["shape"] != want["shape"]:
+            problems.append(f"{name} is {have['dtype']}{have['shape']}, expected {want['dtype']}{want['shape']}")
+        else:
+            problems.append(f"{name} differs: {have['data'][:40]}, expected {want['data'][:40]}")
     return problems
 
 
@@ -203,21 +213,31 @@ def splash_mask(lib, problem, expr, stored):
     return mask if mask is not None else lib.NumpyMask(problem.dense(expr))
 
 
-def same_outcome(np, library, problem, flags, call, names, program, folder):
-    """Runs both sides. Where the library raises, the program must refuse."""
-    problem.write(folder)
-    code, document, errors, command = run_export(program, folder, library, problem, flags)
-    try:
-        expected = call()
-    except (ValueError, AssertionError) as error:
-        wrong = [] if code == 2 and "TSR-X" in errors else [f"the library raises {error!r}, the program: {code} {errors}"]
-        return wrong, True, command
-    if code != 0:
-        return [f"the program returned {code}: {errors}"], False, command
-    return compare(np, document, {name: getattr(expected, name) for name in names}), False, command
+class Case:
+    """One problem for one library: how the program is asked, and what the library itself answers."""
+
+    def __init__(self, np, library, problem, flags, call, names):
+        self.library, self.problem, self.flags = library, problem, flags
+        try:
+            answer = call()
+            self.expected = {name: as_document(np, getattr(answer, name)) for name in names}
+            self.raises = None
+        except (ValueError, AssertionError) as error:
+            self.expected, self.raises = None, repr(error)
+
+    def check(self, program, folder):
+        """What is wrong (nothing, when all is well), and the command. Where the library raises, the program refuses."""
+        self.problem.write(folder)
+        code, document, errors, command = run_export(program, folder, self.library, self.problem, self.flags)
+        if self.raises:
+            refused = code == 2 and "TSR-X" in errors
+            return [] if refused else [f"the library raises {self.raises}, the program: {code} {errors}"], command
+        if code != 0:
+            return [f"the program returned {code}: {errors}"], command
+        return compare(document["arrays"], self.expected), command
 
 
-def one_splash(rng, np, program, folder):
+def splash_case(rng, np):
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as lib
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask_info as info
     problem = Problem(rng, np, divisible=rng.random() < 0.95)
@@ -240,10 +260,10 @@ def one_splash(rng, np, program, folder):
         return make(lib.MultiHeadMask(masks), problem.tile, shrink_grid=shrink, **shards)[0]
 
     names = ["data_next", "mask_next", "block_mask", "partial_mask_blocks", "q_sequence"]
-    return same_outcome(np, "splash", problem, flags, call, names, program, folder)
+    return Case(np, "splash", problem, flags, call, names)
 
 
-def one_tokamax(rng, np, program, folder):
+def tokamax_case(rng, np):
     from tokamax._src.ops.experimental.tpu.splash_attention import splash_attention_mask as lib
     from tokamax._src.ops.experimental.tpu.splash_attention import splash_attention_mask_info as info
     problem = Problem(rng, np, divisible=rng.random() < 0.95, max_heads=1)
@@ -266,10 +286,10 @@ def one_tokamax(rng, np, program, folder):
 
     names = ["mask_next", "active_rows", "active_cols", "block_mask", "num_active_blocks", "partial_mask_blocks",
              "q_sequence"]
-    return same_outcome(np, "tokamax", problem, flags, call, names, program, folder)
+    return Case(np, "tokamax", problem, flags, call, names)
 
 
-def one_flex(rng, np, program, folder):
+def flex_case(rng, np):
     import torch
     from torch.nn.attention import flex_attention as flex
     problem = Problem(rng, np, divisible=rng.random() < 0.5)
@@ -290,36 +310,98 @@ def one_flex(rng, np, program, folder):
     names = [f"{full}{side}_{what}" for side in ("kv", "q") for full in ("", "full_")
              for what in ("num_blocks", "indices")]
     flags = ["--segments", "baked" if baked else "runtime"]
-    return same_outcome(np, "flex", problem, flags, call, names, program, folder)
+    return Case(np, "flex", problem, flags, call, names)
+
+
+MAKERS = {"splash": splash_case, "tokamax": tokamax_case, "flex": flex_case}
+
+
+# ---- stored vectors
+
+class StoredProblem:
+    def __init__(self, record):
+        self.record, self.tile, self.documents = record, record["tile"], record["batch"]
+
+    def write(self, folder):
+        (folder / "contract.json").write_text(json.dumps(self.record["contract"]))
+        if self.documents:
+            (folder / "batch.json").write_text(json.dumps(self.record["batch"]))
+
+
+def stored_cases():
+    for record in json.loads(STORED.read_text()):
+        case = Case.__new__(Case)
+        case.library, case.problem, case.flags = record["library"], StoredProblem(record), record["flags"]
+        case.expected, case.raises = record["arrays"], record["raises"]
+        yield case
+
+
+def is_small(case, contract):
+    if "bitmap" in json.dumps(contract):
+        return False  # a stored case is one contract, without files beside it
+    arrays = (case.expected or {}).values()
+    return sum(math.prod(array["shape"]) for array in arrays if array) <= 900
+
+
+def write_stored(seed, cases):
+    import numpy as np
+    records = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        for library, maker in MAKERS.items():
+            kept = raising = 0
+            while kept < cases:
+                seed += 1
+                case = maker(random.Random(seed), np)
+                case.problem.write(folder)
+                contract = json.loads((folder / "contract.json").read_text())
+                if not is_small(case, contract) or (case.raises and raising >= cases // 5):
+                    continue
+                batch = json.loads((folder / "batch.json").read_text()) if case.problem.documents else None
+                records.append({"library": library, "contract": contract, "batch": batch, "tile": case.problem.tile,
+                                "flags": case.flags, "arrays": case.expected, "raises": case.raises})
+                kept += 1
+                raising += case.raises is not None
+    STORED.write_text("[\n" + ",\n".join(json.dumps(record, separators=(",", ":")) for record in records) + "\n]\n")
+    print(f"wrote {len(records)} cases to {STORED}")
+
+
+def random_cases(library, seed, count):
+    import numpy as np
+    for number in range(seed, seed + count):
+        yield MAKERS[library](random.Random(number), np)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("library", choices=PACKAGES)
-    parser.add_argument("--program", required=True, help="the tessera program")
+    parser.add_argument("library", choices=[*PACKAGES, "stored"])
+    parser.add_argument("--program", help="the tessera program")
     parser.add_argument("--cases", type=int, default=300)
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "little"))
+    parser.add_argument("--write", action="store_true", help="with stored: make the vectors anew, --cases per library")
     options = parser.parse_args()
-    package = PACKAGES[options.library]
-    if importlib.util.find_spec(package) is None:
-        print(f"skipped: {package} is not installed here; script/setup --peers installs it")
+    is_stored = options.library == "stored"
+    if is_stored and options.write:
+        return write_stored(options.seed, options.cases)
+    package = PACKAGES.get(options.library)
+    if package and importlib.util.find_spec(package) is None:
+        print(f"skipped: {package} is not installed here; {HOW[package]} installs it")
         return SKIPPED
-    import numpy as np
-    one = {"splash": one_splash, "tokamax": one_tokamax, "flex": one_flex}[options.library]
-    refused = 0
+    cases = stored_cases() if is_stored else random_cases(options.library, options.seed, options.cases)
+    equal = refused = 0
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        for case in range(options.cases):
-            seed = options.seed + case
-            problems, raises, command = one(random.Random(seed), np, options.program, folder)
+        for number, case in enumerate(cases):
+            problems, command = case.check(options.program, folder)
             if problems:
-                print(f"--seed {seed} --cases 1: {' '.join(command)}")
+                print(f"case {number}" if is_stored else f"--seed {options.seed + number} --cases 1", " ".join(command))
                 print((folder / "contract.json").read_text())
                 print("\n".join(problems))
                 return 1
-            refused += raises
-    print(f"{options.library}: {options.cases - refused} random masks with every array equal, {refused} refused by both "
-          f"(seed {options.seed})")
+            refused += case.raises is not None
+            equal += case.raises is None
+    print(f"{options.library}: {equal} masks with every array equal, {refused} refused by both"
+          + ("" if is_stored else f" (seed {options.seed})"))
     return 0
 
 
