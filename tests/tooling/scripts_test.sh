@@ -39,7 +39,7 @@ done
 check "bench without a name" expect 2 "$root/script/bench"
 check "bench with an unknown name" expect 2 "$root/script/bench" nonsense
 check "bench lists the names" says err "there are:"
-for part in xla tpu peers; do
+for part in xla tpu; do
   check "setup --$part" expect 2 "$root/script/setup" "--$part"
   check "setup --$part says why" says err "not in this version"
 done
