@@ -1,5 +1,5 @@
-// How long planning takes: the four cases we hold ourselves to, how the cost per surviving tile grows, and JAX
-// Splash's own planner in the same run where it is installed.
+// How long planning takes: the four cases we hold ourselves to, how the cost per surviving tile grows, and exports
+// beside the planners of JAX Splash, Tokamax and FlexAttention in the same run, where they are installed.
 //
 // A timed plan is a cold one: contract keys, the class, both directions and the packed bytes, from a parsed contract
 // and a batch in memory. One thread. The figure is the best of many runs, because noise only ever adds.
@@ -19,6 +19,8 @@
 #include <random>
 #include <string>
 #include <vector>
+
+#include "tessera/export.h"
 
 namespace {
 
@@ -63,7 +65,13 @@ struct PlannerCase {
   int64_t tile = 256;
   int64_t documents = 0;  // of random length; 0 = the mask has none
   double limit_ms = 0;    // 0 = printed for scale only
-  std::string peer_mask;  // what the peer script calls it; empty = the peer is not asked
+};
+
+// Both directions of one mask in a library's arrays.
+struct ExportCase {
+  Library library = Library::kSplash;
+  PlannerCase mask;
+  std::string peer_mask;  // what the peer script calls it; empty = the library could not hold its mask at all
 };
 
 struct Measured {
@@ -75,11 +83,11 @@ struct Measured {
 
 std::vector<PlannerCase> HeldCases() {
   return {
-      {"64K causal+window 4096, tile 512", 65536, "causal and window(4095, 0)", 512, 0, 0.15, "window"},
-      {"64K causal, tile 512", 65536, "causal", 512, 0, 0.5, "causal"},
-      {"128K causal+window 4096, tile 128", 131072, "causal and window(4095, 0)", 128, 0, 1.0, ""},
+      {"64K causal+window 4096, tile 512", 65536, "causal and window(4095, 0)", 512, 0, 0.15},
+      {"64K causal, tile 512", 65536, "causal", 512, 0, 0.5},
+      {"128K causal+window 4096, tile 128", 131072, "causal and window(4095, 0)", 128, 0, 1.0},
       {"1M, 1000 documents, causal+window 4096, tile 256", 1 << 20, "causal and window(4095, 0) and documents", 256,
-       1000, 2.0, ""},
+       1000, 2.0},
   };
 }
 
@@ -87,9 +95,24 @@ std::vector<PlannerCase> GrowthCases() {
   std::vector<PlannerCase> cases;
   for (const int64_t tokens : {65536, 131072, 262144, 524288, 1048576}) {
     cases.push_back({fmt::format("{}K causal+window 4096, tile 256", tokens / 1024), tokens,
-                     "causal and window(4095, 0)", 256, 0, 0, ""});
+                     "causal and window(4095, 0)", 256, 0, 0});
   }
   return cases;
+}
+
+std::vector<ExportCase> ExportCases() {
+  const std::string window = "causal and window(4095, 0)";
+  return {
+      {Library::kSplash, {"64K causal+window 4096, tile 512", 65536, window, 512}, "window"},
+      {Library::kSplash, {"64K causal, tile 512", 65536, "causal", 512}, "causal"},
+      {Library::kTokamax, {"64K causal+window 4096, tile 512", 65536, window, 512}, "window"},
+      {Library::kTokamax, {"64K causal, tile 512", 65536, "causal", 512}, "causal"},
+      {Library::kFlex, {"16K causal+window 4096, tile 128", 16384, window, 128}, "window"},
+      {Library::kFlex, {"16K causal, tile 128", 16384, "causal", 128}, "causal"},
+      {Library::kSplash,
+       {"1M, 1000 documents baked, window 4096, tile 512", 1 << 20, window + " and documents", 512, 1000},
+       ""},
+  };
 }
 
 Batch MakeDocuments(const PlannerCase& planner_case) {
@@ -110,10 +133,13 @@ Batch MakeDocuments(const PlannerCase& planner_case) {
   return batch;
 }
 
+Result<Contract> MakeContract(const PlannerCase& planner_case) {
+  return ParseContract(fmt::format("version = 1\n[shape]\nq_len = {}\ndim_qk = 128\n[mask]\nexpr = \"{}\"\n",
+                                   planner_case.tokens, planner_case.mask));
+}
+
 Result<Measured> Measure(const PlannerCase& planner_case, double seconds) {
-  Result<Contract> contract =
-      ParseContract(fmt::format("version = 1\n[shape]\nq_len = {}\ndim_qk = 128\n[mask]\nexpr = \"{}\"\n",
-                                planner_case.tokens, planner_case.mask));
+  Result<Contract> contract = MakeContract(planner_case);
   if (!contract) return tl::unexpected(std::move(contract.error()));
   const Batch batch = MakeDocuments(planner_case);
   Target target;
@@ -139,18 +165,65 @@ Result<Measured> Measure(const PlannerCase& planner_case, double seconds) {
   return measured;
 }
 
-// Seconds JAX Splash needs for the same mask, forward and dkv, its cache cleared; negative when it is not installed.
-double PeerSeconds(const std::string& python, const PlannerCase& planner_case) {
-  if (planner_case.peer_mask.empty() || python.empty()) return -1;
-  const std::string command = fmt::format("'{}' '{}' {} {} {} 2>/dev/null", python, TESSERA_PEER_SCRIPT,
-                                          planner_case.peer_mask, planner_case.tokens, planner_case.tile);
-  if (::isatty(STDERR_FILENO) != 0) fmt::print(stderr, "timing JAX Splash on {}\r", planner_case.name);
+Result<double> MeasureExport(const ExportCase& export_case, double seconds) {
+  Result<Contract> contract = MakeContract(export_case.mask);
+  if (!contract) return tl::unexpected(std::move(contract.error()));
+  const Batch batch = MakeDocuments(export_case.mask);
+  ExportOptions options{.to = export_case.library, .tile = TileSize{export_case.mask.tile, export_case.mask.tile}};
+  options.bake_segments = export_case.mask.documents > 0;
+  options.dynamic_grid = export_case.library == Library::kTokamax;
+  double best_ms = 1e9;
+  const auto start = std::chrono::steady_clock::now();
+  for (int run = 0; run < 3 || std::chrono::steady_clock::now() - start < std::chrono::duration<double>(seconds);
+       ++run) {
+    const auto begin = std::chrono::steady_clock::now();
+    for (const Direction direction : {Direction::kForward, Direction::kDkv}) {
+      if (export_case.library == Library::kFlex && direction == Direction::kDkv) continue;  // in the forward's arrays
+      options.direction = direction;
+      Result<Export> made = MakeExport(*contract, batch, options);
+      if (!made) return tl::unexpected(std::move(made.error()));
+    }
+    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
+    best_ms = std::min(best_ms, took.count());
+  }
+  return best_ms;
+}
+
+// Seconds the library itself needs for the same mask, its cache cleared; negative when it is not installed.
+double PeerSeconds(const std::string& python, const ExportCase& export_case) {
+  if (export_case.peer_mask.empty() || python.empty()) return -1;
+  const std::string command =
+      fmt::format("'{}' '{}' {} {} {} {} 2>/dev/null", python, TESSERA_PEER_SCRIPT, ToText(export_case.library),
+                  export_case.peer_mask, export_case.mask.tokens, export_case.mask.tile);
+  if (::isatty(STDERR_FILENO) != 0) {
+    fmt::print(stderr, "timing {} on {}\r", ToText(export_case.library), export_case.mask.name);
+  }
   FILE* pipe = ::popen(command.c_str(), "r");
   if (pipe == nullptr) return -1;
   std::array<char, 64> line{};
   double seconds = -1;
   if (std::fgets(line.data(), static_cast<int>(line.size()), pipe) != nullptr) seconds = std::atof(line.data());
   return ::pclose(pipe) == 0 && seconds > 0 ? seconds : -1;
+}
+
+// Ours and theirs, both directions, in one run. Returns whether any library was there to be timed.
+Result<bool> ReportExports(const std::string& python, double seconds, FILE* people, nlohmann::ordered_json& document) {
+  bool timed = false;
+  fmt::print(people, "\n{:<8} {:<50} {:>10} {:>10} {:>9}\n", "export", "case", "best ms", "theirs s", "ratio");
+  for (const ExportCase& export_case : ExportCases()) {
+    Result<double> best_ms = MeasureExport(export_case, seconds);
+    if (!best_ms) return tl::unexpected(std::move(best_ms.error()));
+    const double peer = PeerSeconds(python, export_case);
+    timed = timed || peer >= 0;
+    fmt::print(people, "{:<8} {:<50} {:>10.4f} {:>10} {:>9}\n", ToText(export_case.library), export_case.mask.name,
+               *best_ms, peer < 0 ? "-" : fmt::format("{:.2f}", peer),
+               peer < 0 ? "-" : fmt::format("{:.0f}x", peer * 1e3 / *best_ms));
+    document["exports"].push_back({{"library", std::string(ToText(export_case.library))},
+                                   {"case", export_case.mask.name},
+                                   {"best_ms", *best_ms},
+                                   {"library_s", peer < 0 ? nlohmann::ordered_json() : nlohmann::ordered_json(peer)}});
+  }
+  return timed;
 }
 
 int Main(int argc, char** argv) {
@@ -161,38 +234,32 @@ int Main(int argc, char** argv) {
   bool no_peer = false;
   app.add_flag("--json", json, "one JSON document on standard output");
   app.add_option("--seconds", seconds, "how long to repeat each case");
-  app.add_option("--python", python, "the Python whose JAX is asked, where it has one");
-  app.add_flag("--no-peer", no_peer, "do not time JAX Splash's planner beside ours");
+  app.add_option("--python", python, "the Python that has JAX, Tokamax or PyTorch (script/setup --peers makes one)");
+  app.add_flag("--no-peer", no_peer, "do not time the libraries' planners beside ours");
   CLI11_PARSE(app, argc, argv);
   if (no_peer) python.clear();
 
   nlohmann::ordered_json document;
   bool held = true;
-  bool peer_asked = false;
   FILE* people = json ? stderr : stdout;
-  fmt::print(people, "{:<50} {:>10} {:>9} {:>9} {:>8} {:>10} {:>9} {:>10} {:>8}\n", "case", "best ms", "limit ms",
-             "tiles", "ns/tile", "plan KiB", "peak/plan", "Splash s", "ratio");
+  fmt::print(people, "{:<50} {:>10} {:>9} {:>9} {:>8} {:>10} {:>9}\n", "case", "best ms", "limit ms", "tiles",
+             "ns/tile", "plan KiB", "peak/plan");
   const auto report = [&](const PlannerCase& planner_case, const char* group) -> Status {
     Result<Measured> measured = Measure(planner_case, seconds);
     if (!measured) return tl::unexpected(std::move(measured.error()));
     const double ns_per_tile = measured->best_ms * 1e6 / static_cast<double>(std::max<int64_t>(measured->tiles, 1));
     const double peak = static_cast<double>(measured->peak_bytes) / static_cast<double>(measured->plan_bytes);
-    const double peer = PeerSeconds(python, planner_case);
-    peer_asked = peer_asked || peer >= 0;
     held = held && (planner_case.limit_ms == 0 || measured->best_ms <= planner_case.limit_ms);
-    fmt::print(people, "{:<50} {:>10.4f} {:>9} {:>9} {:>8.1f} {:>10.1f} {:>9.2f} {:>10} {:>8}\n", planner_case.name,
+    fmt::print(people, "{:<50} {:>10.4f} {:>9} {:>9} {:>8.1f} {:>10.1f} {:>9.2f}\n", planner_case.name,
                measured->best_ms, planner_case.limit_ms == 0 ? "-" : fmt::format("{:.2f}", planner_case.limit_ms),
-               measured->tiles, ns_per_tile, static_cast<double>(measured->plan_bytes) / 1024, peak,
-               peer < 0 ? "-" : fmt::format("{:.2f}", peer),
-               peer < 0 ? "-" : fmt::format("{:.0f}x", peer * 1e3 / measured->best_ms));
+               measured->tiles, ns_per_tile, static_cast<double>(measured->plan_bytes) / 1024, peak);
     document[group].push_back({{"case", planner_case.name},
                                {"best_ms", measured->best_ms},
                                {"limit_ms", planner_case.limit_ms},
                                {"tiles", measured->tiles},
                                {"ns_per_tile", ns_per_tile},
                                {"plan_bytes", measured->plan_bytes},
-                               {"peak_over_plan", peak},
-                               {"splash_s", peer < 0 ? nlohmann::ordered_json() : nlohmann::ordered_json(peer)}});
+                               {"peak_over_plan", peak}});
     return {};
   };
   Status ok;
@@ -216,7 +283,15 @@ int Main(int argc, char** argv) {
   document["limits_held"] = held;
   fmt::print(people, "\ncost per surviving tile from 64K to 1M varies {:.2f}x (must stay within 1.5x)\n", high / low);
   fmt::print(people, "limits {}\n", held ? "held" : "MISSED");
-  if (!peer_asked) fmt::print(people, "JAX Splash was not timed: {}\n", no_peer ? "--no-peer" : python + " has no JAX");
+  const Result<bool> timed = ReportExports(python, seconds, people, document);
+  if (!timed) {
+    fmt::print(stderr, "bench_planner: {}\n", ToText(timed.error()));
+    return 2;
+  }
+  if (!*timed) {
+    fmt::print(people, "\nno library was timed: {}\n",
+               no_peer ? "--no-peer" : python + " has none of them (script/setup --peers, then --python)");
+  }
   if (json) fmt::print("{}\n", document.dump(2));
   return 0;
 }

@@ -34,9 +34,7 @@ Status CheckOptions(const ExportOptions& options) {
         only(both_ways && options.q_shards != 1, "q shards", "its arrays are not made per shard"),
         only(!tokamax && options.kv_shards != 1, "kv shards", "only Tokamax splits keys"),
         only(!splash && !options.shrink, "no-shrink", "only Splash shrinks its grid"),
-        only(!tokamax && options.dynamic_grid, "dynamic-grid", "only Tokamax has one"),
-        only(options.to == Library::kFlex && options.store_tiles, "stored", "it stores no tiles"),
-        only(both_ways && options.direction == Direction::kDkv, "direction dkv", "its arrays hold both directions")}) {
+        only(!tokamax && options.dynamic_grid, "dynamic-grid", "only Tokamax has one")}) {
     if (!status) return status;
   }
   return {};

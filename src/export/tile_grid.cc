@@ -7,6 +7,7 @@
 
 #include "base/hash.h"
 #include "export/arrays.h"
+#include "plan/tile_cells.h"
 
 namespace tessera::exports {
 namespace {
@@ -103,30 +104,8 @@ int32_t GridReader::StoredId(const Slot& slot, int64_t q_begin, int64_t kv_begin
 }
 
 std::vector<uint8_t> GridReader::CellsOf(const Slot& slot, int64_t q_begin, int64_t kv_begin) const {
-  const int64_t tile_q = list_.tile_q;
-  const int64_t tile_kv = list_.tile_kv;
-  std::vector<uint8_t> cells(static_cast<size_t>(tile_q * tile_kv), 0);
-  const int64_t q_end = std::min(q_begin + tile_q, plan_.q_len);
-  const int64_t kv_end = std::min(kv_begin + tile_kv, plan_.kv_len);
-  if (slot.cleanup == 0) {
-    for (int64_t r = 0; r < q_end - q_begin; ++r) {
-      std::fill_n(cells.data() + r * tile_kv, kv_end - kv_begin, uint8_t{1});
-    }
-  }
-  for (const CleanupItem& item : plan_.Cleanup(slot.cleanup)) {
-    for (int64_t r = item.q_begin; r < std::min<int64_t>(item.q_end, q_end - q_begin); ++r) {
-      const int64_t begin = std::max<int64_t>(item.kv_begin, r + item.diag_begin);
-      const int64_t end = std::min({int64_t{item.kv_end}, r + item.diag_end, kv_end - kv_begin});
-      uint8_t* row = cells.data() + r * tile_kv;
-      if (item.kind == ItemKind::kBand && item.conditions == 0) {
-        if (begin < end) std::fill(row + begin, row + end, uint8_t{1});
-        continue;
-      }
-      for (int64_t c = std::max<int64_t>(begin, 0); c < end; ++c) {
-        if (TileAllows(plan_, list_, slot.cleanup, facts_, q_begin + r, kv_begin + c)) row[c] = 1;
-      }
-    }
-  }
+  std::vector<uint8_t> cells(static_cast<size_t>(list_.tile_q) * list_.tile_kv, 0);
+  plan::FillTileCells(plan_, list_, slot.cleanup, facts_, q_begin, kv_begin, cells.data(), list_.tile_kv);
   return cells;
 }
 

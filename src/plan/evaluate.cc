@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "plan/layout.h"
+#include "plan/tile_cells.h"
 
 namespace tessera {
 namespace {
@@ -88,11 +89,8 @@ Result<std::vector<uint8_t>> ToDense(const PlanView& plan, Direction direction, 
     for (const Slot& slot : list.Row(mask * list.rows_per_mask + row)) {
       const int64_t q_begin = static_cast<int64_t>(is_dkv ? slot.index : row) * list.tile_q;
       const int64_t kv_begin = static_cast<int64_t>(is_dkv ? row : slot.index) * list.tile_kv;
-      for (int64_t q = q_begin; q < std::min<int64_t>(q_begin + list.tile_q, plan.q_len); ++q) {
-        for (int64_t k = kv_begin; k < std::min<int64_t>(kv_begin + list.tile_kv, plan.kv_len); ++k) {
-          dense[q * plan.kv_len + k] = TileAllows(plan, list, slot.cleanup, facts, q, k) ? 1 : 0;
-        }
-      }
+      plan::FillTileCells(plan, list, slot.cleanup, facts, q_begin, kv_begin,
+                          dense.data() + q_begin * plan.kv_len + kv_begin, plan.kv_len);
     }
   }
   return dense;

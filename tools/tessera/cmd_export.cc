@@ -26,7 +26,8 @@ struct Options {
 constexpr const char* kFooter =
     "Examples:\n"
     "  tessera export --to splash examples/causal.toml --tile 512x512\n"
-    "  tessera export --to splash examples/packed.toml --batch examples/packed_batch.json --segments baked --json\n"
+    "  tessera export --to splash examples/packed.toml --batch examples/packed_batch.json --segments baked "
+    "--batch-row 0 --json\n"
     "  tessera export --to flex examples/packed.toml --batch examples/packed_batch.json --out packed.safetensors\n\n"
     "docs/use_with_splash.md and docs/use_with_flex.md hand the arrays to the real kernels.";
 
