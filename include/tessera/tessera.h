@@ -5,6 +5,7 @@
 #include "tessera/contract.h"
 #include "tessera/error.h"
 #include "tessera/lane.h"
+#include "tessera/mask_term.h"
 #include "tessera/plan.h"
 #include "tessera/planner.h"
 #include "tessera/receipt.h"
