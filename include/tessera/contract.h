@@ -42,14 +42,19 @@ enum class TermKind : uint8_t {
   kValid,           // both tokens inside the run-time valid prefix
   kBlocks,          // run-time picks
   kBitmap,          // static cells from a file
+  kRegistered,      // a term of the user's own, registered from C++
 };
+
+struct MaskTermSpec;  // tessera/mask_term.h
 
 struct MaskTerm {
   TermKind kind = TermKind::kFull;
   int64_t first = 0;
   int64_t second = 0;
-  std::string path;                      // bitmap only: as written in the contract
-  std::shared_ptr<const Bitmap> bitmap;  // bitmap only: loaded when the contract is parsed
+  std::string path;                                // bitmap only: as written in the contract
+  std::shared_ptr<const Bitmap> bitmap;            // bitmap only: loaded when the contract is parsed
+  std::vector<int64_t> parameters;                 // registered only: as written
+  std::shared_ptr<const MaskTermSpec> registered;  // registered only: what FindMaskTerm(name) gives
   bool operator==(const MaskTerm& other) const;
 };
 

@@ -6,6 +6,7 @@
 #include "tessera/error.h"
 #include "tessera/export.h"
 #include "tessera/lane.h"
+#include "tessera/mask_term.h"
 #include "tessera/plan.h"
 #include "tessera/planner.h"
 #include "tessera/receipt.h"

@@ -8,6 +8,7 @@
 
 #include "base/checked.h"
 #include "contract/limits.h"
+#include "contract/mask_registry.h"
 #include "contract/mask_terms.h"
 #include "contract/spelling.h"
 #include "tessera/contract.h"
@@ -47,10 +48,11 @@ class Validator {
 
   void CheckShape() {
     const Shape& shape = contract_.shape;
-    bool good = InRange("shape.batch", shape.batch, 1, kMaxBatch);
-    good &= InRange("shape.q_len", shape.q_len, 1, kMaxLength);
+    const bool good_batch = InRange("shape.batch", shape.batch, 1, kMaxBatch);
+    bool good = InRange("shape.q_len", shape.q_len, 1, kMaxLength);
     good &= InRange("shape.kv_len", shape.kv_len, 1, kMaxLength);
     const bool good_q_heads = InRange("shape.num_q_heads", shape.num_q_heads, 1, kMaxHeads);
+    can_ask_terms_ = good && good_q_heads;
     const bool good_kv_heads = InRange("shape.num_kv_heads", shape.num_kv_heads, 1, kMaxHeads);
     good &= InRange("shape.dim_qk", shape.dim_qk, 1, kMaxDim);
     good &= InRange("shape.dim_v", shape.dim_v, 1, kMaxDim);
@@ -62,7 +64,7 @@ class Validator {
       Broken("shape.num_kv_heads",
              fmt::format("expected a divisor of num_q_heads ({}), found {}", shape.num_q_heads, shape.num_kv_heads));
     }
-    if (!good) return;
+    if (!good || !good_batch) return;
     const int64_t len = std::max(shape.q_len, shape.kv_len);
     const int64_t heads = std::max(shape.num_q_heads, shape.num_kv_heads);
     const int64_t dim = std::max(shape.dim_qk, shape.dim_v);
@@ -76,15 +78,17 @@ class Validator {
 
   void CheckMask() {
     const Mask& mask = contract_.mask;
-    InRange("mask.offset", mask.offset, -kMaxLength, kMaxLength);
+    can_ask_terms_ &= InRange("mask.offset", mask.offset, -kMaxLength, kMaxLength);
     const auto num_masks = static_cast<int64_t>(mask.heads.size());
     if (num_masks != 1 && num_masks != contract_.shape.num_q_heads) {
       Broken("mask.heads", fmt::format("expected one expression, or one per query head ({}), found {}",
                                        contract_.shape.num_q_heads, num_masks));
+      can_ask_terms_ = false;
     }
     int64_t terms = 0;
     for (size_t head = 0; head < mask.heads.size(); ++head) {
       field_ = mask.heads.size() == 1 ? "mask.expr" : fmt::format("mask.heads[{}]", head);
+      head_ = static_cast<int64_t>(head);
       terms_ = 0;
       too_deep_ = false;
       CheckExpr(mask.heads[head], {});
@@ -141,7 +145,36 @@ class Validator {
     for (const MaskExpr& child : expr.children) CheckExpr(child, place);
   }
 
+  void CheckRegistered(const MaskTerm& term) {
+    if (term.first != 0 || term.second != 0 || !term.path.empty() || term.bitmap != nullptr) {
+      Broken(field_, "expected a registered term to have parameters only");
+    }
+    if (term.registered == nullptr || FindMaskTerm(term.registered->name) != term.registered) {
+      Broken(field_, "expected a registered term to be one that FindMaskTerm gives");
+      return;
+    }
+    if (std::string problem = ParametersProblem(*term.registered, term.parameters); !problem.empty()) {
+      Broken(field_, std::move(problem));
+      return;
+    }
+    if (!can_ask_terms_) return;
+    const bool every_head = term.registered->per_head && contract_.mask.heads.size() == 1;
+    for (int64_t head = head_; head < (every_head ? contract_.shape.num_q_heads : head_ + 1); ++head) {
+      const Result<std::shared_ptr<const RowSet>> set = RegisteredSet(contract_, term, head);
+      if (set) continue;
+      Broken(field_, every_head ? fmt::format("{} (head {})", set.error().message, head) : set.error().message);
+      return;
+    }
+  }
+
   void CheckTerm(const MaskTerm& term) {
+    if (term.kind == TermKind::kRegistered) {
+      CheckRegistered(term);
+      return;
+    }
+    if (term.registered != nullptr || !term.parameters.empty()) {
+      Broken(field_, "expected parameters on registered terms only");
+    }
     const TermSpec* spec = FindTermSpec(term.kind);
     if (spec == nullptr) {
       Broken(field_, "expected a known kind of term");
@@ -289,7 +322,9 @@ class Validator {
 
   const Contract& contract_;
   std::vector<Violation> violations_;
-  std::string field_;  // of the mask being checked
+  std::string field_;           // of the mask being checked
+  int64_t head_ = 0;            // of the mask being checked; 0 where one mask is for all
+  bool can_ask_terms_ = false;  // lengths, offset and heads are such that a registered term may be asked
   int terms_ = 0;
   bool too_deep_ = false;
   bool has_blocks_ = false;

@@ -1,4 +1,6 @@
-// The contract key: a hash of meaning. Spelling, defaults, tiles, capacities and reasons do not enter.
+// The contract key: a hash of meaning. Spelling, defaults, tiles, capacities and reasons do not enter. A registered
+// term enters by name, version and parameters too: its pairs are known only for these lengths, and a new version of it
+// is another term even where the pairs agree.
 #include "base/hash.h"
 #include "contract/mask_sets.h"
 #include "tessera/contract.h"
@@ -26,6 +28,7 @@ std::string KeyOf(const Contract& contract, const MaskSets& sets) {
   for (const HeadClass& head_class : sets.classes) {
     for (const UnknownSet set : sets.consistent) head_class.holding[set].AddTo(hasher);
   }
+  for (const std::string& term : sets.registered) hasher.Text(term);
   hasher.Int(contract.routing.has_value() ? 1 : 0);
   if (contract.routing.has_value()) {
     const Routing& routing = *contract.routing;
@@ -43,7 +46,7 @@ Result<std::string> ContractKey(const Contract& contract) {
   if (std::vector<Violation> violations = Validate(contract); !violations.empty()) {
     return Fail(ErrorCode::kContractInvalid, std::move(violations));
   }
-  return KeyOf(contract, BuildMaskSets(contract));
+  return BuildMaskSets(contract).map([&](const MaskSets& sets) { return KeyOf(contract, sets); });
 }
 
 }  // namespace tessera

@@ -21,11 +21,12 @@ void OpenWindows(MaskExpr& expr) {
   for (MaskExpr& child : expr.children) OpenWindows(child);
 }
 
-bool WindowRestricts(const Contract& contract, const MaskSets& sets) {
+Result<bool> WindowRestricts(const Contract& contract, const MaskSets& sets) {
   if (std::none_of(contract.mask.heads.begin(), contract.mask.heads.end(), HasWindow)) return false;
   Contract open = contract;
   for (MaskExpr& expr : open.mask.heads) OpenWindows(expr);
-  return KeyOf(open, BuildMaskSets(open)) != KeyOf(contract, sets);
+  return BuildMaskSets(open).map(
+      [&](const MaskSets& open_sets) { return KeyOf(open, open_sets) != KeyOf(contract, sets); });
 }
 
 }  // namespace
@@ -46,7 +47,9 @@ Result<MaskFacts> DescribeMask(const Contract& contract) {
   if (std::vector<Violation> violations = Validate(contract); !violations.empty()) {
     return Fail(ErrorCode::kContractInvalid, std::move(violations));
   }
-  const MaskSets sets = BuildMaskSets(contract);
+  const Result<MaskSets> built = BuildMaskSets(contract);
+  if (!built) return tl::unexpected(built.error());
+  const MaskSets& sets = *built;
   MaskFacts facts = NeedsOf(sets);
   const auto all_are = [&](TermKind kind) {
     MaskTerm term;
@@ -57,7 +60,11 @@ Result<MaskFacts> DescribeMask(const Contract& contract) {
   };
   facts.is_full = all_are(TermKind::kFull);
   facts.is_causal = all_are(TermKind::kCausal);
-  facts.has_window = !facts.is_full && !facts.is_causal && WindowRestricts(contract, sets);
+  if (!facts.is_full && !facts.is_causal) {
+    const Result<bool> restricts = WindowRestricts(contract, sets);
+    if (!restricts) return tl::unexpected(restricts.error());
+    facts.has_window = *restricts;
+  }
   facts.has_bitmap =
       std::any_of(sets.classes.begin(), sets.classes.end(), [](const HeadClass& head) { return head.has_bitmap; });
   return facts;

@@ -2,6 +2,7 @@
 //   any  := all ("or" all)*
 //   all  := one ("and" one)*
 //   one  := term | "(" any ")"
+// A registered term is written NAME or NAME@VERSION, with integers in parentheses where it takes any.
 // Same-operator nests are flattened, so that canonical text reads back as the same tree.
 #include "contract/mask_parse.h"
 
@@ -13,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "contract/mask_registry.h"
 #include "contract/mask_terms.h"
 #include "contract/spelling.h"
 
@@ -56,7 +58,7 @@ class Lexer {
       while (at_ < text_.size() && (IsWordPart(text_[at_]) || text_[at_] == '.')) ++at_;
     } else if (c == '"' || c == '\'') {
       ReadString(&token);
-    } else if (c == '(' || c == ')' || c == ',') {
+    } else if (c == '(' || c == ')' || c == ',' || c == '@') {
       token.kind = TokenKind::kSymbol;
       ++at_;
     } else {
@@ -105,8 +107,21 @@ std::string KnownTerms() {
     if (!out.empty()) out += ", ";
     out += spec.usage;
   }
+  for (const auto& spec : RegisteredMaskTerms())
+    out += fmt::format(", {} with {}", spec->name, ParameterCountText(*spec));
   return out;
 }
+
+std::string RegisteredTerms() {
+  std::string out;
+  for (const auto& spec : RegisteredMaskTerms()) {
+    out += fmt::format("{}{}@{}", out.empty() ? "registered here: " : ", ", spec->name, spec->version);
+  }
+  return out.empty() ? "none is registered here" : out;
+}
+
+constexpr std::string_view kOwnTermHelp =
+    "a term of your own is registered from C++ before a contract that names it is read (docs/contract.md)";
 
 class Parser {
  public:
@@ -169,17 +184,73 @@ class Parser {
     }
     const auto* found = std::find_if(kTermSpecs.begin(), kTermSpecs.end(),
                                      [&](const TermSpec& spec) { return spec.word == token_.source; });
+    std::shared_ptr<const MaskTermSpec> own;
     if (found == kTermSpecs.end()) {
-      std::vector<std::string_view> words;
-      for (const TermSpec& spec : kTermSpecs) words.push_back(spec.word);
-      return Expected(fmt::format("a mask term ({}){}", KnownTerms(), DidYouMean(token_.source, words)));
+      own = FindMaskTerm(token_.source);
+      if (own == nullptr) return UnknownTerm();
     }
     if (++terms_ > kMaxMaskTerms) return Fault(token_, fmt::format("more than {} terms", kMaxMaskTerms));
+    if (own != nullptr) return ParseRegistered(std::move(own));
     Advance();
     MaskExpr expr;
     expr.term.kind = found->kind;
     Status status = found->kind == TermKind::kBitmap ? ParseBitmap(&expr.term) : ParseArguments(*found, &expr.term);
     if (!status) return tl::unexpected(std::move(status.error()));
+    return expr;
+  }
+
+  tl::unexpected<Error> UnknownTerm() {
+    const Token word = token_;
+    const auto registered = RegisteredMaskTerms();
+    std::vector<std::string_view> words;
+    for (const TermSpec& spec : kTermSpecs) words.push_back(spec.word);
+    for (const auto& spec : registered) words.push_back(spec->name);
+    const std::string guess = DidYouMean(word.source, words);
+    const tl::unexpected<Error> unknown = Expected(
+        fmt::format("a mask term ({}){}", KnownTerms(), guess.empty() ? fmt::format("; {}", kOwnTermHelp) : guess));
+    Advance();
+    if (!IsSymbol('@')) return unknown;
+    // Only a registered term has a version: the text comes from a process that had it.
+    return Fail(ErrorCode::kMaskTermInvalid,
+                fmt::format("the term {} is not registered in this process{}; {}; {}", Excerpt(word.source), guess,
+                            RegisteredTerms(), kOwnTermHelp),
+                Place(word));
+  }
+
+  Result<MaskExpr> ParseRegistered(std::shared_ptr<const MaskTermSpec> spec) {
+    const Token word = token_;
+    const std::string usage = fmt::format("{} with {}", spec->name, ParameterCountText(*spec));
+    Advance();
+    if (IsSymbol('@')) {
+      Advance();
+      const Token version = token_;
+      Result<int64_t> value = TakeNumber(fmt::format("the version of {}", spec->name));
+      if (!value) return tl::unexpected(std::move(value.error()));
+      if (*value != spec->version) {
+        return Fail(ErrorCode::kMaskTermInvalid,
+                    fmt::format("the text was written for {}@{}, but version {} of {} is registered in this process",
+                                spec->name, *value, spec->version, spec->name),
+                    Place(version));
+      }
+    }
+    MaskExpr expr;
+    expr.term.kind = TermKind::kRegistered;
+    if (IsSymbol('(')) {
+      do {
+        Advance();
+        if (expr.term.parameters.size() == kMaxTermParameters) {
+          return Fault(token_, fmt::format("expected {}", usage));
+        }
+        Result<int64_t> value = TakeNumber(fmt::format("a parameter of {}", usage));
+        if (!value) return tl::unexpected(std::move(value.error()));
+        expr.term.parameters.push_back(*value);
+      } while (IsSymbol(','));
+      if (Status close = TakeSymbol(')', usage); !close) return tl::unexpected(std::move(close.error()));
+    }
+    if (std::string problem = ParametersProblem(*spec, expr.term.parameters); !problem.empty()) {
+      return Fault(word, std::move(problem));
+    }
+    expr.term.registered = std::move(spec);
     return expr;
   }
 
@@ -244,23 +315,23 @@ class Parser {
   }
 
   Result<int64_t> TakeInteger(const TermSpec& spec, int index) {
-    const std::string_view name = spec.arguments[static_cast<size_t>(index)].name;
-    if (token_.kind != TokenKind::kNumber) {
-      return Expected(fmt::format("an integer ({} of {})", name, spec.usage));
-    }
+    const Token number = token_;
+    Result<int64_t> value =
+        TakeNumber(fmt::format("{} of {}", spec.arguments[static_cast<size_t>(index)].name, spec.usage));
+    if (!value) return value;
+    std::string problem = ArgumentProblem(spec, index, *value);
+    if (!problem.empty()) return Fault(number, std::move(problem));
+    return value;
+  }
+
+  Result<int64_t> TakeNumber(std::string_view what) {
+    if (token_.kind != TokenKind::kNumber) return Expected(fmt::format("an integer ({})", what));
     std::string_view digits = token_.source;
     if (digits[0] == '+') digits.remove_prefix(1);
     int64_t value = 0;
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    if (end != digits.data() + digits.size()) {
-      return Expected(fmt::format("an integer ({} of {})", name, spec.usage));
-    }
-    if (error == std::errc::result_out_of_range) {
-      return Expected(fmt::format("{} of {} of at most {}", name, spec.usage, kMaxLength));
-    }
-    if (std::string problem = ArgumentProblem(spec, index, value); !problem.empty()) {
-      return Fault(token_, std::move(problem));
-    }
+    if (end != digits.data() + digits.size()) return Expected(fmt::format("an integer ({})", what));
+    if (error == std::errc::result_out_of_range) return Expected(fmt::format("{} of at most {}", what, kMaxLength));
     Advance();
     return value;
   }

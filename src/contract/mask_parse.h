@@ -8,7 +8,7 @@
 
 namespace tessera {
 
-// Errors are kMaskSyntax or kBitmapInvalid; `where` is "column N".
+// Errors are kMaskSyntax, kBitmapInvalid or kMaskTermInvalid; `where` is "column N".
 Result<MaskExpr> ParseMaskExpr(std::string_view text, BitmapLoader& loader);
 
 // How many terms the expression holds.

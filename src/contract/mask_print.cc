@@ -1,6 +1,7 @@
 // Mask expressions as canonical text, and their equality.
 #include <fmt/format.h>
 
+#include "contract/mask_registry.h"
 #include "contract/mask_terms.h"
 #include "contract/spelling.h"
 #include "tessera/contract.h"
@@ -23,6 +24,9 @@ void AppendTerm(const MaskTerm& term, std::string* out) {
       return;
     case TermKind::kBitmap:
       *out += fmt::format("bitmap({}, {})", QuoteText(term.path), QuoteText(term.bitmap ? term.bitmap->digest : ""));
+      return;
+    case TermKind::kRegistered:
+      *out += term.registered ? RegisteredText(*term.registered, term.parameters) : "?";
       return;
     default: {
       const TermSpec* spec = FindTermSpec(term.kind);
@@ -53,6 +57,11 @@ void Append(const MaskExpr& expr, MaskExpr::Op inside, std::string* out) {
 
 bool MaskTerm::operator==(const MaskTerm& other) const {
   if (kind != other.kind || first != other.first || second != other.second || path != other.path) return false;
+  if (parameters != other.parameters || (registered == nullptr) != (other.registered == nullptr)) return false;
+  if (registered != other.registered &&
+      (registered->name != other.registered->name || registered->version != other.registered->version)) {
+    return false;
+  }
   if ((bitmap == nullptr) != (other.bitmap == nullptr)) return false;
   return bitmap == nullptr || bitmap == other.bitmap || bitmap->digest == other.bitmap->digest;
 }

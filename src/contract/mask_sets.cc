@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
+
+#include "contract/mask_registry.h"
 
 namespace tessera {
 namespace {
@@ -93,6 +96,9 @@ class Evaluator {
     return result;
   }
 
+  // What went wrong with a registered term, if anything; the sets are then of no use.
+  const std::optional<Error>& fault() const { return fault_; }
+
  private:
   RowSet Term(const MaskTerm& term, UnknownSet holding) {
     if (IsUnknown(term)) {
@@ -100,14 +106,22 @@ class Evaluator {
       return (holding >> at & 1U) != 0 ? Everything(contract_.shape) : RowSet();
     }
     const auto [found, is_new] = built_.try_emplace(&term);
-    if (is_new) found->second = TermSet(contract_, term, head_);
+    if (is_new) found->second = term.kind == TermKind::kRegistered ? Registered(term) : TermSet(contract_, term, head_);
     return found->second;
+  }
+
+  RowSet Registered(const MaskTerm& term) {
+    Result<std::shared_ptr<const RowSet>> set = RegisteredSet(contract_, term, head_);
+    if (set) return **set;
+    if (!fault_) fault_ = std::move(set.error());
+    return {};
   }
 
   const Contract& contract_;
   const std::vector<Unknown>& unknowns_;
   int64_t head_;
   std::map<const MaskTerm*, RowSet> built_;
+  std::optional<Error> fault_;
 };
 
 std::vector<Unknown> CollectUnknowns(const Contract& contract) {
@@ -233,19 +247,21 @@ RowSet TermSet(const Contract& contract, const MaskTerm& term, int64_t head) {
   return RowSet::FromRun(run);
 }
 
-MaskSets BuildMaskSets(const Contract& contract) {
+Result<MaskSets> BuildMaskSets(const Contract& contract) {
   MaskSets sets;
   sets.unknowns = CollectUnknowns(contract);
   sets.consistent = ConsistentSets(sets.unknowns);
 
   bool reappear = false;
   bool strict = false;
-  // Heads that are spelled alike, and read no per-head bitmap, are evaluated once.
+  // Heads that are spelled alike, and have no term that tells heads apart, are evaluated once.
   std::vector<int64_t> evaluated_heads;
   const auto is_per_head = [](const MaskExpr& expr) {
     bool per_head = false;
-    ForEachTerm(expr,
-                [&](const MaskTerm& term) { per_head |= term.kind == TermKind::kBitmap && term.bitmap->heads > 1; });
+    ForEachTerm(expr, [&](const MaskTerm& term) {
+      per_head |= term.kind == TermKind::kBitmap && term.bitmap->heads > 1;
+      per_head |= term.kind == TermKind::kRegistered && term.registered->per_head;
+    });
     return per_head;
   };
   for (int64_t head = 0; head < contract.shape.num_q_heads; ++head) {
@@ -262,10 +278,15 @@ MaskSets BuildMaskSets(const Contract& contract) {
     head_class.holding.resize(size_t{1} << sets.unknowns.size());
     Evaluator evaluator(contract, sets.unknowns, head);
     for (const UnknownSet set : sets.consistent) head_class.holding[set] = evaluator.Eval(expr, set);
+    if (evaluator.fault()) return tl::unexpected(*evaluator.fault());
     ForEachTerm(expr, [&](const MaskTerm& term) {
       reappear |= term.kind == TermKind::kDocumentsEqual;
       strict |= term.kind == TermKind::kDocuments;
       head_class.has_bitmap |= term.kind == TermKind::kBitmap;
+      if (term.kind == TermKind::kRegistered) {
+        head_class.has_registered = true;
+        sets.registered.push_back(RegisteredText(*term.registered, term.parameters));
+      }
       sets.names_documents |= term.kind == TermKind::kDocuments || term.kind == TermKind::kDocumentsEqual ||
                               term.kind == TermKind::kSinkDocument;
       sets.names_valid |= term.kind == TermKind::kValid;
@@ -277,8 +298,11 @@ MaskSets BuildMaskSets(const Contract& contract) {
       sets.classes.push_back(std::move(head_class));
     } else {
       same->has_bitmap |= head_class.has_bitmap;
+      same->has_registered |= head_class.has_registered;
     }
   }
+  std::sort(sets.registered.begin(), sets.registered.end());
+  sets.registered.erase(std::unique(sets.registered.begin(), sets.registered.end()), sets.registered.end());
   for (size_t i = sets.unknowns.size(); i-- > 0;) {
     if (!IsEssential(sets, i)) DropUnknown(sets, i);
   }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "contract/row_set.h"
@@ -28,6 +29,7 @@ struct HeadClass {
   std::vector<RowSet> holding;
   bool uses_unknowns = false;
   bool has_bitmap = false;
+  bool has_registered = false;
   bool operator==(const HeadClass& other) const { return holding == other.holding; }
 };
 
@@ -40,11 +42,13 @@ struct MaskSets {
   bool names_documents = false;  // in the text, whether or not it matters
   bool names_valid = false;
   bool names_blocks = false;
+  std::vector<std::string> registered;  // the registered terms in the text, each once, sorted: "dilated@1(64, 2)"
 
   bool Needs(TermKind kind) const;
 };
 
-MaskSets BuildMaskSets(const Contract& contract);
+// Of a contract that Validate accepts. What can still fail is a registered term that changes its mind.
+Result<MaskSets> BuildMaskSets(const Contract& contract);
 
 // The run-time needs of a mask; the rest of MaskFacts costs more and is left to DescribeMask.
 MaskFacts NeedsOf(const MaskSets& sets);
@@ -54,7 +58,7 @@ UnknownSet Closure(const std::vector<Unknown>& unknowns, UnknownSet set);
 // The same condition with what others in it imply left out.
 UnknownSet Reduce(const std::vector<Unknown>& unknowns, UnknownSet set);
 
-// The static set of a term that has one: every kind but the run-time ones.
+// The static set of a built-in term that has one: every kind but the run-time ones. RegisteredSet has the others.
 RowSet TermSet(const Contract& contract, const MaskTerm& term, int64_t head);
 
 std::string KeyOf(const Contract& contract, const MaskSets& sets);

@@ -145,7 +145,7 @@ Result<std::string> ClassKey(const Contract& contract, const ClassShape& shape) 
   if (std::vector<Violation> violations = Validate(contract); !violations.empty()) {
     return Fail(ErrorCode::kContractInvalid, std::move(violations));
   }
-  return planner::ClassKeyOf(contract, BuildMaskSets(contract), shape);
+  return BuildMaskSets(contract).map([&](const MaskSets& sets) { return planner::ClassKeyOf(contract, sets, shape); });
 }
 
 }  // namespace tessera

@@ -28,7 +28,7 @@ CleanupWriter::CleanupWriter(const Resolved& resolved, const ResolvedMask& mask,
       facts_(resolved.rows[mask.batch_row]),
       terms_(resolved.class_terms[mask.head_class]),
       tile_(tile),
-      may_store_bits_(resolved.class_has_bitmap[mask.head_class]),
+      may_store_bits_(resolved.class_may_store_bits[mask.head_class]),
       slabs_(terms_.size(), 0),
       q_doc_(UniformDocuments(facts_.q_segments, resolved.q_len, tile.q)),
       kv_doc_(UniformDocuments(facts_.kv_segments, resolved.kv_len, tile.kv)) {}
@@ -172,8 +172,9 @@ void CleanupWriter::Write(uint32_t column, std::vector<CleanupItem>& items, std:
   if (may_store_bits_) StoreAsBits(first, items, bit_words);
 }
 
-// A bitmap can cut a tile into hundreds of bands; when they would take more room than the tile's own bits, the bits
-// are stored instead. Only band items that need no condition are joined: the others keep their meaning apart.
+// A bitmap, or a term of the user's own, can cut a tile into hundreds of bands; when they would take more room than the
+// tile's own bits, the bits are stored instead. Only band items that need no condition are joined: the others keep
+// their meaning apart.
 void CleanupWriter::StoreAsBits(size_t first, std::vector<CleanupItem>& items, std::vector<uint64_t>& bit_words) const {
   const int64_t words_per_row = (tile_.kv + 63) / 64;
   const size_t tile_words = static_cast<size_t>(tile_.q * words_per_row);

@@ -51,7 +51,9 @@ Result<PlanResult> MakePlan(const Contract& contract, const Batch& batch, const 
   }
   if (Status ok = CheckOptions(options); !ok) return tl::unexpected(std::move(ok.error()));
   Runner runner(options);
-  const MaskSets sets = BuildMaskSets(contract);
+  const Result<MaskSets> built = BuildMaskSets(contract);
+  if (!built) return tl::unexpected(built.error());
+  const MaskSets& sets = *built;
 
   // score -> expand -> unite -> legalise take their place here when the contract routes.
   Result<Resolved> resolved = runner.Run(
@@ -115,7 +117,8 @@ Result<ClassShape> MakeClassShape(const Contract& contract, const Target& target
   }
   // Rows without facts stand in for a batch: the class looks only at what no batch changes.
   const std::vector<BatchRow> no_facts(static_cast<size_t>(contract.shape.batch));
-  Result<Resolved> resolved = Resolve(contract, BuildMaskSets(contract), no_facts);
+  Result<Resolved> resolved =
+      BuildMaskSets(contract).and_then([&](const MaskSets& sets) { return Resolve(contract, sets, no_facts); });
   if (!resolved) return tl::unexpected(std::move(resolved.error()));
   const std::array<TileSize, kNumDirections> tiles = PickTiles(contract, target, options);
   Runner runner(options);

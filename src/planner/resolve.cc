@@ -144,7 +144,7 @@ Result<Resolved> Resolve(const Contract& contract, const MaskSets& sets, const s
   const UnknownSet all = static_cast<UnknownSet>((size_t{1} << sets.unknowns.size()) - 1);
   for (const HeadClass& head_class : sets.classes) {
     out.class_terms.push_back(SplitByConditions(sets, head_class));
-    out.class_has_bitmap.push_back(head_class.has_bitmap);
+    out.class_may_store_bits.push_back(head_class.has_bitmap || head_class.has_registered);
     out.class_widest.push_back(head_class.holding[all]);
     out.mask_capacity += head_class.uses_unknowns ? out.batch : 1;
   }

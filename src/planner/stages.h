@@ -37,7 +37,7 @@ struct Resolved {
   int64_t num_q_heads = 0;
   std::vector<Condition> conditions;
   std::vector<std::vector<ConditionalSet>> class_terms;  // [head class]
-  std::vector<bool> class_has_bitmap;
+  std::vector<bool> class_may_store_bits;
   std::vector<RowSet> class_widest;  // [head class]: every condition holding everywhere
   int64_t mask_capacity = 0;         // distinct masks at most, for any batch
   std::vector<ResolvedMask> masks;

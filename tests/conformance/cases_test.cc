@@ -152,6 +152,7 @@ TEST_P(RandomMasks, AnyExpressionAnyTile_MatchesOracleAndDenseMask) {
     mask_options.q_len = small.q_len;
     mask_options.kv_len = small.kv_len;
     mask_options.bitmap = true;
+    mask_options.registered = true;
     contract.mask.heads.clear();
     const int64_t masks = RandomInt(rng, 0, 1) == 0 ? 1 : small.num_q_heads;
     for (int64_t n = 0; n < masks; ++n) contract.mask.heads.push_back(RandomMask(rng, mask_options));

@@ -147,7 +147,7 @@ TEST(ContractKey, HeadsThatMeanTheSame_ShareAClass) {
   Contract contract = Make("causal");
   contract.shape.num_q_heads = 3;
   contract.mask.heads = {*ParseMaskExpr("causal"), *ParseMaskExpr("full"), *ParseMaskExpr("window(-1, 0)")};
-  const MaskSets sets = BuildMaskSets(contract);
+  const MaskSets sets = *BuildMaskSets(contract);
   EXPECT_EQ(sets.classes.size(), 2U);
   EXPECT_EQ(sets.class_of_head, (std::vector<uint32_t>{0, 1, 0}));
 }

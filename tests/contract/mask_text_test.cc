@@ -119,6 +119,7 @@ TEST(MaskText, RandomExpressions_RoundTripExactly) {
   RandomMaskOptions options;
   options.documents_equal = true;
   options.blocks = true;
+  options.registered = true;
   options.max_depth = 5;
   options.max_children = 4;
   int with_both = 0;

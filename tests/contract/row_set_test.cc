@@ -110,7 +110,7 @@ TEST(RowSet, MillionTokens_StaysAFewSlabs) {
   contract.shape = {.batch = 1, .q_len = 1 << 20, .kv_len = 1 << 20, .dim_qk = 4, .dim_v = 4};
   contract.mask.heads.push_back(*ParseMaskExpr("causal and window(4095, 0) or sink(4)"));
   contract.score.scale = 1;
-  const MaskSets sets = BuildMaskSets(contract);
+  const MaskSets sets = *BuildMaskSets(contract);
   EXPECT_LE(sets.classes[0].holding[0].slabs().size(), 4U);
 }
 

@@ -7,6 +7,7 @@
 #include "dispatch/execute.h"
 #include "fixtures.h"
 #include "oracle/compare.h"
+#include "support/own_terms.h"
 #include "support/proves.h"
 
 namespace tessera {
@@ -49,6 +50,33 @@ TEST(Run, AutoOnEveryTarget_RunsReferenceAndSaysWhy) {
     EXPECT_EQ(outcome.receipt.target, c.target);
     ExpectSound(outcome.receipt);
     ExpectMatchesOracle(contract, {}, inputs, outcome);
+  }
+}
+
+TEST(Run, RegisteredTerm_RunsMatchesTheOracleAndRepeatsFromItsReceipt) {
+  OwnTerms();
+  for (const char* mask : {"stride(3) and documents", "stride_rects(3, 1) or causal and window(2, 0)", "specks"}) {
+    SCOPED_TRACE(mask);
+    const Contract contract = MakeContract({.mask = mask, .len = 40});
+    Batch batch;
+    if (std::string(mask).find("documents") != std::string::npos) {
+      batch.doc_ids = IdRows{contract.shape.batch, 40, {}};
+      for (int64_t i = 0; i < contract.shape.batch * 40; ++i) batch.doc_ids->values.push_back(i % 40 < 17 ? 0 : 1);
+    }
+    const TensorMap inputs = MakeInputs(contract, FreshSeed(), true);
+    const RunOptions options = Ask{.backward = true};
+    const RunOutcome outcome = tessera::Run(contract, batch, inputs, TargetNamed("cpu"), options);
+    ASSERT_FALSE(outcome.error.has_value()) << ErrorText(outcome);
+    ExpectSound(outcome.receipt);
+    ExpectMatchesOracle(contract, batch, inputs, outcome);
+    const Result<Receipt> receipt = ParseReceipt(ToJson(outcome.receipt));
+    ASSERT_TRUE(receipt.has_value()) << ToText(receipt.error());
+    const Result<Contract> again = ParseContract(receipt->contract_text);
+    ASSERT_TRUE(again.has_value()) << ToText(again.error());
+    EXPECT_EQ(*again, contract);
+    const RunOutcome repeated = tessera::Run(*again, batch, inputs, TargetNamed("cpu"), options);
+    EXPECT_EQ(repeated.receipt.plan_fingerprint, outcome.receipt.plan_fingerprint);
+    EXPECT_EQ(repeated.outputs.at("dk").bytes, outcome.outputs.at("dk").bytes);
   }
 }
 

@@ -13,7 +13,7 @@ namespace {
 Resolved ResolveGood(const Contract& contract, const Batch& batch = {}) {
   Result<std::vector<BatchRow>> rows = ResolveBatch(contract, batch);
   EXPECT_TRUE(rows.has_value());
-  Result<Resolved> resolved = Resolve(contract, BuildMaskSets(contract), *rows);
+  Result<Resolved> resolved = Resolve(contract, *BuildMaskSets(contract), *rows);
   EXPECT_TRUE(resolved.has_value());
   return std::move(*resolved);
 }

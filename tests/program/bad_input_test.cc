@@ -79,6 +79,15 @@ TEST_F(BadInput, Files_MissingOrADirectory) {
   Expect({"run", Contract(), "--inputs", folder_.path()}, "TSR-R002");
 }
 
+TEST_F(BadInput, Contract_NamesATermThatThisProgramHasNot) {
+  Expect({"plan", Contract("causal and dilated@1(12, 4)")}, "TSR-C009");
+  Expect({"plan", Contract("causal and dilated(12, 4)")}, "TSR-C004");
+  for (const char* expr : {"dilated@1(12, 4)", "dilated(12, 4)"}) {
+    EXPECT_NE(Tessera({"plan", Contract(expr)}).err.find("registered from C++"), std::string::npos) << expr;
+    EXPECT_NE(Tessera({"plan", Contract(expr)}).err.find("docs/contract.md"), std::string::npos) << expr;
+  }
+}
+
 TEST_F(BadInput, Contract_Malformed) {
   Proves("B10");  // an unknown field or term is refused, never taken and ignored
   for (const char* text : {"version = ", "[shape", "{\"version\": 1,", "{]", "\x01\x02\x03", ""}) {

@@ -54,6 +54,7 @@ inline MaskSample RandomMaskSample(std::mt19937_64& rng, int64_t max_len = 48) {
   options.kv_len = contract.shape.kv_len;
   options.bitmap_heads = contract.shape.num_q_heads;
   options.bitmap = RandomInt(rng, 0, 2) == 0;
+  options.registered = RandomInt(rng, 0, 2) == 0;
   options.documents = RandomInt(rng, 0, 2) != 0;
   options.documents_equal = !options.documents;
   const bool per_head = RandomInt(rng, 0, 2) == 0;

@@ -39,6 +39,7 @@ inline Contract RandomContract(std::mt19937_64& rng, const RandomContractOptions
   mask.documents_equal = true;
   mask.blocks = true;
   mask.bitmap = options.bitmap;
+  mask.registered = true;
   const int64_t num_masks = flip() ? 1 : shape.num_q_heads;
   for (int64_t head = 0; head < num_masks; ++head) contract.mask.heads.push_back(RandomMask(rng, mask));
   contract.mask.offset = flip() ? shape.kv_len - shape.q_len : RandomInt(rng, -options.max_len, options.max_len);

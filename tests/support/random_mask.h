@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "contract/bitmap.h"
+#include "support/own_terms.h"
 #include "tessera/contract.h"
 
 namespace tessera {
@@ -25,7 +26,8 @@ struct RandomMaskOptions {
   bool valid = true;
   bool sink_document = true;
   bool blocks = false;
-  bool bitmap = false;  // in memory; `path` is "bitmap_DIGEST.npy" and no file is written
+  bool bitmap = false;      // in memory; `path` is "bitmap_DIGEST.npy" and no file is written
+  bool registered = false;  // terms of the tests' own, from own_terms.h
 };
 
 // From `low` to `high`, both inclusive. Not std::uniform_int_distribution: its numbers differ between libraries.
@@ -55,6 +57,7 @@ inline MaskTerm RandomTerm(std::mt19937_64& rng, const RandomMaskOptions& option
   if (options.sink_document) kinds.push_back(TermKind::kSinkDocument);
   if (options.blocks) kinds.push_back(TermKind::kBlocks);
   if (options.bitmap) kinds.push_back(TermKind::kBitmap);
+  if (options.registered) kinds.push_back(TermKind::kRegistered);
 
   MaskTerm term;
   term.kind = kinds[static_cast<size_t>(RandomInt(rng, 0, static_cast<int64_t>(kinds.size()) - 1))];
@@ -80,6 +83,13 @@ inline MaskTerm RandomTerm(std::mt19937_64& rng, const RandomMaskOptions& option
       const bool per_head = options.bitmap_heads > 1 && RandomInt(rng, 0, 1) == 0;
       term.bitmap = RandomBitmap(rng, per_head ? options.bitmap_heads : 1, options.q_len, options.kv_len);
       term.path = "bitmap_" + term.bitmap->digest + ".npy";
+      break;
+    }
+    case TermKind::kRegistered: {
+      term.registered = OwnTerms()[rng() % OwnTerms().size()];
+      for (int64_t n = RandomInt(rng, term.registered->min_parameters, term.registered->max_parameters); n > 0; --n) {
+        term.parameters.push_back(RandomInt(rng, 0, longest + 1));
+      }
       break;
     }
     default:

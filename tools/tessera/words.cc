@@ -73,6 +73,11 @@ std::string TermInWords(const MaskTerm& term, int64_t offset) {
       return "the key's block was picked for the query";
     case TermKind::kBitmap:
       return fmt::format("the bitmap {} has a 1 there", term.path);
+    case TermKind::kRegistered: {
+      MaskExpr expr;
+      expr.term = term;
+      return fmt::format("the registered term {} holds there", ToText(expr));
+    }
   }
   return "unknown term";
 }

@@ -15,8 +15,44 @@ int64_t ChunkOf(int64_t position, int64_t size) {
   return position >= 0 ? position / size : -((-position + size - 1) / size);
 }
 
-bool TermAllows(const MaskTerm& term, const OracleFacts& facts, int64_t head, int64_t i, int64_t j, int64_t offset) {
-  const int64_t p = i + offset;
+MaskTermInput InputOf(const Contract& contract, const MaskTerm& term, int64_t head) {
+  return {.q_len = contract.shape.q_len,
+          .kv_len = contract.shape.kv_len,
+          .offset = contract.mask.offset,
+          .head = term.registered->per_head ? head : 0,
+          .parameters = term.parameters};
+}
+
+// A registered term speaks for itself, by its own pair function or by its own runs.
+bool RegisteredAllows(const Contract& contract, const MaskTerm& term, const OracleFacts& facts, int64_t head, int64_t i,
+                      int64_t j) {
+  const MaskTermInput input = InputOf(contract, term, head);
+  if (term.registered->allows) return term.registered->allows(input, i, j);
+  const auto found = std::find_if(facts.runs.begin(), facts.runs.end(), [&](const OracleRuns& runs) {
+    return runs.term == term.registered.get() && runs.head == input.head && runs.parameters == term.parameters;
+  });
+  return found != facts.runs.end() && std::any_of(found->runs.begin(), found->runs.end(), [&](const MaskRun& run) {
+           return i >= run.q_begin && i < run.q_end && j >= run.kv_begin && j < run.kv_end && j - i >= run.diag_begin &&
+                  j - i < run.diag_end;
+         });
+}
+
+void AddRuns(const Contract& contract, const MaskExpr& expr, int64_t head, OracleFacts& facts) {
+  for (const MaskExpr& child : expr.children) AddRuns(contract, child, head, facts);
+  if (expr.op != MaskExpr::Op::kTerm || expr.term.kind != TermKind::kRegistered || !expr.term.registered->runs) return;
+  const MaskTermInput input = InputOf(contract, expr.term, head);
+  const bool is_known = std::any_of(facts.runs.begin(), facts.runs.end(), [&](const OracleRuns& runs) {
+    return runs.term == expr.term.registered.get() && runs.head == input.head &&
+           runs.parameters == expr.term.parameters;
+  });
+  if (is_known) return;
+  facts.runs.push_back(
+      {expr.term.registered.get(), expr.term.parameters, input.head, expr.term.registered->runs(input)});
+}
+
+bool TermAllows(const Contract& contract, const MaskTerm& term, const OracleFacts& facts, int64_t head, int64_t i,
+                int64_t j) {
+  const int64_t p = i + contract.mask.offset;
   const size_t q = static_cast<size_t>(i);
   const size_t k = static_cast<size_t>(j);
   const bool has_ids = !facts.q_doc.empty() && !facts.kv_doc.empty();
@@ -48,12 +84,15 @@ bool TermAllows(const MaskTerm& term, const OracleFacts& facts, int64_t head, in
       const int64_t plane = bitmap.heads == 1 ? 0 : head;
       return bitmap.cells[static_cast<size_t>((plane * bitmap.q_len + i) * bitmap.kv_len + j)] != 0;
     }
+    case TermKind::kRegistered:
+      return RegisteredAllows(contract, term, facts, head, i, j);
   }
   return false;
 }
 
-bool ExprAllows(const MaskExpr& expr, const OracleFacts& facts, int64_t head, int64_t i, int64_t j, int64_t offset) {
-  const auto allows = [&](const MaskExpr& child) { return ExprAllows(child, facts, head, i, j, offset); };
+bool ExprAllows(const Contract& contract, const MaskExpr& expr, const OracleFacts& facts, int64_t head, int64_t i,
+                int64_t j) {
+  const auto allows = [&](const MaskExpr& child) { return ExprAllows(contract, child, facts, head, i, j); };
   switch (expr.op) {
     case MaskExpr::Op::kAnd:
       return std::all_of(expr.children.begin(), expr.children.end(), allows);
@@ -62,7 +101,7 @@ bool ExprAllows(const MaskExpr& expr, const OracleFacts& facts, int64_t head, in
     case MaskExpr::Op::kTerm:
       break;
   }
-  return TermAllows(expr.term, facts, head, i, j, offset);
+  return TermAllows(contract, expr.term, facts, head, i, j);
 }
 
 struct IdRow {
@@ -128,13 +167,14 @@ Result<OracleFacts> MakeOracleFacts(const Contract& contract, const Batch& batch
   }
   std::map<int32_t, int64_t> seen;
   for (const int32_t doc : facts.kv_doc) facts.kv_rank.push_back(seen[doc]++);
+  for (int64_t head = 0; head < shape.num_q_heads; ++head) AddRuns(contract, contract.mask.ForHead(head), head, facts);
   facts.q_valid = ValidLength(batch, batch.q_valid_tokens, batch_row, shape.q_len);
   facts.kv_valid = ValidLength(batch, batch.kv_valid_tokens, batch_row, shape.kv_len);
   return facts;
 }
 
 bool Allowed(const Contract& contract, const OracleFacts& facts, int64_t head, int64_t i, int64_t j) {
-  return ExprAllows(contract.mask.ForHead(head), facts, head, i, j, contract.mask.offset);
+  return ExprAllows(contract, contract.mask.ForHead(head), facts, head, i, j);
 }
 
 Result<std::vector<uint8_t>> DenseMask(const Contract& contract, const Batch& batch, int64_t batch_row, int64_t head) {
