@@ -3,6 +3,7 @@
 
 The table below is the architecture in one place. The same walk keeps three rules of size and shape: public headers
 stay under 200 lines, source files at or under 600, and a function-like macro lives only around the .def file it reads.
+And one of export: what a public header declares is visible outside the shared library, so it says so.
 """
 
 import argparse
@@ -23,7 +24,9 @@ LAYERS = {
     "src/planner": {"src/base", "src/contract", "src/plan"},
     "src/export": {"src/base", "src/contract", "src/plan", "src/planner"},
     "src/lanes": {"src/base", "src/contract", "src/plan"},
-    "src/dispatch": {"src/base", "src/contract", "src/rows", "src/plan", "src/planner", "src/export", "src/lanes"},
+    "src/dispatch": {"src/base", "src/contract", "src/rows", "src/plan", "src/planner", "src/lanes"},
+    "src/capi": {"src/base", "src/contract", "src/rows", "src/plan", "src/planner", "src/export", "src/lanes",
+                 "src/dispatch"},
 }
 
 # Third-party headers by folder: anywhere in it, and in its .cc files only.
@@ -36,6 +39,7 @@ LIBRARIES = {
     "src/export": (BASE_LIBRARIES, set()),
     "src/lanes": (BASE_LIBRARIES, set()),
     "src/dispatch": (BASE_LIBRARIES, {JSON}),
+    "src/capi": (BASE_LIBRARIES, set()),
     "include": ({EXPECTED}, set()),
     "tools": ({EXPECTED, FMT, CLI}, {JSON}),
     "bench": ({EXPECTED, FMT, CLI}, {JSON}),
@@ -50,7 +54,8 @@ OWNER = {
     "plan.h": "src/plan",
     "planner.h": "src/planner", "export.h": "src/export",
     "lane.h": "src/lanes", "reasons.def": "src/lanes",
-    "run.h": "src/dispatch", "receipt.h": "src/dispatch", "tessera.h": "src/dispatch",
+    "run.h": "src/dispatch", "receipt.h": "src/dispatch",
+    "c_api.h": "src/capi", "tessera.h": "src/capi",
 }
 
 # The oracle judges everybody else, so it may know the question only.
@@ -60,6 +65,9 @@ ORACLE_PUBLIC = {"contract.h", "mask_term.h", "batch.h", "error.h", "tensor.h"}
 PUBLIC_HEADER_LINES = 200
 HEADER_EXCEPTIONS = {"include/tessera/plan.h": 220}
 SOURCE_LINES = 600
+
+# Folders compile with hidden visibility; a public header lifts it around all that it declares.
+EXPORT_BEGIN, EXPORT_END = "#pragma GCC visibility push(default)", "#pragma GCC visibility pop"
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 MACRO = re.compile(r"^\s*#\s*define\s+(\w+)\(")
@@ -152,11 +160,22 @@ def check_size(path, lines):
     return f"{kind} of {len(lines)} lines; the limit is {limit}" if len(lines) > limit else None
 
 
+def check_export(path, lines):
+    if path.parts[0] != "include" or path.suffix != ".h" or "namespace tessera {" not in lines:
+        return None
+    begin = lines.index("namespace tessera {")
+    if EXPORT_BEGIN in lines[:begin] and EXPORT_END in lines[begin:]:
+        return None
+    return f"a public header without {EXPORT_BEGIN} before its namespace and {EXPORT_END} after it exports nothing"
+
+
 def check_file(root, path):
     lines = (root / path).read_text(encoding="utf-8").splitlines()
     problems = []
     if size_problem := check_size(path, lines):
         problems.append((len(lines), size_problem))
+    if export_problem := check_export(path, lines):
+        problems.append((1, export_problem))
     if path.suffix == ".py":
         return problems
     folder = folder_of(path)

@@ -1,11 +1,17 @@
 # One library per folder: every .cc in it, and what it may link. The include rules are kept by cmake/layers.py.
+# Folders of src/ are the parts of libtessera (cmake/package.cmake): position-independent, and hidden but for what
+# public headers declare.
 function(tessera_library name)
   cmake_parse_arguments(ARG "" "" "PUBLIC;PRIVATE" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS *.cc)
   add_library(${name} STATIC ${sources})
   target_include_directories(${name} PUBLIC ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/src)
   target_link_libraries(${name} PUBLIC ${ARG_PUBLIC} PRIVATE tessera_warnings ${ARG_PRIVATE})
-  set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden
+                                           VISIBILITY_INLINES_HIDDEN ON)
+  if(CMAKE_CURRENT_SOURCE_DIR MATCHES "^${CMAKE_SOURCE_DIR}/src/")
+    set_property(GLOBAL APPEND PROPERTY tessera_parts ${name})
+  endif()
 endfunction()
 
 # One test program per folder of tests; its tests carry the folder's name as label. Each leaves its result as XML under

@@ -12,6 +12,7 @@
 
 #include "tessera/contract.h"
 
+#pragma GCC visibility push(default)
 namespace tessera {
 
 // Document ids, one row per batch row. Equal ids mean one document; a negative id is padding: it belongs to no
@@ -76,3 +77,4 @@ Result<std::vector<BatchRow>> ResolveBatch(const Contract& contract, const Batch
 std::vector<int32_t> SegmentIds(const std::vector<int32_t>& doc_ids);
 
 }  // namespace tessera
+#pragma GCC visibility pop

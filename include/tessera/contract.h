@@ -14,6 +14,7 @@
 
 #include "tessera/error.h"
 
+#pragma GCC visibility push(default)
 namespace tessera {
 
 enum class DType : uint8_t { kF32, kBf16, kF16 };
@@ -180,3 +181,4 @@ Result<MaskFacts> DescribeMask(const Contract& contract);
 Result<std::string> ContractKey(const Contract& contract);
 
 }  // namespace tessera
+#pragma GCC visibility pop

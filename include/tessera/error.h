@@ -8,6 +8,7 @@
 #include <tl/expected.hpp>
 #include <vector>
 
+#pragma GCC visibility push(default)
 namespace tessera {
 
 enum class ErrorCode : uint16_t {
@@ -46,3 +47,4 @@ tl::unexpected<Error> Fail(ErrorCode code, std::string message, std::string wher
 tl::unexpected<Error> Fail(ErrorCode code, std::vector<Violation> violations, std::string where = {});
 
 }  // namespace tessera
+#pragma GCC visibility pop

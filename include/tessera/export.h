@@ -16,6 +16,8 @@
 #include "tessera/plan.h"
 #include "tessera/tensor.h"
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 enum class Library : uint8_t { kSplash, kTokamax, kFlex, kPallas };
@@ -81,3 +83,4 @@ std::string ToJson(const Export& exported);
 TensorMap ToTensors(const Export& exported);
 
 }  // namespace tessera
+#pragma GCC visibility pop

@@ -10,6 +10,7 @@
 #include "tessera/error.h"
 #include "tessera/target.h"
 
+#pragma GCC visibility push(default)
 namespace tessera {
 
 enum class ReasonCode : uint16_t {
@@ -56,3 +57,4 @@ struct Selection {
 Result<Selection> SelectLane(const Contract& contract, const Target& target);
 
 }  // namespace tessera
+#pragma GCC visibility pop

@@ -16,6 +16,8 @@
 
 #include "tessera/error.h"
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 // What a term is asked about. Row i is a query, column j a key, and p = i + offset as for the built-in terms.
@@ -83,3 +85,4 @@ std::shared_ptr<const MaskTermSpec> FindMaskTerm(std::string_view name);
 std::vector<std::shared_ptr<const MaskTermSpec>> RegisteredMaskTerms();
 
 }  // namespace tessera
+#pragma GCC visibility pop

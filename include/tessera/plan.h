@@ -18,6 +18,7 @@
 #include "tessera/error.h"
 #include "tessera/target.h"
 
+#pragma GCC visibility push(default)
 namespace tessera {
 
 using Hash128 = std::array<uint8_t, 16>;
@@ -212,3 +213,4 @@ std::string DrawTiles(const PlanView& plan, int64_t batch_row, int64_t head, int
 std::string MixedDocumentPolicyJson();
 
 }  // namespace tessera
+#pragma GCC visibility pop

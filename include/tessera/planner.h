@@ -12,6 +12,7 @@
 #include "tessera/plan.h"
 #include "tessera/target.h"
 
+#pragma GCC visibility push(default)
 namespace tessera {
 
 struct PlanOptions {
@@ -54,3 +55,4 @@ Result<ClassShape> MakeClassShape(const Contract& contract, const Target& target
 Result<std::string> ClassKey(const Contract& contract, const ClassShape& shape);
 
 }  // namespace tessera
+#pragma GCC visibility pop

@@ -10,6 +10,7 @@
 #include "tessera/lane.h"
 #include "tessera/plan.h"
 
+#pragma GCC visibility push(default)
 namespace tessera {
 
 struct Timing {
@@ -67,3 +68,4 @@ Result<Receipt> ParseReceipt(std::string_view json);
 std::vector<Violation> CheckReceipt(const Receipt& receipt);
 
 }  // namespace tessera
+#pragma GCC visibility pop

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "tessera/target.h"
 #include "tessera/tensor.h"
 
+#pragma GCC visibility push(default)
 namespace tessera {
 
 enum class Layout : uint8_t { kBhtd, kBthd };  // [B,H,T,D] or [B,T,H,D]
@@ -21,6 +23,7 @@ struct RunOptions {
   std::string lane = "auto";              // or a lane's name: that lane or an error
   std::vector<std::string> exclude = {};  // lanes never to use
   bool strict = false;                    // any fallback is an error
+  bool forward = true;                    // false: a backward alone, from the o and lse of a forward run before
   bool backward = false;
   bool row_max = false;  // also return the row maximum of the logits as "max"
   Layout layout = Layout::kBhtd;
@@ -37,11 +40,41 @@ struct RunOutcome {
   std::vector<StageReport> stages;
 };
 
-// Inputs are named q, k, v, [sink_logits], and with backward do.
+// Inputs are named q, k, v, [sink_logits], and with backward do; a backward alone also takes o and lse.
 RunOutcome Run(const Contract& contract, const Batch& batch, const TensorMap& inputs, const Target& target,
                const RunOptions& options = {});
+
+// The tensors of a run in memory of the caller's, used where they are: nothing is copied. Every q, k, v and do has the
+// contract's dtype, o and gradients any float type. Row statistics are dense [batch, num_q_heads, q_len].
+// Outputs must overlap neither each other nor an input; when a run fails, what they hold is unspecified.
+struct RunTensors {
+  TensorRef q, k, v, dout;             // dout: with backward
+  std::span<const float> sink_logits;  // [num_q_heads], if and only if the contract says so
+  TensorRef o;                         // written by a forward, read by a backward alone (not needed with delta)
+  std::span<float> lse;                // the same; a forward alone can do without
+  std::span<float> row_max;            // wanted when not empty; a forward's
+  std::span<const float> delta;        // a backward alone: sum of o * do per row, when the caller has it
+  TensorRef dq, dk, dv;                // with backward
+  std::span<float> dsink_logits;       // wanted when not empty
+};
+
+// As Run, on the caller's memory: the outcome has no outputs, and RunOptions' layout and row_max say nothing.
+// Digests in the receipt are those of the same tensors in a TensorMap, laid out [B,H,T,D].
+RunOutcome RunStrided(const Contract& contract, const Batch& batch, const RunTensors& tensors, const Target& target,
+                      const RunOptions& options = {});
+
+// A plan made before, for this contract (TSR-P007 otherwise), and the batch it was made with, for the receipt; a plan
+// read from a file has none.
+struct GivenPlan {
+  const Plan* plan = nullptr;
+  const Batch* batch = nullptr;
+};
+// As RunStrided, with a plan that is there already. RunOptions' plan should say what it was made with.
+RunOutcome RunPlan(const Contract& contract, const GivenPlan& given, const RunTensors& tensors, const Target& target,
+                   const RunOptions& options = {});
 
 // Deterministic inputs from a seed: the same bytes on every machine.
 TensorMap MakeInputs(const Contract& contract, uint64_t seed, bool backward, Layout layout = Layout::kBhtd);
 
 }  // namespace tessera
+#pragma GCC visibility pop

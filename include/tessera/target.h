@@ -9,6 +9,7 @@
 #include "tessera/contract.h"
 #include "tessera/error.h"
 
+#pragma GCC visibility push(default)
 namespace tessera {
 
 enum class TargetKind : uint8_t { kCpu, kGpu, kTpu };
@@ -32,3 +33,4 @@ const std::vector<Target>& Targets();
 Result<Target> FindTarget(std::string_view name);
 
 }  // namespace tessera
+#pragma GCC visibility pop

@@ -11,6 +11,7 @@
 #include "tessera/contract.h"
 #include "tessera/error.h"
 
+#pragma GCC visibility push(default)
 namespace tessera {
 
 enum class ElementType : uint8_t { kF32, kBf16, kF16, kI8, kI16, kI32, kI64, kBool };
@@ -35,6 +36,16 @@ struct Tensor {
 
 using TensorMap = std::map<std::string, Tensor>;
 
+// A strided [batch, head, token, dim] tensor in somebody else's memory; strides count elements, the last axis is
+// contiguous. No data means "not given" or "not wanted".
+struct TensorRef {
+  ElementType type = ElementType::kF32;
+  std::byte* data = nullptr;
+  int64_t batch_stride = 0;
+  int64_t head_stride = 0;
+  int64_t token_stride = 0;
+};
+
 Result<TensorMap> ParseSafetensors(std::string_view bytes, const std::string& where = {});
 Result<TensorMap> ReadSafetensors(const std::string& path);
 // Written to a temporary name and renamed: the old file or the new one, never half of one.
@@ -55,3 +66,4 @@ Result<std::string> ReadFile(const std::string& path, int64_t max_bytes = int64_
 Status WriteFile(const std::string& path, std::string_view bytes);
 
 }  // namespace tessera
+#pragma GCC visibility pop

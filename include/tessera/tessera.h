@@ -1,6 +1,7 @@
-// Everything public, in one include.
+// Everything public, in one include. A C program gets the C interface, a C++ program that and everything else.
 #pragma once
 
+#ifdef __cplusplus
 #include "tessera/batch.h"
 #include "tessera/contract.h"
 #include "tessera/error.h"
@@ -13,4 +14,7 @@
 #include "tessera/run.h"
 #include "tessera/target.h"
 #include "tessera/tensor.h"
+#endif
+
+#include "tessera/c_api.h"
 #include "tessera/version.h"

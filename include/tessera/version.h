@@ -1,8 +1,13 @@
-// The version of the library, and the versions of what it writes.
+// The version of the library, and the versions of what it writes. Valid C too.
 #pragma once
 
 #define TESSERA_VERSION "0.1.0"
+#define TESSERA_VERSION_MAJOR 0
+#define TESSERA_VERSION_MINOR 1
+#define TESSERA_VERSION_PATCH 0
 
+#ifdef __cplusplus
+#pragma GCC visibility push(default)
 namespace tessera {
 
 inline constexpr const char* kVersion = TESSERA_VERSION;
@@ -12,3 +17,5 @@ inline constexpr int kReceiptVersion = 1;
 inline constexpr int kPlanVersion = 0;
 
 }  // namespace tessera
+#pragma GCC visibility pop
+#endif

@@ -80,16 +80,19 @@ void DescribeRequest(const RunRequest& request, Receipt& receipt) {
   receipt.target = request.target.name;
   receipt.metadata_limit = request.target.scalar_bytes;
   receipt.input_source = options.input_source;
-  receipt.input_digest = Digest(request.inputs);
+  // Memory of the caller's is not read before it is checked: until then this is the digest of nothing.
+  receipt.input_digest = Digest(request.inputs != nullptr ? *request.inputs : TensorMap{});
   receipt.batch_source = options.batch_source;
-  receipt.batch_digest = BatchDigest(request.batch);
+  if (request.batch != nullptr) receipt.batch_digest = BatchDigest(*request.batch);
   receipt.options = {
       {"backward", YesNo(options.backward)},
       {"disable", fmt::format("{}", fmt::join(options.plan.disable, ","))},
       {"exclude", fmt::format("{}", fmt::join(options.exclude, ","))},
+      {"forward", YesNo(options.forward)},
       {"lane", options.lane},
-      {"layout", std::string(ToText(options.layout))},
-      {"row_max", YesNo(options.row_max)},
+      {"layout", std::string(ToText(request.tensors != nullptr ? Layout::kBhtd : options.layout))},
+      {"plan", request.plan != nullptr ? "given" : "made"},
+      {"row_max", YesNo(request.tensors != nullptr ? !request.tensors->row_max.empty() : options.row_max)},
       {"strict", YesNo(options.strict)},
       {"target", request.target.name},
       {"threads", fmt::format("{}", ThreadsOf(request))},

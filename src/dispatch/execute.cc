@@ -8,7 +8,6 @@
 #include <new>
 
 #include "dispatch/clock.h"
-#include "dispatch/tensors.h"
 
 namespace tessera {
 namespace {
@@ -40,20 +39,15 @@ Status CheckPlanFits(const Contract& contract, const PlanView& plan) {
   return {};
 }
 
-void Stop(ExecuteResult& result, Error error) {
-  result.error = std::move(error);
-  result.outputs.clear();
-}
-
 }  // namespace
 
 ExecuteResult Execute(const ExecuteRequest& request) {
   const Contract& contract = request.contract;
-  const RunOptions& options = request.options;
+  const RunTensors& tensors = request.tensors;
   ExecuteResult result;
   result.step = "plan";
   if (Status fits = CheckPlanFits(contract, request.plan); !fits) {
-    Stop(result, fits.error());
+    result.error = fits.error();
     return result;
   }
 
@@ -61,11 +55,11 @@ ExecuteResult Execute(const ExecuteRequest& request) {
   result.workspace_bytes = request.lane.WorkspaceBytes(contract, request.plan, request.threads);
   const Workspace workspace = MakeWorkspace(result.workspace_bytes);
   if (workspace == nullptr) {
-    Stop(result,
-         {ErrorCode::kTooLarge,
-          fmt::format("the lane needs {} bytes of workspace, more than this machine gives", result.workspace_bytes),
-          "workspace",
-          {}});
+    result.error = {
+        ErrorCode::kTooLarge,
+        fmt::format("the lane needs {} bytes of workspace, more than this machine gives", result.workspace_bytes),
+        "workspace",
+        {}};
     return result;
   }
   const LaneRequest lane_request{.contract = &contract,
@@ -73,51 +67,46 @@ ExecuteResult Execute(const ExecuteRequest& request) {
                                  .threads = request.threads,
                                  .workspace = {workspace.get(), static_cast<size_t>(result.workspace_bytes)}};
 
-  for (const TensorSpec& spec : OutputSpecs(contract, options)) {
-    result.outputs.emplace(spec.name, Tensor::Zeros(spec.type, spec.shape));
+  if (request.options.forward) {
+    result.step = "forward";
+    const Clock clock;
+    Result<RunStats> forward = request.lane.Forward(lane_request, {.q = tensors.q,
+                                                                   .k = tensors.k,
+                                                                   .v = tensors.v,
+                                                                   .sink_logits = tensors.sink_logits,
+                                                                   .o = tensors.o,
+                                                                   .lse = tensors.lse,
+                                                                   .row_max = tensors.row_max});
+    result.forward_ns = clock.Ns();
+    if (!forward) {
+      result.error = std::move(forward.error());
+      return result;
+    }
+    result.forward = *forward;
   }
-  TensorMap& outputs = result.outputs;
-  auto input = [&](const char* name) { return ViewOf(request.inputs.at(name), options.layout); };
-  auto output = [&](const char* name) { return ViewOf(outputs.at(name), options.layout); };
-  const std::span<const float> sink_logits = FloatsOf(request.inputs, "sink_logits");
-
-  result.step = "forward";
-  Clock clock;
-  Result<RunStats> forward = request.lane.Forward(lane_request, {.q = input("q"),
-                                                                 .k = input("k"),
-                                                                 .v = input("v"),
-                                                                 .sink_logits = sink_logits,
-                                                                 .o = output("o"),
-                                                                 .lse = FloatsOf(outputs, "lse"),
-                                                                 .row_max = FloatsOf(outputs, "max")});
-  result.forward_ns = clock.Ns();
-  if (!forward) {
-    Stop(result, forward.error());
-    return result;
+  if (request.options.backward) {
+    result.step = "backward";
+    const Clock clock;
+    Result<RunStats> backward = request.lane.Backward(
+        lane_request, {.q = tensors.q,
+                       .k = tensors.k,
+                       .v = tensors.v,
+                       .o = tensors.o,
+                       .dout = tensors.dout,
+                       .sink_logits = tensors.sink_logits,
+                       .lse = tensors.lse,
+                       .delta = request.options.forward ? std::span<const float>() : tensors.delta,
+                       .dq = tensors.dq,
+                       .dk = tensors.dk,
+                       .dv = tensors.dv,
+                       .dsink_logits = tensors.dsink_logits});
+    result.backward_ns = clock.Ns();
+    if (!backward) {
+      result.error = std::move(backward.error());
+      return result;
+    }
+    result.backward = *backward;
   }
-  result.forward = *forward;
-  if (!options.backward) return result;
-
-  result.step = "backward";
-  clock = Clock();
-  Result<RunStats> backward = request.lane.Backward(lane_request, {.q = input("q"),
-                                                                   .k = input("k"),
-                                                                   .v = input("v"),
-                                                                   .o = output("o"),
-                                                                   .dout = input("do"),
-                                                                   .sink_logits = sink_logits,
-                                                                   .lse = FloatsOf(outputs, "lse"),
-                                                                   .delta = {},  // the lane computes it from o
-                                                                   .dq = output("dq"),
-                                                                   .dk = output("dk"),
-                                                                   .dv = output("dv"),
-                                                                   .dsink_logits = FloatsOf(outputs, "dsink_logits")});
-  result.backward_ns = clock.Ns();
-  if (!backward) {
-    Stop(result, backward.error());
-    return result;
-  }
-  result.backward = *backward;
   return result;
 }
 

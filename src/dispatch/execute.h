@@ -1,4 +1,4 @@
-// One lane on one plan: books the workspace, makes the outputs, runs forward and backward. Decides nothing.
+// One lane on one plan: books the workspace and runs forward, backward or both. Decides nothing.
 #pragma once
 
 #include <string>
@@ -7,7 +7,6 @@
 #include "tessera/contract.h"
 #include "tessera/plan.h"
 #include "tessera/run.h"
-#include "tessera/tensor.h"
 
 namespace tessera {
 
@@ -15,7 +14,7 @@ struct ExecuteRequest {
   const Lane& lane;
   const Contract& contract;
   const PlanView& plan;
-  const TensorMap& inputs;  // checked by CheckInputs
+  const RunTensors& tensors;  // checked before
   const RunOptions& options;
   int64_t threads = 1;
 };
@@ -29,7 +28,6 @@ struct ExecuteResult {
   std::optional<RunStats> backward;
   int64_t forward_ns = 0;
   int64_t backward_ns = 0;
-  TensorMap outputs;  // empty when a step failed
 };
 
 // Refuses a plan of another contract (TSR-P007) before it touches a tensor.

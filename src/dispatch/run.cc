@@ -58,6 +58,12 @@ Outcome CheckRequest(const RunRequest& request) {
         "request", ErrorCode::kBadArgument,
         fmt::format("threads must be 0 (as many as the target has) or more, got {}", request.options.threads));
   }
+  if (!request.options.forward && !request.options.backward) {
+    return FailAt("request", ErrorCode::kBadArgument, "a run needs a forward, a backward or both, got neither");
+  }
+  if (request.plan != nullptr && request.plan->bytes().empty()) {
+    return FailAt("request", ErrorCode::kPlanMismatch, "a run with a given plan needs a plan, got an empty one");
+  }
   return std::nullopt;
 }
 
@@ -106,41 +112,49 @@ Outcome CheckMayFallBack(const RunOptions& options, std::string step, std::strin
   return std::nullopt;
 }
 
-// Makes the plan a lane will be asked about, and writes it into the receipt in place of an earlier lane's.
+// Makes the plan a lane will be asked about; its timings replace an earlier lane's.
 Result<Plan> PlanFor(const RunRequest& request, RunOutcome& outcome) {
   Receipt& receipt = outcome.receipt;
   Clock clock;
-  Result<PlanResult> made = MakePlan(request.contract, request.batch, request.target, request.options.plan);
+  Result<PlanResult> made = MakePlan(request.contract, *request.batch, request.target, request.options.plan);
   if (!made) return tl::unexpected(made.error());
   receipt.timings.clear();
   for (const StageReport& stage : made->stages) receipt.timings.push_back({"plan." + stage.name, stage.ns});
   receipt.timings.push_back({"plan", clock.Ns()});
-  const PlanView& view = made->plan.view();
-  receipt.class_key = ToHex(view.class_key);
-  receipt.mask_digest = ToHex(view.mask_digest);
-  receipt.plan_fingerprint = ToHex(view.fingerprint);
-  receipt.plan_bytes = static_cast<int64_t>(made->plan.bytes().size());
-  receipt.metadata_bytes = MetadataBytes(view);
-  receipt.tiles = CountTiles(view, Direction::kForward);
   outcome.stages = std::move(made->stages);
   return std::move(made->plan);
 }
 
+void DescribePlan(const RunOptions& options, const PlanView& view, Receipt& receipt) {
+  receipt.class_key = ToHex(view.class_key);
+  receipt.mask_digest = ToHex(view.mask_digest);
+  receipt.plan_fingerprint = ToHex(view.fingerprint);
+  receipt.plan_bytes = static_cast<int64_t>(view.bytes.size());
+  receipt.metadata_bytes = MetadataBytes(view);
+  if (options.forward) receipt.tiles = CountTiles(view, Direction::kForward);
+}
+
 Outcome RunLane(const RunRequest& request, const LaneRow& row, const PlanView& plan, RunOutcome& outcome) {
   Receipt& receipt = outcome.receipt;
+  // Outputs by name are made only now, when something is about to fill them.
+  const RunTensors tensors = request.tensors != nullptr
+                                 ? *request.tensors
+                                 : BindTensors(request.contract, *request.inputs, request.options, outcome.outputs);
   ExecuteResult result = Execute({.lane = *row.lane,
                                   .contract = request.contract,
                                   .plan = plan,
-                                  .inputs = request.inputs,
+                                  .tensors = tensors,
                                   .options = request.options,
                                   .threads = ThreadsOf(request)});
   receipt.workspace_bytes = result.workspace_bytes;
-  if (result.forward) {
+  if (const std::optional<RunStats>& first = result.forward ? result.forward : result.backward) {
     receipt.executed = row.name;
     receipt.runtime_mode = row.runtime_mode;
     receipt.determinism = row.determinism;
-    receipt.kernel = result.forward->kernel;
-    receipt.isa = result.forward->isa;
+    receipt.kernel = first->kernel;
+    receipt.isa = first->isa;
+  }
+  if (result.forward) {
     receipt.tiles_executed = result.forward->tiles_executed;
     receipt.timings.push_back({"forward", result.forward_ns});
   }
@@ -150,7 +164,8 @@ Outcome RunLane(const RunRequest& request, const LaneRow& row, const PlanView& p
     receipt.timings.push_back({"backward", result.backward_ns});
   }
   if (result.error) return FailAt(result.step, std::move(*result.error));
-  outcome.outputs = std::move(result.outputs);
+  receipt.output_digest =
+      request.tensors != nullptr ? DigestOutputs(request.contract, tensors, request.options) : Digest(outcome.outputs);
   return std::nullopt;
 }
 
@@ -163,15 +178,18 @@ Outcome TryLanes(const RunRequest& request, RunOutcome& outcome) {
     Decision decision = ContractDecision(receipt, row->name);
     std::string step = "decide";
     if (decision.accepted) {
-      Result<Plan> plan = PlanFor(request, outcome);
-      if (!plan) {
-        const bool is_batch = plan.error().code == ErrorCode::kBatchInvalid;
-        return FailAt(is_batch ? "batch" : "plan", std::move(plan.error()));
+      Result<Plan> made;
+      if (request.plan == nullptr) made = PlanFor(request, outcome);
+      if (!made) {
+        const bool is_batch = made.error().code == ErrorCode::kBatchInvalid;
+        return FailAt(is_batch ? "batch" : "plan", std::move(made.error()));
       }
-      decision = row->lane->DecidePlan(request.contract, plan->view(), request.target);
+      const PlanView& plan = request.plan != nullptr ? request.plan->view() : made->view();
+      DescribePlan(request.options, plan, receipt);
+      decision = row->lane->DecidePlan(request.contract, plan, request.target);
       receipt.decisions.push_back({std::string(row->name), "plan", decision});
       step = "decide_plan";
-      if (decision.accepted) return RunLane(request, *row, plan->view(), outcome);
+      if (decision.accepted) return RunLane(request, *row, plan, outcome);
     }
     if (row->name == receipt.selected) {
       receipt.fallback_reason = ReasonText(decision.reason);
@@ -188,9 +206,12 @@ Outcome Attempt(const RunRequest& request, RunOutcome& outcome) {
   if (!facts) return FailAt("contract", std::move(facts.error()));
   if (Outcome bad = CheckRequest(request)) return bad;
   Decide(request, *facts, outcome.receipt);
-  const std::vector<TensorSpec> specs = InputSpecs(request.contract, request.options.backward, request.options.layout);
-  if (std::vector<Violation> violations = CheckInputs(request.inputs, specs); !violations.empty()) {
-    return FailAt("inputs", Fail(ErrorCode::kTensorMismatch, std::move(violations)).value());
+  std::vector<Violation> violations = request.tensors != nullptr
+                                          ? CheckTensors(request.contract, *request.tensors, request.options)
+                                          : CheckInputs(*request.inputs, InputSpecs(request.contract, request.options));
+  if (!violations.empty()) return FailAt("inputs", Fail(ErrorCode::kTensorMismatch, std::move(violations)).value());
+  if (request.tensors != nullptr) {
+    outcome.receipt.input_digest = DigestInputs(request.contract, *request.tensors, request.options);
   }
   return TryLanes(request, outcome);
 }
@@ -206,9 +227,9 @@ RunOutcome RunOn(const RunRequest& request) {
     receipt.failed_at = failure->step;
     receipt.error = ToText(failure->error);
     outcome.error = std::move(failure->error);
+    outcome.outputs.clear();
   } else {
     receipt.ok = true;
-    receipt.output_digest = Digest(outcome.outputs);
   }
   receipt.timings.push_back({"total", clock.Ns()});
   return outcome;
@@ -218,10 +239,32 @@ RunOutcome Run(const Contract& contract, const Batch& batch, const TensorMap& in
                const RunOptions& options) {
   return RunOn({.table = LaneTable(),
                 .contract = contract,
-                .batch = batch,
-                .inputs = inputs,
+                .batch = &batch,
                 .target = target,
-                .options = options});
+                .options = options,
+                .inputs = &inputs});
+}
+
+RunOutcome RunStrided(const Contract& contract, const Batch& batch, const RunTensors& tensors, const Target& target,
+                      const RunOptions& options) {
+  return RunOn({.table = LaneTable(),
+                .contract = contract,
+                .batch = &batch,
+                .target = target,
+                .options = options,
+                .tensors = &tensors});
+}
+
+RunOutcome RunPlan(const Contract& contract, const GivenPlan& given, const RunTensors& tensors, const Target& target,
+                   const RunOptions& options) {
+  const Plan nothing;  // of no contract, so that a missing plan is a mismatch like any other
+  return RunOn({.table = LaneTable(),
+                .contract = contract,
+                .batch = given.batch,
+                .target = target,
+                .options = options,
+                .tensors = &tensors,
+                .plan = given.plan != nullptr ? given.plan : &nothing});
 }
 
 }  // namespace tessera

@@ -11,10 +11,13 @@ namespace tessera {
 struct RunRequest {
   std::span<const LaneRow> table;
   const Contract& contract;
-  const Batch& batch;
-  const TensorMap& inputs;
+  const Batch* batch = nullptr;  // null only where a given plan comes without its batch
   const Target& target;
   const RunOptions& options;
+  // One of the two: tensors by name, whose outputs go into the outcome, or memory of the caller's.
+  const TensorMap* inputs = nullptr;
+  const RunTensors* tensors = nullptr;
+  const Plan* plan = nullptr;  // made before; else each lane that gets that far has one made
 };
 
 RunOutcome RunOn(const RunRequest& request);

@@ -34,15 +34,23 @@ std::vector<TensorSpec> InputSpecs(const Contract& contract, bool backward, Layo
   return specs;
 }
 
+std::vector<TensorSpec> InputSpecs(const Contract& contract, const RunOptions& options) {
+  std::vector<TensorSpec> specs = InputSpecs(contract, options.backward, options.layout);
+  if (options.forward) return specs;
+  const std::vector<TensorSpec> forward = OutputSpecs(contract, {.layout = options.layout});
+  specs.insert(specs.end(), forward.begin(), forward.end());
+  return specs;
+}
+
 std::vector<TensorSpec> OutputSpecs(const Contract& contract, const RunOptions& options) {
   const Shape& s = contract.shape;
-  const ElementType type = ToElementType(s.dtype);
-  const std::vector<int64_t> row_dims = {s.batch, s.num_q_heads, s.q_len};
-  std::vector<TensorSpec> specs = {
-      {"o", type, Dims(s, options.layout, s.num_q_heads, s.q_len, s.dim_v)},
-      {"lse", ElementType::kF32, row_dims},
-  };
-  if (options.row_max) specs.push_back({"max", ElementType::kF32, row_dims});
+  std::vector<TensorSpec> specs;
+  if (options.forward) {
+    const std::vector<int64_t> row_dims = {s.batch, s.num_q_heads, s.q_len};
+    specs.push_back({"o", ToElementType(s.dtype), Dims(s, options.layout, s.num_q_heads, s.q_len, s.dim_v)});
+    specs.push_back({"lse", ElementType::kF32, row_dims});
+    if (options.row_max) specs.push_back({"max", ElementType::kF32, row_dims});
+  }
   if (!options.backward) return specs;
   const std::vector<TensorSpec> inputs = InputSpecs(contract, false, options.layout);
   for (const TensorSpec& input : inputs) specs.push_back({"d" + input.name, input.type, input.shape});
@@ -78,6 +86,38 @@ std::vector<Violation> CheckInputs(const TensorMap& inputs, const std::vector<Te
     violations.push_back({name, std::move(why)});
   }
   return violations;
+}
+
+RunTensors BindTensors(const Contract& contract, const TensorMap& inputs, const RunOptions& options,
+                       TensorMap& outputs) {
+  for (const TensorSpec& spec : OutputSpecs(contract, options)) {
+    outputs.emplace(spec.name, Tensor::Zeros(spec.type, spec.shape));
+  }
+  auto view = [&](const char* name) {
+    for (const TensorMap* tensors : {&inputs, static_cast<const TensorMap*>(&outputs)}) {
+      const auto it = tensors->find(name);
+      if (it != tensors->end()) return ViewOf(it->second, options.layout);
+    }
+    return TensorRef{};
+  };
+  RunTensors tensors;
+  tensors.q = view("q");
+  tensors.k = view("k");
+  tensors.v = view("v");
+  tensors.dout = view("do");
+  tensors.sink_logits = FloatsOf(inputs, "sink_logits");
+  tensors.o = view("o");
+  tensors.lse = FloatsOf(outputs, "lse");
+  if (!options.forward) {
+    const std::span<const float> lse = FloatsOf(inputs, "lse");
+    tensors.lse = {const_cast<float*>(lse.data()), lse.size()};  // a backward only reads it
+  }
+  tensors.row_max = FloatsOf(outputs, "max");
+  tensors.dq = view("dq");
+  tensors.dk = view("dk");
+  tensors.dv = view("dv");
+  tensors.dsink_logits = FloatsOf(outputs, "dsink_logits");
+  return tensors;
 }
 
 TensorRef ViewOf(const Tensor& tensor, Layout layout) {

@@ -22,11 +22,23 @@ struct TensorSpec {
 
 // q, k, v, [sink_logits], [do].
 std::vector<TensorSpec> InputSpecs(const Contract& contract, bool backward, Layout layout);
-// o, lse, [max] and, with backward, dq, dk, dv, [dsink_logits].
+// The same as a run's options call for them: a backward alone also takes o and lse.
+std::vector<TensorSpec> InputSpecs(const Contract& contract, const RunOptions& options);
+// o, lse, [max] of a forward and dq, dk, dv, [dsink_logits] of a backward.
 std::vector<TensorSpec> OutputSpecs(const Contract& contract, const RunOptions& options);
 
 // Every input that is missing, superfluous, or of the wrong type, shape or size.
 std::vector<Violation> CheckInputs(const TensorMap& inputs, const std::vector<TensorSpec>& specs);
+
+// Makes the outputs that the options call for, zeroed, and binds them and the checked inputs.
+RunTensors BindTensors(const Contract& contract, const TensorMap& inputs, const RunOptions& options,
+                       TensorMap& outputs);
+
+// The same check for memory of the caller's, outputs included. What the run does not use is not looked at.
+std::vector<Violation> CheckTensors(const Contract& contract, const RunTensors& tensors, const RunOptions& options);
+// Digests of checked tensors, equal to Digest of a TensorMap that holds the same values as [B,H,T,D].
+std::string DigestInputs(const Contract& contract, const RunTensors& tensors, const RunOptions& options);
+std::string DigestOutputs(const Contract& contract, const RunTensors& tensors, const RunOptions& options);
 
 // The strided view of a rank-4 tensor. Lanes only read inputs; the view has no const form, so this takes the constness
 // off at this one place.

@@ -16,15 +16,6 @@
 
 namespace tessera {
 
-// A strided [batch, head, token, dim] tensor; strides count elements, the last axis is contiguous.
-struct TensorRef {
-  ElementType type = ElementType::kF32;
-  std::byte* data = nullptr;
-  int64_t batch_stride = 0;
-  int64_t head_stride = 0;
-  int64_t token_stride = 0;
-};
-
 // Row statistics ([batch, num_q_heads, q_len], f32, dense) and sink logits ([num_q_heads], f32) are plain spans;
 // an empty span means "not given" or "not wanted".
 struct ForwardArgs {

@@ -159,8 +159,12 @@ class TestTable {
   RunOutcome Run(const Contract& contract, const Target& target, const RunOptions& options = {},
                  const Batch& batch = {}) const {
     const TensorMap inputs = MakeInputs(contract, 1, options.backward, options.layout);
-    return RunOn(
-        {.table = rows_, .contract = contract, .batch = batch, .inputs = inputs, .target = target, .options = options});
+    return RunOn({.table = rows_,
+                  .contract = contract,
+                  .batch = &batch,
+                  .target = target,
+                  .options = options,
+                  .inputs = &inputs});
   }
 
  private:

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "dispatch/execute.h"
+#include "dispatch/tensors.h"
 #include "fixtures.h"
 #include "oracle/compare.h"
 #include "support/own_terms.h"
@@ -172,11 +173,15 @@ TEST(Run, WindowChange_IsAnotherContract) {
   const RunOptions options;
   for (const Contract* other : {&wide, &capped}) {
     const TensorMap inputs = MakeInputs(*other, 1, false);
-    const ExecuteResult result = Execute(
-        {.lane = ReferenceLane(), .contract = *other, .plan = made->plan.view(), .inputs = inputs, .options = options});
+    TensorMap outputs;
+    const RunTensors tensors = BindTensors(*other, inputs, options, outputs);
+    const ExecuteResult result = Execute({.lane = ReferenceLane(),
+                                          .contract = *other,
+                                          .plan = made->plan.view(),
+                                          .tensors = tensors,
+                                          .options = options});
     ASSERT_TRUE(result.error.has_value());
     EXPECT_EQ(result.error->code, ErrorCode::kPlanMismatch);
-    EXPECT_TRUE(result.outputs.empty());
     EXPECT_FALSE(result.forward.has_value());
   }
 }

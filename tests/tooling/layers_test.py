@@ -74,6 +74,15 @@ class Sizes(unittest.TestCase):
         self.assertEqual(len(problems_of({"src/plan/a.cc": "//\n" * 601, "tests/plan/a.cc": "//\n" * 601})), 2)
 
 
+class Exports(unittest.TestCase):
+    def test_public_header_must_export(self):
+        body = "namespace tessera {\nvoid F();\n}\n"
+        good = f"{layers.EXPORT_BEGIN}\n{body}{layers.EXPORT_END}\n"
+        self.assertEqual(problems_of({"include/tessera/run.h": good, "src/dispatch/run.h": body}), [])
+        for text in (body, f"{layers.EXPORT_BEGIN}\n{body}", f"{body}{layers.EXPORT_END}\n"):
+            self.assertEqual(len(problems_of({"include/tessera/run.h": text})), 1, text)
+
+
 class Macros(unittest.TestCase):
     def test_function_like_macro_needs_undef(self):
         self.assertEqual(len(problems_of({"src/plan/a.cc": "#define TESSERA_DISPATCH(x) x\n"})), 1)

@@ -1,0 +1,80 @@
+# libtessera as users get it, shared and static, out of the objects of src/'s folders: nothing is compiled a second time.
+# Then what is installed, for CMake, for pkg-config and as a Debian package.
+include(CMakePackageConfigHelpers)
+include(GNUInstallDirs)
+
+get_property(tessera_parts GLOBAL PROPERTY tessera_parts)
+list(TRANSFORM tessera_parts REPLACE "(.+)" "$<TARGET_OBJECTS:\\1>" OUTPUT_VARIABLE tessera_objects)
+# The soname changes when the ABI does; c_api.h holds the number.
+file(STRINGS ${CMAKE_SOURCE_DIR}/include/tessera/c_api.h tessera_abi_line REGEX "define TESSERA_ABI_VERSION ")
+string(REGEX MATCH "[0-9]+" tessera_abi "${tessera_abi_line}")
+
+add_library(tessera_shared SHARED ${tessera_objects})
+add_library(tessera_static STATIC ${tessera_objects})
+foreach(library tessera_shared tessera_static)
+  set_target_properties(${library} PROPERTIES OUTPUT_NAME tessera LINKER_LANGUAGE CXX)
+  target_include_directories(${library} INTERFACE $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include>
+                                                  $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  target_link_libraries(${library} PRIVATE $<BUILD_INTERFACE:tessera_fmt>
+                                   INTERFACE $<BUILD_INTERFACE:tessera_expected>)
+endforeach()
+set_target_properties(tessera_shared PROPERTIES EXPORT_NAME tessera VERSION ${PROJECT_VERSION} SOVERSION ${tessera_abi})
+
+# Folders compile with hidden visibility and public headers export what they declare; the map also keeps instantiated
+# templates of other libraries inside.
+set(tessera_map ${CMAKE_SOURCE_DIR}/cmake/libtessera.map)
+target_link_options(tessera_shared PRIVATE -Wl,--version-script=${tessera_map})
+set_target_properties(tessera_shared PROPERTIES LINK_DEPENDS ${tessera_map})
+if(NOT TESSERA_SANITIZE)  # a sanitizer's run-time library comes with the program
+  target_link_options(tessera_shared PRIVATE -Wl,--no-undefined)
+endif()
+
+# A static libtessera leaves fmt to whoever links it, unless fmt came as headers only.
+set(tessera_private_libs -lstdc++ -lm)
+set(tessera_static_needs_fmt OFF)
+if(TARGET fmt::fmt)
+  set(tessera_static_needs_fmt ON)
+  target_link_libraries(tessera_static PRIVATE $<INSTALL_INTERFACE:fmt::fmt>)
+  list(PREPEND tessera_private_libs -lfmt)
+endif()
+list(JOIN tessera_private_libs " " tessera_private_libs)
+
+set(tessera_cmake_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tessera)
+install(TARGETS tessera DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(TARGETS tessera_shared EXPORT tesseraTargets DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(TARGETS tessera_static EXPORT tesseraStaticTargets DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(DIRECTORY ${CMAKE_SOURCE_DIR}/include/tessera DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(EXPORT tesseraTargets NAMESPACE tessera:: DESTINATION ${tessera_cmake_dir})
+install(EXPORT tesseraStaticTargets NAMESPACE tessera:: DESTINATION ${tessera_cmake_dir})
+configure_package_config_file(${CMAKE_SOURCE_DIR}/cmake/tesseraConfig.cmake.in ${CMAKE_BINARY_DIR}/tesseraConfig.cmake
+                              INSTALL_DESTINATION ${tessera_cmake_dir})
+# Before 1.0 a minor version may break what stands above the C interface.
+write_basic_package_version_file(${CMAKE_BINARY_DIR}/tesseraConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_BINARY_DIR}/tesseraConfig.cmake ${CMAKE_BINARY_DIR}/tesseraConfigVersion.cmake
+        DESTINATION ${tessera_cmake_dir})
+
+# Says where it is by where it lies, so that an installed tree can be moved.
+file(RELATIVE_PATH tessera_pc_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+configure_file(${CMAKE_SOURCE_DIR}/cmake/tessera.pc.in ${CMAKE_BINARY_DIR}/tessera.pc @ONLY)
+install(FILES ${CMAKE_BINARY_DIR}/tessera.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+install(FILES README.md CHANGELOG.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY docs examples DESTINATION ${CMAKE_INSTALL_DOCDIR})
+
+set(CPACK_GENERATOR DEB)
+set(CPACK_PACKAGE_NAME tessera)
+set(CPACK_PACKAGE_CONTACT "The Tessera authors <tessera@localhost>")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "Block-sparse attention engine: program, library and headers")
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_VERBATIM_VARIABLES ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SECTION libs)
+set(CPACK_DEBIAN_PACKAGE_PROVIDES "libtessera${tessera_abi}, libtessera-dev")
+set(CPACK_DEBIAN_PACKAGE_RECOMMENDS libexpected-dev)  # the C++ headers include it
+set(CPACK_DEBIAN_PACKAGE_SUGGESTS libfmt-dev)         # for the static library
+find_program(tessera_shlibdeps dpkg-shlibdeps)
+if(tessera_shlibdeps AND NOT CMAKE_CROSSCOMPILING)
+  set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+endif()
+include(CPack)

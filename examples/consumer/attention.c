@@ -1,0 +1,69 @@
+/* Attention from C: a contract, a plan, a forward and a backward on memory of our own, and a receipt. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <tessera/tessera.h>
+
+enum { TOKENS = 512, HEADS = 2, DIM = 16 };
+static float q[TOKENS][HEADS][DIM], k[TOKENS][HEADS][DIM], v[TOKENS][HEADS][DIM], o[TOKENS][HEADS][DIM];
+static float dout[TOKENS][HEADS][DIM], dq[TOKENS][HEADS][DIM], dk[TOKENS][HEADS][DIM], dv[TOKENS][HEADS][DIM];
+static float lse[HEADS][TOKENS];
+
+static void stop_on(tessera_error* error) {
+  if (error == NULL) return;
+  fprintf(stderr, "%s\n", tessera_error_text(error));
+  exit(1);
+}
+
+/* Our memory is [B,T,H,D]; the strides say so, and nothing is copied. */
+static tessera_tensor view(float (*data)[HEADS][DIM]) {
+  tessera_tensor tensor = {data, TESSERA_DTYPE_F32, TOKENS * HEADS * DIM, DIM, HEADS * DIM};
+  return tensor;
+}
+
+int main(void) {
+  tessera_error* error = NULL;
+  tessera_contract* contract = NULL;
+  tessera_contract_parse(
+      "version = 1\n"
+      "[shape]\n"
+      "q_len = 512\n"
+      "num_q_heads = 2\n"
+      "num_kv_heads = 2\n"
+      "dim_qk = 16\n"
+      "dtype = \"f32\"\n"
+      "[mask]\n"
+      "expr = \"causal and window(127, 0)\"\n",
+      NULL, &contract, &error);
+  stop_on(error);
+
+  tessera_plan* plan = NULL;
+  tessera_plan_make(contract, NULL, "cpu", NULL, &plan, &error);
+  stop_on(error);
+  tessera_contract_free(contract);
+
+  for (int t = 0; t < TOKENS; ++t) {
+    for (int h = 0; h < HEADS; ++h) {
+      for (int d = 0; d < DIM; ++d) v[t][h][d] = dout[t][h][d] = 1.0f;
+      q[t][h][0] = k[t][h][0] = (float)(t % 7);
+    }
+  }
+  tessera_run_args args = tessera_run_args_init();
+  args.q = view(q);
+  args.k = view(k);
+  args.v = view(v);
+  args.dout = view(dout);
+  args.o = view(o);
+  args.lse = &lse[0][0];
+  args.dq = view(dq);
+  args.dk = view(dk);
+  args.dv = view(dv);
+  tessera_receipt* receipt = NULL;
+  tessera_run(plan, TESSERA_FORWARD | TESSERA_BACKWARD, &args, NULL, &receipt, &error);
+  stop_on(error);
+
+  printf("tessera %s: %s\n", tessera_version(), tessera_receipt_line(receipt));
+  printf("o[511][1][0] = %.3f\n", (double)o[511][1][0]); /* every value is 1, so every mean of values is */
+  tessera_receipt_free(receipt);
+  tessera_plan_free(plan);
+  return o[511][1][0] > 0.999f && o[511][1][0] < 1.001f ? 0 : 1;
+}

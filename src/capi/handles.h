@@ -1,0 +1,103 @@
+// What stands behind the C interface's opaque handles, and the one guard every C function that can fail runs in.
+// Handles are immutable once made; what they share is held by shared_ptr, so they may be freed in any order.
+#pragma once
+
+#include <exception>
+#include <memory>
+#include <new>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "tessera/batch.h"
+#include "tessera/c_api.h"
+#include "tessera/contract.h"
+#include "tessera/error.h"
+#include "tessera/plan.h"
+#include "tessera/planner.h"
+#include "tessera/target.h"
+
+struct tessera_error {
+  std::string code;
+  std::string meaning;
+  tessera::Error error;
+  std::string text;
+};
+
+struct tessera_contract {
+  std::shared_ptr<const tessera::Contract> contract;
+  std::string key;
+  std::string text;
+};
+
+struct tessera_batch {
+  std::shared_ptr<const tessera::Batch> batch;
+};
+
+struct tessera_plan {
+  std::shared_ptr<const tessera::Contract> contract;
+  std::shared_ptr<const tessera::Batch> batch;  // null for a plan that was loaded
+  tessera::Target target;
+  tessera::PlanOptions options;
+  tessera::Plan plan;
+  std::string fingerprint;
+  std::string class_key;
+  std::string mask_digest;
+};
+
+struct tessera_receipt {
+  bool ok = false;
+  std::string json;
+  std::string line;
+};
+
+namespace tessera::capi {
+
+// Leaves a new error in *out; where memory has run out, one that is always there.
+void Report(tessera_error** out, const Error& error) noexcept;
+void ReportNoMemory(tessera_error** out) noexcept;
+
+// TSR-A001 in function `where`.
+inline tl::unexpected<Error> BadArgument(std::string_view where, std::string message) {
+  return Fail(ErrorCode::kAbiArgument, std::move(message), std::string(where));
+}
+
+// For a required pointer: `if (Status ok = NotNull(x, "x", where); !ok) return ok;`.
+inline Status NotNull(const void* pointer, std::string_view name, std::string_view where) {
+  if (pointer != nullptr) return {};
+  return BadArgument(where, std::string(name) + " is NULL");
+}
+
+// Runs the body of a C function: whatever goes wrong in it, memory and defects included, becomes an error.
+template <class Body>
+int Guard(std::string_view where, tessera_error** error, Body body) noexcept {
+  if (error != nullptr) *error = nullptr;
+  try {
+    Status status = body();
+    if (status) return 0;
+    Report(error, status.error());
+  } catch (const std::bad_alloc&) {
+    ReportNoMemory(error);
+  } catch (const std::length_error&) {  // a container asked for more than any machine has
+    ReportNoMemory(error);
+  } catch (const std::exception& exception) {
+    try {
+      Report(error, {ErrorCode::kStageInvariant,
+                     std::string("an exception reached the C interface: ") + exception.what(),
+                     std::string(where),
+                     {}});
+    } catch (...) {
+      ReportNoMemory(error);
+    }
+  } catch (...) {
+    ReportNoMemory(error);
+  }
+  return 1;
+}
+
+// A copy that tessera_string_free frees.
+char* CopyText(std::string_view text);
+
+}  // namespace tessera::capi
