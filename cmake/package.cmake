@@ -74,7 +74,8 @@ set(CPACK_DEBIAN_PACKAGE_PROVIDES "libtessera${tessera_abi}, libtessera-dev")
 set(CPACK_DEBIAN_PACKAGE_RECOMMENDS libexpected-dev)  # the C++ headers include it
 set(CPACK_DEBIAN_PACKAGE_SUGGESTS libfmt-dev)         # for the static library
 find_program(tessera_shlibdeps dpkg-shlibdeps)
-if(tessera_shlibdeps AND NOT CMAKE_CROSSCOMPILING)
+find_program(tessera_file file)  # which CPack asks what is a binary
+if(tessera_shlibdeps AND tessera_file AND NOT CMAKE_CROSSCOMPILING)
   set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 endif()
 include(CPack)

@@ -12,7 +12,7 @@ core_packages=(g++ cmake ninja-build libexpected-dev libxxhash-dev libfmt-dev li
 # 12); the formatter and the naming check are pinned, because other versions judge the same file differently.
 clang_format=clang-format-14
 clang_tidy=clang-tidy-16
-dev_packages=(clang libclang-rt-dev "$clang_format" "$clang_tidy" qemu-user-static)
+dev_packages=(clang libclang-rt-dev "$clang_format" "$clang_tidy" qemu-user-static pkg-config dpkg-dev file)
 other_arch=  # the one of the two supported architectures that this machine is not
 case $(uname -m) in
   x86_64) other_arch=aarch64 dev_packages+=(g++-aarch64-linux-gnu) ;;

@@ -34,6 +34,15 @@ void Report(tessera_error** out, const Error& error) noexcept {
   }
 }
 
+void ReportDefect(tessera_error** out, std::string_view where, const char* what) noexcept {
+  try {
+    const std::string message = std::string("an exception reached the C interface, a defect in Tessera: ") + what;
+    Report(out, {ErrorCode::kStageInvariant, message, std::string(where), {}});
+  } catch (...) {
+    ReportNoMemory(out);
+  }
+}
+
 char* CopyText(std::string_view text) {
   char* copy = static_cast<char*>(std::malloc(text.size() + 1));
   if (copy == nullptr) throw std::bad_alloc();

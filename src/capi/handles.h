@@ -58,6 +58,8 @@ namespace tessera::capi {
 // Leaves a new error in *out; where memory has run out, one that is always there.
 void Report(tessera_error** out, const Error& error) noexcept;
 void ReportNoMemory(tessera_error** out) noexcept;
+// An exception that nothing in the library expects.
+void ReportDefect(tessera_error** out, std::string_view where, const char* what) noexcept;
 
 // TSR-A001 in function `where`.
 inline tl::unexpected<Error> BadArgument(std::string_view where, std::string message) {
@@ -83,16 +85,9 @@ int Guard(std::string_view where, tessera_error** error, Body body) noexcept {
   } catch (const std::length_error&) {  // a container asked for more than any machine has
     ReportNoMemory(error);
   } catch (const std::exception& exception) {
-    try {
-      Report(error, {ErrorCode::kStageInvariant,
-                     std::string("an exception reached the C interface: ") + exception.what(),
-                     std::string(where),
-                     {}});
-    } catch (...) {
-      ReportNoMemory(error);
-    }
+    ReportDefect(error, where, exception.what());
   } catch (...) {
-    ReportNoMemory(error);
+    ReportDefect(error, where, "of an unknown type");
   }
   return 1;
 }

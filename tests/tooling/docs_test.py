@@ -49,6 +49,9 @@ class Commands(Tree):
     def test_working_passes(self):
         self.assertEqual(self.check("git clone somewhere\ncd somewhere\nscript/hello   # a comment\n# all comment"), [])
 
+    def test_program_made_before_passes(self):
+        self.assertEqual(self.check("script/hello && mkdir here && cp script/hello here/made\nhere/made\ncmake --version"), [])
+
     def test_failing_or_unknown_fails(self):
         for command in ("script/hello --fail", "script/gone", "make everything", "script/hello && \\\n  false"):
             with self.subTest(command):
