@@ -133,7 +133,9 @@ Result<Export> MakeExport(const Contract& contract, const Batch& batch, const Ex
   if (options.to == Library::kSplash || options.to == Library::kTokamax) {
     if (Status ok = CheckDivides(contract.shape, tile, options); !ok) return tl::unexpected(std::move(ok.error()));
   }
-  const MaskFacts facts = NeedsOf(BuildMaskSets(contract));
+  const Result<MaskSets> sets = BuildMaskSets(contract);
+  if (!sets) return tl::unexpected(sets.error());
+  const MaskFacts facts = NeedsOf(*sets);
   if (contract.routing || facts.needs_blocks) {
     return Fail(ErrorCode::kExportMask, "run-time picks and routing have no form in that library", "mask");
   }

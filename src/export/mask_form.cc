@@ -98,7 +98,9 @@ HeadForms GroupHeads(const Contract& contract, std::span<const uint32_t> content
 }
 
 Result<Contract> LeaveSegmentsToRuntime(const Contract& contract) {
-  const MaskSets sets = BuildMaskSets(contract);
+  const Result<MaskSets> built = BuildMaskSets(contract);
+  if (!built) return tl::unexpected(built.error());
+  const MaskSets& sets = *built;
   const auto all = static_cast<UnknownSet>((UnknownSet{1} << sets.unknowns.size()) - 1);
   for (const Unknown& unknown : sets.unknowns) {
     if (unknown.kind == TermKind::kDocuments || unknown.kind == TermKind::kValid) continue;

@@ -1,11 +1,22 @@
-// Mask expressions: any text gives an error or an expression that its own text reproduces.
+// Mask expressions: any text gives an error with a place, or an expression that its own text reproduces.
 #include "fuzz.h"
+#include "support/own_terms.h"
 #include "tessera/contract.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  const auto expr = tessera::ParseMaskExpr(tessera::AsText(data, size));
-  if (!expr) return 0;
-  const auto again = tessera::ParseMaskExpr(tessera::ToText(*expr));
-  tessera::Require(again && *again == *expr, "text round trip");
-  return 0;
+namespace tessera {
+
+bool FuzzMask(const uint8_t* data, size_t size) {
+  OwnTerms();
+  const auto expr = ParseMaskExpr(AsText(data, size));
+  if (!expr) {
+    Require(!expr.error().message.empty(), "an error has a text");
+    return false;
+  }
+  const std::string text = ToText(*expr);
+  const auto again = ParseMaskExpr(text);
+  Require(again && *again == *expr, "text round trip");
+  Require(ToText(*again) == text, "canonical text is canonical");
+  return true;
 }
+
+}  // namespace tessera

@@ -28,7 +28,7 @@ expect() {
 }
 says() { grep -qF -- "$2" "$scratch/$1"; }
 
-for script in setup run test bench format requirements; do
+for script in setup run test bench format fuzz requirements; do
   check "$script is executable" test -x "$root/script/$script"
   check "$script --help" expect 0 "$root/script/$script" --help
   check "$script --help says how to call it" says out "Usage: script/$script"
@@ -39,6 +39,10 @@ done
 check "bench without a name" expect 2 "$root/script/bench"
 check "bench with an unknown name" expect 2 "$root/script/bench" nonsense
 check "bench lists the names" says err "there are:"
+check "fuzz with an unknown target" expect 2 "$root/script/fuzz" nonsense
+check "fuzz lists the targets" says err "there are: contract_toml"
+check "fuzz with a bad count" expect 2 "$root/script/fuzz" --runs many
+check "fuzz says what a count is" says err "--runs takes a number"
 for part in xla tpu; do
   check "setup --$part" expect 2 "$root/script/setup" "--$part"
   check "setup --$part says why" says err "not in this version"

@@ -19,9 +19,9 @@ namespace tessera {
 // The runs that a registered term of the contract gives for one head.
 struct OracleRuns {
   const MaskTermSpec* term = nullptr;
-  std::vector<int64_t> parameters;
+  std::vector<int64_t> parameters = {};
   int64_t head = 0;
-  std::vector<MaskRun> runs;
+  std::vector<MaskRun> runs = {};
 };
 
 // What one batch row says of its tokens, read straight off the raw batch.
@@ -31,7 +31,7 @@ struct OracleFacts {
   std::vector<int64_t> kv_rank;  // how many earlier tokens of the row have the same id
   int64_t q_valid = 0;           // the whole length when the batch brings no counts
   int64_t kv_valid = 0;
-  std::vector<OracleRuns> runs;  // of registered terms that are given as runs
+  std::vector<OracleRuns> runs = {};  // of registered terms that are given as runs
 };
 Result<OracleFacts> MakeOracleFacts(const Contract& contract, const Batch& batch, int64_t batch_row);
 
