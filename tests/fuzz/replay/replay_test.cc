@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@ struct Target {
   const char* name;
   bool (*function)(const uint8_t* data, size_t size);
 };
+void PrintTo(const Target& target, std::ostream* out) { *out << target.name; }
 
 const std::vector<Target>& Targets() {
   static const std::vector<Target> targets = {
