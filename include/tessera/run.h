@@ -28,6 +28,7 @@ struct RunOptions {
   PlanOptions plan = {};
   std::string input_source = {};  // for the receipt
   std::string batch_source = {};
+  std::string contract_source = {};
 };
 
 struct RunOutcome {
@@ -40,6 +41,19 @@ struct RunOutcome {
 // Inputs are named q, k, v, [sink_logits], and with backward do.
 RunOutcome Run(const Contract& contract, const Batch& batch, const TensorMap& inputs, const Target& target,
                const RunOptions& options = {});
+
+// What is known of a run that ended before it could be asked for: a file could not be read, say.
+struct UnbegunRun {
+  std::string failed_at;               // "contract", "request" or "read"
+  std::string target;                  // its name, known or not
+  const Contract* contract = nullptr;  // null: not read
+  const Batch* batch = nullptr;
+  const TensorMap* inputs = nullptr;
+};
+Receipt ReceiptOf(const UnbegunRun& run, const RunOptions& options, const Error& error);
+
+// What a receipt says of a batch; absent and zero differ.
+std::string BatchDigest(const Batch& batch);
 
 // Deterministic inputs from a seed: the same bytes on every machine.
 TensorMap MakeInputs(const Contract& contract, uint64_t seed, bool backward, Layout layout = Layout::kBhtd);
