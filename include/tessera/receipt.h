@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/error.h"
 #include "tessera/lane.h"
 #include "tessera/plan.h"
 
@@ -33,7 +34,8 @@ struct Receipt {
   std::string target;
   std::vector<LaneDecision> decisions;  // every lane's, also of lanes after the one that ran
   std::string contract_key;
-  std::string contract_text;  // canonical TOML
+  std::string contract_text;    // canonical TOML
+  std::string contract_source;  // "file NAME"; its folder is where bitmaps are looked for
   std::string class_key;
   std::string mask_digest;
   std::string plan_fingerprint;
@@ -63,9 +65,30 @@ struct Receipt {
 std::string ToJson(const Receipt& receipt);
 // One line: "reference ran (asked auto, selected cpu: cpu.not_built) ...".
 std::string ToLine(const Receipt& receipt);
-// Reads and checks: schema, types, and consistency (fallback reason, counts).
-Result<Receipt> ParseReceipt(std::string_view json);
+// What a receipt of this build says under `versions`.
+std::map<std::string, std::string> Versions();
+
+// Schema and types only: what is enough to compare a receipt of another version with one of this.
+Result<Receipt> ParseReceiptFields(std::string_view json);
+// Every rule of docs/receipts.md that the receipt breaks. The rules and the tables they ask are this version's.
 std::vector<Violation> CheckReceipt(const Receipt& receipt);
+// Both.
+Result<Receipt> ParseReceipt(std::string_view json);
+
+// Reads a file; checks the rules where the receipt is of this version, and always when `is_strict`.
+Result<Receipt> ReadReceipt(const std::string& path, bool is_strict = true);
+
+// One thing that differs between two receipts. In order of importance: "meaning", "batch", "inputs", "outputs", "what
+// ran", "plan", "options", "versions", "cost", "timings"; an empty text stands for something that is not there.
+struct ReceiptChange {
+  std::string group;
+  std::string field;
+  std::string before;
+  std::string after;
+  bool matters = true;  // false: a name, a cost or a time, which two runs of one request may differ in
+  bool operator==(const ReceiptChange&) const = default;
+};
+std::vector<ReceiptChange> DiffReceipts(const Receipt& before, const Receipt& after);
 
 }  // namespace tessera
 #pragma GCC visibility pop

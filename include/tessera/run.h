@@ -31,6 +31,7 @@ struct RunOptions {
   PlanOptions plan = {};
   std::string input_source = {};  // for the receipt
   std::string batch_source = {};
+  std::string contract_source = {};
 };
 
 struct RunOutcome {
@@ -72,6 +73,19 @@ struct GivenPlan {
 // As RunStrided, with a plan that is there already. RunOptions' plan should say what it was made with.
 RunOutcome RunPlan(const Contract& contract, const GivenPlan& given, const RunTensors& tensors, const Target& target,
                    const RunOptions& options = {});
+
+// What is known of a run that ended before it could be asked for: a file could not be read, say.
+struct UnbegunRun {
+  std::string failed_at;               // "contract", "request" or "read"
+  std::string target;                  // its name, known or not
+  const Contract* contract = nullptr;  // null: not read
+  const Batch* batch = nullptr;
+  const TensorMap* inputs = nullptr;
+};
+Receipt ReceiptOf(const UnbegunRun& run, const RunOptions& options, const Error& error);
+
+// What a receipt says of a batch; absent and zero differ.
+std::string BatchDigest(const Batch& batch);
 
 // Deterministic inputs from a seed: the same bytes on every machine.
 TensorMap MakeInputs(const Contract& contract, uint64_t seed, bool backward, Layout layout = Layout::kBhtd);

@@ -47,7 +47,8 @@ struct TensorRef {
 };
 
 Result<TensorMap> ParseSafetensors(std::string_view bytes, const std::string& where = {});
-Result<TensorMap> ReadSafetensors(const std::string& path);
+// Refuses a larger file before it takes memory for it.
+Result<TensorMap> ReadSafetensors(const std::string& path, int64_t max_bytes = int64_t{1} << 36);
 // Written to a temporary name and renamed: the old file or the new one, never half of one.
 Status WriteSafetensors(const std::string& path, const TensorMap& tensors);
 std::string ToSafetensors(const TensorMap& tensors);
@@ -61,7 +62,8 @@ float Bf16ToF32(uint16_t bits);
 uint16_t F32ToF16(float value);
 float F16ToF32(uint16_t bits);
 
-// Whole files. Reading refuses directories and anything above `max_bytes`; writing is atomic.
+// Whole files. Reads regular files and nameless pipes (process substitution) of at most `max_bytes`, and refuses a file
+// that changes meanwhile. Writing leaves the old file or the new one; docs/limits.md has the details.
 Result<std::string> ReadFile(const std::string& path, int64_t max_bytes = int64_t{1} << 36);
 Status WriteFile(const std::string& path, std::string_view bytes);
 

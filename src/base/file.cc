@@ -5,21 +5,23 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <climits>
+#include <csignal>
 #include <new>
 #include <system_error>
 #include <utility>
 
+#include "base/limits.h"
+
 namespace tessera {
 namespace {
 
-// A pipe tells no size and may never end, so it gets a lower limit than a file.
-constexpr int64_t kMaxPipeBytes = int64_t{1} << 30;
 constexpr size_t kChunkBytes = size_t{1} << 20;
 
 class FileDescriptor {
@@ -52,23 +54,83 @@ tl::unexpected<Error> WriteError(const std::string& path, const std::string& why
   return Fail(ErrorCode::kFileWrite, "cannot write the file: " + why, path);
 }
 
-Result<std::string> ReadOpen(const FileDescriptor& file, const std::string& path, int64_t size, int64_t max_bytes) {
-  std::string bytes;
-  // One byte more than the size, so that the read that fills the file also sees its end.
-  bytes.resize(static_cast<size_t>(size) + 1);
+// The bytes of memory this machine has: no file that is larger can be read whole.
+int64_t MachineBytes() {
+  const int64_t pages = ::sysconf(_SC_PHYS_PAGES);
+  const int64_t page_bytes = ::sysconf(_SC_PAGE_SIZE);
+  return pages > 0 && page_bytes > 0 ? pages * page_bytes : INT64_MAX;
+}
+
+// Reads until `bytes` is full or the input ends; returns how many came, or -1 with errno set.
+ssize_t ReadUpTo(int fd, char* bytes, size_t count) {
   size_t used = 0;
-  while (true) {
-    if (used == bytes.size()) bytes.resize(used + std::max(kChunkBytes, used / 2));
-    const ssize_t got = ::read(file.get(), bytes.data() + used, std::min(bytes.size() - used, size_t{SSIZE_MAX}));
+  while (used < count) {
+    const ssize_t got = ::read(fd, bytes + used, std::min(count - used, size_t{SSIZE_MAX}));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return ReadError(path, Reason(errno));
+    if (got < 0) return -1;
     if (got == 0) break;
     used += static_cast<size_t>(got);
-    if (static_cast<int64_t>(used) > max_bytes)
-      return ReadError(path, fmt::format("it has more than the {} bytes allowed here", max_bytes));
   }
-  bytes.resize(used);
+  return static_cast<ssize_t>(used);
+}
+
+// For what tells no size: a pipe, or a file of /proc.
+Result<std::string> ReadStream(int fd, const std::string& path, int64_t limit) {
+  std::string bytes;
+  while (true) {
+    const size_t used = bytes.size();
+    bytes.resize(used + std::max(kChunkBytes, used / 2));
+    const ssize_t got = ReadUpTo(fd, bytes.data() + used, bytes.size() - used);
+    if (got < 0) return ReadError(path, Reason(errno));
+    const bool is_end = used + static_cast<size_t>(got) < bytes.size();
+    bytes.resize(used + static_cast<size_t>(got));
+    if (static_cast<int64_t>(bytes.size()) > limit)
+      return ReadError(path, fmt::format("it has more than the {} bytes allowed here", limit));
+    if (is_end) return bytes;
+  }
+}
+
+bool IsSameState(const struct stat& a, const struct stat& b) {
+  return a.st_size == b.st_size && a.st_mtim.tv_sec == b.st_mtim.tv_sec && a.st_mtim.tv_nsec == b.st_mtim.tv_nsec;
+}
+
+// A file that is written to meanwhile has no content one could vouch for: neither its old bytes nor its new ones.
+Result<std::string> ReadRegular(int fd, const std::string& path, const struct stat& before, const HeadCheck& check) {
+  const auto size = static_cast<size_t>(before.st_size);
+  std::string bytes(std::min(size, kHeadBytes), '\0');
+  ssize_t got = ReadUpTo(fd, bytes.data(), bytes.size());
+  if (got < 0) return ReadError(path, Reason(errno));
+  size_t used = static_cast<size_t>(got);
+  if (check && used == bytes.size()) {
+    if (Status good = check(bytes, static_cast<int64_t>(size)); !good) return tl::unexpected(std::move(good.error()));
+  }
+  if (used == bytes.size() && used < size) {
+    bytes.resize(size);
+    got = ReadUpTo(fd, bytes.data() + used, size - used);
+    if (got < 0) return ReadError(path, Reason(errno));
+    used += static_cast<size_t>(got);
+  }
+  char more = 0;
+  struct stat after {};
+  if (used != size || ReadUpTo(fd, &more, 1) != 0 || ::fstat(fd, &after) != 0 || !IsSameState(before, after))
+    return ReadError(path, "it changed while it was read");
   return bytes;
+}
+
+// Process substitution and standard input: a pipe that somebody of this session made and writes. A named pipe can be
+// put in place of any file, and then nobody might ever write.
+bool IsNamelessPipe(const std::string& path) {
+  constexpr decltype(std::declval<struct statfs>().f_type) kPipeFileSystem = 0x50495045;  // PIPEFS_MAGIC
+  struct statfs info {};
+  return ::statfs(path.c_str(), &info) == 0 && info.f_type == kPipeFileSystem;
+}
+
+// Why a thing of this kind is not read, or nothing.
+std::string Unreadable(const std::string& path, mode_t mode) {
+  if (S_ISREG(mode)) return {};
+  if (S_ISDIR(mode)) return Reason(EISDIR);
+  if (!S_ISFIFO(mode)) return "it is neither a file nor a pipe";
+  return IsNamelessPipe(path) ? "" : "it is a named pipe, which might never end";
 }
 
 // Returns 0 or the errno of the write that failed.
@@ -82,10 +144,42 @@ int WriteAll(int fd, std::string_view bytes) {
   return 0;
 }
 
-// Devices and pipes hold nothing that could be left half written, and must not be replaced by a file.
+// While it lives, a pipe that nobody reads any more is an error of the write, not the end of the process.
+class NoPipeSignal {
+ public:
+  NoPipeSignal() {
+    sigemptyset(&pipe_);
+    sigaddset(&pipe_, SIGPIPE);
+    sigset_t pending;
+    sigpending(&pending);
+    was_pending_ = sigismember(&pending, SIGPIPE) == 1;
+    pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
+  }
+  ~NoPipeSignal() {
+    const timespec at_once{};
+    // The signal that our own write raised must not arrive once it is unblocked.
+    while (!was_pending_ && sigtimedwait(&pipe_, nullptr, &at_once) < 0 && errno == EINTR) {
+    }
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  NoPipeSignal(const NoPipeSignal&) = delete;
+  NoPipeSignal& operator=(const NoPipeSignal&) = delete;
+
+ private:
+  sigset_t pipe_;
+  sigset_t before_;
+  bool was_pending_ = false;
+};
+
+// Character devices and pipes hold nothing that could be left half written, and must not be replaced by a file.
 Status WriteInPlace(const std::string& path, std::string_view bytes) {
-  FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
-  if (file.get() < 0) return WriteError(path, Reason(errno));
+  // Without O_NONBLOCK, opening a pipe that nobody reads would wait for ever.
+  FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
+  if (file.get() < 0) return WriteError(path, errno == ENXIO ? "nobody reads from the pipe" : Reason(errno));
+  if (const int flags = ::fcntl(file.get(), F_GETFL);
+      flags < 0 || ::fcntl(file.get(), F_SETFL, flags & ~O_NONBLOCK) != 0)
+    return WriteError(path, Reason(errno));
+  const NoPipeSignal quiet;
   if (const int error = WriteAll(file.get(), bytes)) return WriteError(path, Reason(error));
   if (file.Close() != 0) return WriteError(path, Reason(errno));
   return {};
@@ -93,7 +187,6 @@ Status WriteInPlace(const std::string& path, std::string_view bytes) {
 
 // Where the bytes really go: a chain of symbolic links is followed to its end, which need not exist yet.
 Result<std::string> FollowLinks(const std::string& path) {
-  constexpr int kMaxLinks = 40;
   std::string current = path;
   for (int i = 0; i < kMaxLinks; ++i) {
     struct stat info {};
@@ -155,25 +248,35 @@ Status WriteByRename(const std::string& path, const std::string& target, std::st
 
 }  // namespace
 
-Result<std::string> ReadFile(const std::string& path, int64_t max_bytes) {
+Result<std::string> ReadFile(const std::string& path, int64_t max_bytes, const HeadCheck& check) {
   if (path.find('\0') != std::string::npos) return ReadError(path.c_str(), "its name holds a zero byte");
   struct stat info {};
-  // Looked at before it is opened: opening a device can have effects of its own.
+  // Looked at before it is opened, because opening a device can have effects of its own, and again once it is open,
+  // because the name can have come to mean something else.
   if (::stat(path.c_str(), &info) != 0) return ReadError(path, Reason(errno));
-  if (S_ISDIR(info.st_mode)) return ReadError(path, Reason(EISDIR));
-  if (!S_ISREG(info.st_mode) && !S_ISFIFO(info.st_mode)) return ReadError(path, "it is neither a file nor a pipe");
-  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (std::string why = Unreadable(path, info.st_mode); !why.empty()) return ReadError(path, why);
+  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
   if (file.get() < 0) return ReadError(path, Reason(errno));
-  const bool is_pipe = S_ISFIFO(info.st_mode);
-  const int64_t limit = is_pipe ? std::min(max_bytes, kMaxPipeBytes) : max_bytes;
-  const int64_t size = is_pipe ? 0 : static_cast<int64_t>(info.st_size);
-  if (size > limit) return ReadError(path, fmt::format("it has {} bytes, more than the {} allowed here", size, limit));
+  const mode_t kind = info.st_mode & S_IFMT;
+  if (::fstat(file.get(), &info) != 0) return ReadError(path, Reason(errno));
+  if ((info.st_mode & S_IFMT) != kind) return ReadError(path, "it changed while it was read");
+  if (const int flags = ::fcntl(file.get(), F_GETFL);
+      flags < 0 || ::fcntl(file.get(), F_SETFL, flags & ~O_NONBLOCK) != 0)
+    return ReadError(path, Reason(errno));
+  const auto size = static_cast<int64_t>(info.st_size);
   try {
-    return ReadOpen(file, path, size, limit);
+    if (S_ISFIFO(info.st_mode) || size == 0) return ReadStream(file.get(), path, std::min(max_bytes, kMaxPipeBytes));
+    if (size > max_bytes)
+      return ReadError(path, fmt::format("it has {} bytes, more than the {} allowed here", size, max_bytes));
+    if (size > MachineBytes())
+      return ReadError(path, fmt::format("it has {} bytes, more than this machine's memory", size));
+    return ReadRegular(file.get(), path, info, check);
   } catch (const std::bad_alloc&) {
     return ReadError(path, fmt::format("its {} bytes do not fit in memory", size));
   }
 }
+
+Result<std::string> ReadFile(const std::string& path, int64_t max_bytes) { return ReadFile(path, max_bytes, nullptr); }
 
 Status WriteFile(const std::string& path, std::string_view bytes) {
   if (path.empty()) return WriteError(path, "the name is empty");
@@ -182,7 +285,8 @@ Status WriteFile(const std::string& path, std::string_view bytes) {
   const bool exists = ::stat(path.c_str(), &info) == 0;
   if (!exists && errno != ENOENT) return WriteError(path, Reason(errno));
   if (exists && S_ISDIR(info.st_mode)) return WriteError(path, Reason(EISDIR));
-  if (exists && !S_ISREG(info.st_mode)) return WriteInPlace(path, bytes);
+  if (exists && (S_ISCHR(info.st_mode) || S_ISFIFO(info.st_mode))) return WriteInPlace(path, bytes);
+  if (exists && !S_ISREG(info.st_mode)) return WriteError(path, "it is neither a file nor a pipe");
   // A rename would replace a write-protected file without asking.
   if (exists && ::faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) != 0) return WriteError(path, Reason(errno));
   const Result<std::string> target = FollowLinks(path);

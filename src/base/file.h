@@ -1,7 +1,8 @@
-// Whole files in and out. tessera/tensor.h makes the same two functions public; base knows no tensors.
+// Whole files in and out. tessera/tensor.h makes the two plain functions public; base knows no tensors.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -10,7 +11,14 @@
 #pragma GCC visibility push(default)  // public, as in tessera/tensor.h
 namespace tessera {
 
+// Looks at the first bytes of a file, all of them or at least kHeadBytes, and at its size, before memory is taken for
+// the rest: a format that begins with a magic number or a length refuses a wrong file for the price of one page.
+using HeadCheck = std::function<Status(std::string_view head, int64_t size)>;
+inline constexpr size_t kHeadBytes = size_t{1} << 17;
+
 Result<std::string> ReadFile(const std::string& path, int64_t max_bytes);
+// A pipe has no size to check, so it is read without the check.
+Result<std::string> ReadFile(const std::string& path, int64_t max_bytes, const HeadCheck& check);
 Status WriteFile(const std::string& path, std::string_view bytes);
 
 }  // namespace tessera

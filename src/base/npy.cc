@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "base/checked.h"
+#include "base/file.h"
+#include "base/limits.h"
 
 namespace tessera {
 namespace {
@@ -150,51 +152,74 @@ std::vector<uint8_t> FromFortran(std::string_view data, const std::vector<int64_
   return cells;
 }
 
+tl::unexpected<Error> Refused(const std::string& why, const std::string& where) {
+  return Fail(ErrorCode::kTensorFile, "not a usable .npy file: " + why, where);
+}
+
+// Reads and judges the header of a file of `size` bytes that begins with `head`. Returns what is wrong, or nothing:
+// then the data begins at `data_at` and is exactly what the shape needs.
+std::string ReadHeader(std::string_view head, uint64_t size, Header* header, size_t* data_at) {
+  if (head.substr(0, kMagic.size()) != kMagic) return "it does not begin with NumPy's magic bytes";
+  if (head.size() < kMagic.size() + 2) return "it ends before its version";
+  const auto major = static_cast<uint8_t>(head[kMagic.size()]);
+  if (major < 1 || major > 3) return fmt::format("its format version is {}; 1, 2 and 3 are read", major);
+  const size_t length_at = kMagic.size() + 2;
+  const size_t length_bytes = major == 1 ? 2 : 4;
+  if (head.size() < length_at + length_bytes) return "it ends before its header";
+  const uint64_t header_bytes = ReadLittleEndian(head.substr(length_at, length_bytes));
+  const size_t header_at = length_at + length_bytes;
+  if (header_bytes > kMaxNpyHeaderBytes)
+    return fmt::format("its header says {} bytes; {} are allowed", header_bytes, kMaxNpyHeaderBytes);
+  if (header_bytes > size - header_at)
+    return fmt::format("its header says {} bytes, {} are left", header_bytes, size - header_at);
+  HeaderReader reader(head.substr(header_at, header_bytes));
+  if (!reader.Read(header)) return reader.problem();
+  std::string_view type = *header->descr;
+  // Byte order means nothing for one-byte elements.
+  if (!type.empty() && (type[0] == '|' || type[0] == '<' || type[0] == '>' || type[0] == '=')) type.remove_prefix(1);
+  if (type != "b1" && type != "u1" && type != "?") return "its type must be bool or uint8";
+  const std::vector<int64_t>& shape = *header->shape;
+  if (shape.size() != 2 && shape.size() != 3)
+    return fmt::format("it has {} dimensions; 2 or 3 are expected", shape.size());
+  const std::optional<int64_t> count = CheckedProduct(shape);
+  if (!count) return "its shape is too large";
+  *data_at = header_at + header_bytes;
+  const uint64_t data_bytes = size - *data_at;
+  if (static_cast<uint64_t>(*count) != data_bytes)
+    return fmt::format("its shape needs {} bytes of data, {} are there", *count, data_bytes);
+  return {};
+}
+
 }  // namespace
 
 Result<NpyArray> ParseNpy(std::string_view bytes, const std::string& where) {
-  const auto refuse = [&](const std::string& why) {
-    return Fail(ErrorCode::kTensorFile, "not a usable .npy file: " + why, where);
-  };
-  if (bytes.substr(0, kMagic.size()) != kMagic) return refuse("it does not begin with NumPy's magic bytes");
-  if (bytes.size() < kMagic.size() + 2) return refuse("it ends before its version");
-  const auto major = static_cast<uint8_t>(bytes[kMagic.size()]);
-  if (major < 1 || major > 3) return refuse(fmt::format("its format version is {}; 1, 2 and 3 are read", major));
-  const size_t length_at = kMagic.size() + 2;
-  const size_t length_bytes = major == 1 ? 2 : 4;
-  if (bytes.size() < length_at + length_bytes) return refuse("it ends before its header");
-  const uint64_t header_bytes = ReadLittleEndian(bytes.substr(length_at, length_bytes));
-  const std::string_view rest = bytes.substr(length_at + length_bytes);
-  if (header_bytes > rest.size())
-    return refuse(fmt::format("its header says {} bytes, {} are left", header_bytes, rest.size()));
-
   Header header;
-  HeaderReader reader(rest.substr(0, header_bytes));
-  if (!reader.Read(&header)) return refuse(reader.problem());
-  std::string_view type = *header.descr;
-  // Byte order means nothing for one-byte elements.
-  if (!type.empty() && (type[0] == '|' || type[0] == '<' || type[0] == '>' || type[0] == '=')) type.remove_prefix(1);
-  if (type != "b1" && type != "u1" && type != "?") return refuse("its type must be bool or uint8");
-  const std::vector<int64_t>& shape = *header.shape;
-  if (shape.size() != 2 && shape.size() != 3)
-    return refuse(fmt::format("it has {} dimensions; 2 or 3 are expected", shape.size()));
-  const std::optional<int64_t> count = CheckedProduct(shape);
-  const std::string_view data = rest.substr(header_bytes);
-  if (!count) return refuse("its shape is too large");
-  if (static_cast<uint64_t>(*count) != data.size())
-    return refuse(fmt::format("its shape needs {} bytes of data, {} are there", *count, data.size()));
+  size_t data_at = 0;
+  if (const std::string problem = ReadHeader(bytes, bytes.size(), &header, &data_at); !problem.empty())
+    return Refused(problem, where);
+  const std::string_view data = bytes.substr(data_at);
   const auto bad = std::find_if(data.begin(), data.end(), [](char c) { return static_cast<uint8_t>(c) > 1; });
   if (bad != data.end()) {
-    return refuse(fmt::format("element {} is {}; only 0 and 1 are allowed", bad - data.begin(),
-                              static_cast<unsigned>(static_cast<uint8_t>(*bad))));
+    return Refused(fmt::format("element {} is {}; only 0 and 1 are allowed", bad - data.begin(),
+                               static_cast<unsigned>(static_cast<uint8_t>(*bad))),
+                   where);
   }
-  NpyArray array{shape, {}};
+  NpyArray array{*header.shape, {}};
   if (*header.fortran_order) {
-    array.cells = FromFortran(data, shape);
+    array.cells = FromFortran(data, array.shape);
   } else {
     array.cells.assign(data.begin(), data.end());
   }
   return array;
+}
+
+Status CheckNpyHead(std::string_view head, int64_t size, const std::string& where) {
+  static_assert(kHeadBytes > kMaxNpyHeaderBytes + 12);
+  Header header;
+  size_t data_at = 0;
+  const std::string problem = ReadHeader(head, static_cast<uint64_t>(size), &header, &data_at);
+  if (!problem.empty()) return Refused(problem, where);
+  return {};
 }
 
 }  // namespace tessera

@@ -18,4 +18,7 @@ struct NpyArray {
 // Format versions 1 to 3, either memory order. The bytes may be hostile: nothing is allocated beyond their size.
 Result<NpyArray> ParseNpy(std::string_view bytes, const std::string& where = {});
 
+// The same judgement of the header alone, from the first kHeadBytes of a file of `size` bytes.
+Status CheckNpyHead(std::string_view head, int64_t size, const std::string& where);
+
 }  // namespace tessera

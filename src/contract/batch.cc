@@ -10,7 +10,10 @@
 #include <limits>
 #include <utility>
 
+#include "base/file.h"
 #include "contract/batch_fields.h"
+#include "contract/limits.h"
+#include "contract/safetensors.h"
 #include "tessera/tensor.h"
 
 namespace tessera {
@@ -166,8 +169,19 @@ Result<Batch> ParseBatch(std::string_view json) {
 }
 
 Result<Batch> ReadBatch(const std::string& path) {
-  constexpr int64_t kMaxBytes = int64_t{1} << 34;
-  const Result<std::string> bytes = ReadFile(path, kMaxBytes);
+  const HeadCheck check = [&](std::string_view head, int64_t size) -> Status {
+    if (IsSafetensors(head)) {
+      const std::string problem = CheckSafetensorsHead(head, static_cast<uint64_t>(size));
+      if (problem.empty()) return {};
+      return Fail(ErrorCode::kBatchSyntax, "the batch is not a usable safetensors file: " + problem, path);
+    }
+    if (size <= kMaxBatchJsonBytes) return {};
+    return Fail(ErrorCode::kFileRead,
+                fmt::format("cannot read the file: it has {} bytes, and a batch as JSON has at most {}", size,
+                            kMaxBatchJsonBytes),
+                path);
+  };
+  const Result<std::string> bytes = ReadFile(path, kMaxBatchTensorBytes, check);
   if (!bytes) return tl::unexpected(bytes.error());
   return ParseBatchBytes(*bytes, path);
 }

@@ -9,12 +9,13 @@
 
 #include "contract/batch_fields.h"
 #include "contract/json_events.h"
+#include "contract/limits.h"
 
 namespace tessera {
 namespace {
 
-constexpr int kMaxRank = 4;
-constexpr int kMaxDepth = 3 + kMaxRank;  // the batch, picks, the deepest array, and one more to name what is too deep
+constexpr int kMaxDepth =
+    3 + kMaxBatchRank;  // the batch, picks, the deepest array, and one more to name what is too deep
 constexpr int64_t kUnknown = -1;
 
 class BatchHandler : public JsonHandler {
@@ -60,7 +61,8 @@ class BatchHandler : public JsonHandler {
   }
   bool OnArrayBegin() override {
     if (current_ == nullptr) return Refuse(Where() + " must be an object");
-    if (counts_.size() == kMaxRank) return Refuse(fmt::format("{} has more than {} dimensions", Where(), kMaxRank));
+    if (counts_.size() == kMaxBatchRank)
+      return Refuse(fmt::format("{} has more than {} dimensions", Where(), kMaxBatchRank));
     const auto depth = static_cast<int64_t>(counts_.size()) + 1;
     if (leaf_depth_ != kUnknown && depth > leaf_depth_) return RefuseRagged();
     if (!counts_.empty()) ++counts_.back();

@@ -6,15 +6,14 @@
 #include <system_error>
 #include <utility>
 
+#include "base/file.h"
 #include "base/hash.h"
 #include "base/npy.h"
+#include "contract/limits.h"
 #include "contract/spelling.h"
-#include "tessera/tensor.h"
 
 namespace tessera {
 namespace {
-
-constexpr int64_t kMaxBitmapBytes = int64_t{1} << 34;
 
 tl::unexpected<Error> Unusable(const std::string& path, std::string_view why) {
   return Fail(ErrorCode::kBitmapInvalid, fmt::format("the bitmap {} is unusable: {}", Excerpt(path), why));
@@ -39,7 +38,9 @@ Result<std::shared_ptr<const Bitmap>> BitmapLoader::Load(const std::string& path
   if (!std::filesystem::is_regular_file(full, error)) {
     return Unusable(path, fmt::format("expected a file at {}", Excerpt(full.string())));
   }
-  Result<std::string> bytes = ReadFile(full.string(), kMaxBitmapBytes);
+  Result<std::string> bytes = ReadFile(full.string(), kMaxBitmapBytes, [&](std::string_view head, int64_t size) {
+    return CheckNpyHead(head, size, path);
+  });
   if (!bytes) return Unusable(path, bytes.error().message);
   Result<NpyArray> array = ParseNpy(*bytes, path);
   if (!array) return Unusable(path, array.error().message);

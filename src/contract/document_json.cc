@@ -8,13 +8,13 @@
 #include <utility>
 
 #include "contract/document.h"
+#include "contract/limits.h"
 #include "contract/spelling.h"
 
 namespace tessera {
 namespace {
 
 using Kind = DocumentValue::Kind;
-constexpr size_t kMaxDepth = 64;
 constexpr size_t kMaxMessageBytes = 200;  // the library quotes what it read last, however long
 
 class TreeBuilder : public nlohmann::json_sax<nlohmann::json> {
@@ -96,7 +96,8 @@ class TreeBuilder : public nlohmann::json_sax<nlohmann::json> {
     return Put(std::move(value));
   }
   bool Open(Kind kind) {
-    if (open_.size() >= kMaxDepth) return Refuse(fmt::format("values are nested deeper than {}", kMaxDepth));
+    if (open_.size() >= kMaxJsonNesting)
+      return Refuse(fmt::format("values are nested deeper than {}", kMaxJsonNesting));
     DocumentValue value;
     value.kind = kind;
     Put(std::move(value));

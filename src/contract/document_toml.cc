@@ -5,6 +5,7 @@
 #include <string>
 
 #include "contract/document.h"
+#include "contract/limits.h"
 #include "contract/spelling.h"
 
 // toml++ 3.3 asserts things that malformed text can break ("[$" for one) before it reports them as errors, and with
@@ -32,7 +33,7 @@
 namespace tessera {
 namespace {
 
-constexpr int kMaxKeyParts = 16;
+static_assert(TOML_MAX_NESTED_VALUES == kMaxTomlNesting);
 
 // toml++ bounds how deep values nest but not how many parts a dotted key has, and frees tables recursively: a key of
 // a million parts would overflow the stack. So keys are measured first. Outside strings and comments a dot can only
@@ -54,7 +55,7 @@ class KeyMeter {
         continue;
       }
       if (c == '\n' || c == '=' || c == ',') dots = 0;
-      if (c == '.' && ++dots >= kMaxKeyParts) return false;
+      if (c == '.' && ++dots >= kMaxTomlKeyParts) return false;
       ++at_;
     }
     return true;
@@ -122,7 +123,7 @@ DocumentValue Convert(const toml::node& node) {
 Result<DocumentValue> ParseTomlDocument(std::string_view text) {
   if (!IsUtf8(text)) return Fail(ErrorCode::kContractSyntax, "the text is not valid UTF-8");
   if (!KeyMeter(text).AllShort()) {
-    return Fail(ErrorCode::kContractSyntax, fmt::format("a dotted key has more than {} parts", kMaxKeyParts));
+    return Fail(ErrorCode::kContractSyntax, fmt::format("a dotted key has more than {} parts", kMaxTomlKeyParts));
   }
   const toml::parse_result parsed = toml::parse(text);
   if (!parsed) {

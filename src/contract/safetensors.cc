@@ -1,6 +1,8 @@
 // The safetensors format: 8 bytes of header length, a JSON header that names each tensor's type, shape and byte
 // range, then the data. Files may be hostile: every number is checked against the bytes that are really there before
 // anything is allocated for it.
+#include "contract/safetensors.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,13 +16,13 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "contract/json_events.h"
+#include "contract/limits.h"
 #include "tessera/tensor.h"
 
 namespace tessera {
 namespace {
 
 constexpr std::string_view kMetadata = "__metadata__";
-constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 constexpr size_t kLengthBytes = 8;
 constexpr ElementType kElementTypes[] = {ElementType::kF32, ElementType::kBf16, ElementType::kF16, ElementType::kI8,
                                          ElementType::kI16, ElementType::kI32,  ElementType::kI64, ElementType::kBool};
@@ -44,6 +46,8 @@ class HeaderHandler : public JsonHandler {
   bool OnInteger(int64_t value) override {
     if (numbers_ == nullptr) return Refuse(Where() + " must not be a number");
     if (value < 0) return Refuse(Where() + " must not be negative");
+    if (numbers_->size() == kMaxTensorRank)
+      return Refuse(fmt::format("{} has more than {} entries", Where(), kMaxTensorRank));
     numbers_->push_back(value);
     return true;
   }
@@ -59,7 +63,10 @@ class HeaderHandler : public JsonHandler {
     field_.clear();
     if (depth_ == 1) {
       in_metadata_ = key == kMetadata;
-      if (!in_metadata_) entries_.emplace_back().name = std::string(key);
+      if (in_metadata_) return true;
+      if (entries_.size() == kMaxTensorsPerFile)
+        return Refuse(fmt::format("it has more than {} tensors", kMaxTensorsPerFile));
+      entries_.emplace_back().name = std::string(key);
       return true;
     }
     if (!in_metadata_ && key != "dtype" && key != "shape" && key != "data_offsets")
@@ -149,6 +156,12 @@ std::string CheckCoverage(int64_t data_bytes, std::vector<Entry>* entries) {
   return {};
 }
 
+uint64_t HeaderBytes(std::string_view head) {
+  uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, head.data(), kLengthBytes);
+  return header_bytes;
+}
+
 // Large elements first, then by name, so that every tensor is aligned to its element size.
 std::vector<TensorMap::const_iterator> FileOrder(const TensorMap& tensors) {
   std::vector<TensorMap::const_iterator> order;
@@ -161,21 +174,27 @@ std::vector<TensorMap::const_iterator> FileOrder(const TensorMap& tensors) {
 
 }  // namespace
 
+std::string CheckSafetensorsHead(std::string_view head, uint64_t size) {
+  if (head.size() < kLengthBytes) return "it ends before the length of its header";
+  const uint64_t header_bytes = HeaderBytes(head);
+  const uint64_t left = size - kLengthBytes;
+  if (header_bytes > kMaxTensorHeaderBytes)
+    return fmt::format("its header says {} bytes; {} are allowed", header_bytes, kMaxTensorHeaderBytes);
+  if (header_bytes > left) return fmt::format("its header says {} bytes, {} are left", header_bytes, left);
+  if (header_bytes == 0 || head.size() == kLengthBytes || head[kLengthBytes] != '{')
+    return "its header does not begin with '{'";
+  return {};
+}
+
 Result<TensorMap> ParseSafetensors(std::string_view bytes, const std::string& where) {
   const auto refuse = [&](const std::string& why) {
     return Fail(ErrorCode::kTensorFile, "not a usable safetensors file: " + why, where);
   };
-  if (bytes.size() < kLengthBytes) return refuse("it ends before the length of its header");
-  uint64_t header_bytes = 0;
-  std::memcpy(&header_bytes, bytes.data(), kLengthBytes);
+  if (const std::string problem = CheckSafetensorsHead(bytes, bytes.size()); !problem.empty()) return refuse(problem);
+  const uint64_t header_bytes = HeaderBytes(bytes);
   const std::string_view rest = bytes.substr(kLengthBytes);
-  if (header_bytes > kMaxHeaderBytes)
-    return refuse(fmt::format("its header says {} bytes; {} are allowed", header_bytes, kMaxHeaderBytes));
-  if (header_bytes > rest.size())
-    return refuse(fmt::format("its header says {} bytes, {} are left", header_bytes, rest.size()));
   const std::string_view header = rest.substr(0, header_bytes);
   const std::string_view data = rest.substr(header_bytes);
-  if (header.empty() || header.front() != '{') return refuse("its header does not begin with '{'");
 
   HeaderHandler handler;
   constexpr int kHeaderDepth = 3;
@@ -196,8 +215,12 @@ Result<TensorMap> ParseSafetensors(std::string_view bytes, const std::string& wh
   return tensors;
 }
 
-Result<TensorMap> ReadSafetensors(const std::string& path) {
-  const Result<std::string> bytes = ReadFile(path);
+Result<TensorMap> ReadSafetensors(const std::string& path, int64_t max_bytes) {
+  const Result<std::string> bytes = ReadFile(path, max_bytes, [&](std::string_view head, int64_t size) -> Status {
+    const std::string problem = CheckSafetensorsHead(head, static_cast<uint64_t>(size));
+    if (problem.empty()) return {};
+    return Fail(ErrorCode::kTensorFile, "not a usable safetensors file: " + problem, path);
+  });
   if (!bytes) return tl::unexpected(bytes.error());
   return ParseSafetensors(*bytes, path);
 }

@@ -18,6 +18,30 @@ void HashOptional(Hasher& hasher, const std::optional<T>& value, Add add) {
   if (value.has_value()) add(*value);
 }
 
+std::string Compiler() {
+#if defined(__clang__)
+  return fmt::format("clang {}.{}.{}", __clang_major__, __clang_minor__, __clang_patchlevel__);
+#elif defined(__GNUC__)
+  return fmt::format("gcc {}.{}.{}", __GNUC__, __GNUC_MINOR__, __GNUC_PATCHLEVEL__);
+#else
+  return "unknown";
+#endif
+}
+
+std::string Arch() {
+#if defined(__aarch64__)
+  return "aarch64";
+#elif defined(__x86_64__)
+  return "x86_64";
+#else
+  return "unknown";
+#endif
+}
+
+std::string YesNo(bool value) { return value ? "true" : "false"; }
+
+}  // namespace
+
 std::string BatchDigest(const Batch& batch) {
   Hasher hasher;
   auto add_values = [&](const auto& values) {
@@ -45,29 +69,16 @@ std::string BatchDigest(const Batch& batch) {
   return Hex(hasher.Finish());
 }
 
-std::string Compiler() {
-#if defined(__clang__)
-  return fmt::format("clang {}.{}.{}", __clang_major__, __clang_minor__, __clang_patchlevel__);
-#elif defined(__GNUC__)
-  return fmt::format("gcc {}.{}.{}", __GNUC__, __GNUC_MINOR__, __GNUC_PATCHLEVEL__);
-#else
-  return "unknown";
-#endif
+std::map<std::string, std::string> Versions() {
+  return {
+      {"arch", Arch()},
+      {"compiler", Compiler()},
+      {"contract", fmt::format("{}", kContractVersion)},
+      {"plan", fmt::format("{}", kPlanVersion)},
+      {"receipt", fmt::format("{}", kReceiptVersion)},
+      {"tessera", kVersion},
+  };
 }
-
-std::string Arch() {
-#if defined(__aarch64__)
-  return "aarch64";
-#elif defined(__x86_64__)
-  return "x86_64";
-#else
-  return "unknown";
-#endif
-}
-
-std::string YesNo(bool value) { return value ? "true" : "false"; }
-
-}  // namespace
 
 int64_t ThreadsOf(const RunRequest& request) {
   return request.options.threads > 0 ? request.options.threads : std::max<int64_t>(request.target.workers, 1);
@@ -83,6 +94,7 @@ void DescribeRequest(const RunRequest& request, Receipt& receipt) {
   // Memory of the caller's is not read before it is checked: until then this is the digest of nothing.
   receipt.input_digest = Digest(request.inputs != nullptr ? *request.inputs : TensorMap{});
   receipt.batch_source = options.batch_source;
+  receipt.contract_source = options.contract_source;
   if (request.batch != nullptr) receipt.batch_digest = BatchDigest(*request.batch);
   receipt.options = {
       {"backward", YesNo(options.backward)},
@@ -98,15 +110,29 @@ void DescribeRequest(const RunRequest& request, Receipt& receipt) {
       {"threads", fmt::format("{}", ThreadsOf(request))},
       {"tile", options.plan.tile ? fmt::format("{}x{}", options.plan.tile->q, options.plan.tile->kv) : "default"},
       {"widen_class", YesNo(options.plan.widen_class)},
+      {"workers", fmt::format("{}", std::max<int64_t>(request.target.workers, 1))},
   };
-  receipt.versions = {
-      {"arch", Arch()},
-      {"compiler", Compiler()},
-      {"contract", fmt::format("{}", kContractVersion)},
-      {"plan", fmt::format("{}", kPlanVersion)},
-      {"receipt", fmt::format("{}", kReceiptVersion)},
-      {"tessera", kVersion},
-  };
+  receipt.versions = Versions();
+}
+
+Receipt ReceiptOf(const UnbegunRun& run, const RunOptions& options, const Error& error) {
+  const Contract no_contract;
+  Result<Target> known = FindTarget(run.target);
+  const Target target = known ? *known : Target{.name = run.target, .description = {}};
+  const Contract& contract = run.contract == nullptr ? no_contract : *run.contract;
+  Receipt receipt;
+  RunRequest request{
+      .table = LaneTable(), .contract = contract, .batch = run.batch, .target = target, .options = options};
+  request.inputs = run.inputs;
+  DescribeRequest(request, receipt);
+  if (run.inputs == nullptr) receipt.input_digest.clear();
+  if (run.contract != nullptr) {
+    receipt.contract_text = ToToml(*run.contract);
+    receipt.contract_key = ContractKey(*run.contract).value_or("");
+  }
+  receipt.failed_at = run.failed_at;
+  receipt.error = ToText(error);
+  return receipt;
 }
 
 }  // namespace tessera

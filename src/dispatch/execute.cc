@@ -8,13 +8,12 @@
 #include <new>
 
 #include "dispatch/clock.h"
+#include "dispatch/limits.h"
 
 namespace tessera {
 namespace {
 
 constexpr std::align_val_t kWorkspaceAlign{64};
-// Beyond any machine's memory: asked for, it is a lane's mistake and not worth an allocator's time.
-constexpr int64_t kMaxWorkspaceBytes = int64_t{1} << 40;
 
 struct FreeWorkspace {
   void operator()(std::byte* bytes) const { ::operator delete[](bytes, kWorkspaceAlign); }

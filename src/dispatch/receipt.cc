@@ -7,7 +7,10 @@
 #include <initializer_list>
 #include <nlohmann/json.hpp>
 
+#include "base/file.h"
+#include "contract/json_events.h"
 #include "dispatch/lane_table.h"
+#include "dispatch/limits.h"
 #include "dispatch/receipt_fields.h"
 
 namespace tessera {
@@ -136,6 +139,25 @@ class Reader {
   }
 };
 
+// Takes every value a receipt could have and counts them.
+class Measure : public JsonHandler {
+ public:
+  bool OnInteger(int64_t) override { return Count(); }
+  bool OnText(std::string_view) override { return Count(); }
+  bool OnOther(std::string_view) override { return Count(); }
+  bool OnKey(std::string_view) override { return true; }
+  bool OnObjectBegin() override { return Count(); }
+  bool OnObjectEnd() override { return true; }
+  bool OnArrayBegin() override { return Count(); }
+  bool OnArrayEnd() override { return true; }
+
+ private:
+  bool Count() {
+    return ++values_ <= kMaxReceiptValues || Refuse(fmt::format("it has more than {} values", kMaxReceiptValues));
+  }
+  int64_t values_ = 0;
+};
+
 // "plan 0.121 ms, forward 0.324 ms": those of the main steps that were timed.
 std::string MainTimings(const Receipt& receipt) {
   std::vector<std::string> texts;
@@ -155,9 +177,13 @@ std::string ToJson(const Receipt& receipt) {
   return json.dump(2, ' ', false, Json::error_handler_t::replace);
 }
 
-Result<Receipt> ParseReceipt(std::string_view text) {
+Result<Receipt> ParseReceiptFields(std::string_view text) {
+  // Walked once before a tree is built of it, so that no text can make a tree that is large or deep.
+  Measure measure;
+  if (const std::string problem = WalkJson(text, kMaxReceiptNesting, measure); !problem.empty()) {
+    return Fail(ErrorCode::kReceiptInvalid, "the receipt is not well-formed JSON: " + problem);
+  }
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) return Fail(ErrorCode::kReceiptInvalid, "the receipt is not well-formed JSON");
   if (!json.is_object()) return Fail(ErrorCode::kReceiptInvalid, "the receipt must be one JSON object");
   Receipt receipt;
   Reader reader;
@@ -167,9 +193,27 @@ Result<Receipt> ParseReceipt(std::string_view text) {
     reader.Member(json, "", name, field);
   });
   reader.RefuseOthers(json, "", known);
-  std::vector<Violation> violations = std::move(reader.violations);
-  if (violations.empty()) violations = CheckReceipt(receipt);
+  if (!reader.violations.empty()) return Fail(ErrorCode::kReceiptInvalid, std::move(reader.violations));
+  return receipt;
+}
+
+Result<Receipt> ParseReceipt(std::string_view text) {
+  Result<Receipt> receipt = ParseReceiptFields(text);
+  if (!receipt) return receipt;
+  std::vector<Violation> violations = CheckReceipt(*receipt);
   if (!violations.empty()) return Fail(ErrorCode::kReceiptInvalid, std::move(violations));
+  return receipt;
+}
+
+Result<Receipt> ReadReceipt(const std::string& path, bool is_strict) {
+  Result<std::string> text = ReadFile(path, kMaxReceiptBytes);
+  if (!text) return tl::unexpected(text.error());
+  Result<Receipt> receipt = ParseReceiptFields(*text);
+  if (receipt && (is_strict || receipt->versions == Versions())) {
+    std::vector<Violation> violations = CheckReceipt(*receipt);
+    if (!violations.empty()) return Fail(ErrorCode::kReceiptInvalid, std::move(violations), path);
+  }
+  if (!receipt) receipt.error().where = path;
   return receipt;
 }
 

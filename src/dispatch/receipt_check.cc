@@ -3,24 +3,59 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <filesystem>
+#include <initializer_list>
+#include <optional>
 #include <string_view>
 
+#include "base/checked.h"
+#include "contract/limits.h"
 #include "dispatch/lane_table.h"
+#include "dispatch/select.h"
+#include "planner/settings.h"
 #include "tessera/receipt.h"
 #include "tessera/version.h"
 
 namespace tessera {
 namespace {
 
-constexpr std::string_view kSteps[] = {"contract",    "request",   "inputs",  "decide",   "batch", "plan",
-                                       "decide_plan", "workspace", "forward", "backward", "check"};
-constexpr std::string_view kOptions[] = {"backward", "exclude", "lane",    "layout",
-                                         "strict",   "target",  "threads", "tile"};
+constexpr std::string_view kSteps[] = {"contract",    "request",   "read",    "inputs",   "decide", "batch", "plan",
+                                       "decide_plan", "workspace", "forward", "backward", "check",  "write"};
+constexpr std::string_view kOptions[] = {"backward", "disable", "exclude", "lane", "layout",      "row_max",
+                                         "strict",   "target",  "threads", "tile", "widen_class", "workers"};
 constexpr std::string_view kVersions[] = {"arch", "compiler", "contract", "plan", "receipt", "tessera"};
 
 bool IsHex32(std::string_view text) {
   return text.size() == 32 &&
          std::all_of(text.begin(), text.end(), [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
+}
+
+// A whole number in decimal, as the receipt writes them.
+std::optional<int64_t> ToNumber(std::string_view text) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || text != fmt::format("{}", value)) return std::nullopt;
+  return value;
+}
+
+// "64x48"; nothing for any other text.
+std::optional<TileSize> ToTile(std::string_view text) {
+  const size_t cross = std::min(text.find('x'), text.size());
+  const std::optional<int64_t> q = ToNumber(text.substr(0, cross));
+  const std::optional<int64_t> kv = ToNumber(text.substr(std::min(cross + 1, text.size())));
+  if (!q || !kv) return std::nullopt;
+  return TileSize{*q, *kv};
+}
+
+std::vector<std::string> SplitNames(const std::string& text) {
+  std::vector<std::string> names;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find(',', at), text.size());
+    names.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return names;
 }
 
 bool IsLane(std::string_view name) { return FindLane(LaneTable(), name) != nullptr; }
@@ -31,13 +66,17 @@ class Checker {
 
   std::vector<Violation> Check() {
     CheckOutcome();
+    CheckMaps();
+    CheckContract();
     CheckLanes();
+    CheckSelection();
     CheckDecisions();
+    CheckRequest();
     CheckFallback();
     CheckDigests();
-    CheckContract();
     CheckCounts();
-    CheckMaps();
+    CheckTiles();
+    CheckTimings();
     return std::move(violations_);
   }
 
@@ -54,8 +93,17 @@ class Checker {
            "failed_at", fmt::format("one of {}", fmt::join(kSteps, ", ")));
   }
 
-  // Nothing is selected before the contract and the request are known to be good.
-  bool HasSelection() const { return r_.failed_at != "contract" && r_.failed_at != "request"; }
+  // Nothing is selected before the contract, the request and the files it names are known to be good.
+  bool HasSelection() const {
+    return r_.failed_at != "contract" && r_.failed_at != "request" && r_.failed_at != "read";
+  }
+  // A run whose outputs failed a check afterwards, or could not be written, still had outputs.
+  bool HasOutputs() const { return r_.ok || r_.failed_at == "check" || r_.failed_at == "write"; }
+  bool HasPlan() const { return !r_.plan_fingerprint.empty(); }
+  std::string Option(const char* name) const {
+    const auto found = r_.options.find(name);
+    return found == r_.options.end() ? std::string() : found->second;
+  }
 
   void CheckLanes() {
     const bool is_forced = r_.requested != "auto";
@@ -66,11 +114,19 @@ class Checker {
       Expect(!r_.selection_rule.empty(), "selection_rule", "the matching line of the target's table");
     } else {
       Expect(r_.selected.empty(), "selected", "empty: the run failed before selection");
+      Expect(r_.selection_rule.empty(), "selection_rule", "empty: the run failed before selection");
+      Expect(r_.decisions.empty(), "decisions", "none: the run failed before selection");
+      Expect(r_.executed.empty(), "executed", "empty: the run failed before selection");
     }
     Expect(!r_.ok || !r_.executed.empty(), "executed", "a lane's name when ok");
     Expect(!r_.target.empty(), "target", "a target's name");
     if (r_.executed.empty()) {
       Expect(r_.runtime_mode.empty(), "runtime_mode", "empty when nothing ran");
+      Expect(r_.kernel.empty(), "kernel", "empty when nothing ran");
+      Expect(r_.isa.empty(), "isa", "empty when nothing ran");
+      Expect(r_.determinism.empty(), "determinism", "empty when nothing ran");
+      Expect(!HasOutputs() && r_.failed_at != "backward", "executed",
+             fmt::format("a lane's name when the run came as far as {}", r_.failed_at));
       return;
     }
     const LaneRow* row = FindLane(LaneTable(), r_.executed);
@@ -79,6 +135,27 @@ class Checker {
     Expect(r_.runtime_mode == row->runtime_mode, "runtime_mode",
            fmt::format("\"{}\", which is how {} runs", row->runtime_mode, row->name));
     Expect(!is_forced || r_.executed == r_.requested, "executed", "the requested lane, when one is forced");
+    Expect(r_.determinism == row->determinism, "determinism",
+           fmt::format("\"{}\", which is what {} promises", row->determinism, row->name));
+    Expect(!r_.kernel.empty(), "kernel", "the kernel's name when a lane ran");
+    Expect(!r_.isa.empty(), "isa", "an instruction set's name when a lane ran");
+    Expect(HasOutputs() || r_.failed_at == "backward", "executed",
+           fmt::format("empty: a run that failed at {} ran nothing", r_.failed_at));
+    Expect(Option("strict") != "true" || r_.executed == r_.selected, "executed", "the selected lane in a strict run");
+  }
+
+  // The table that selects is this version's, and a target of a known name is that target.
+  void CheckSelection() {
+    if (!HasSelection()) return;
+    if (r_.requested != "auto") {
+      Expect(r_.selection_rule == "requested by name", "selection_rule", "\"requested by name\", when one is forced");
+    } else if (contract_ && target_) {
+      const Result<MaskFacts> facts = DescribeMask(*contract_);
+      if (!facts) return;
+      const SelectionRule& rule = SelectRule(*contract_, *facts, *target_);
+      Expect(r_.selected == rule.lane, "selected", fmt::format("{}, by the target's table", rule.lane));
+      Expect(r_.selection_rule == ToText(rule), "selection_rule", fmt::format("\"{}\"", ToText(rule)));
+    }
   }
 
   const Decision* FindDecision(std::string_view lane, std::string_view step) const {
@@ -96,6 +173,14 @@ class Checker {
       Expect(d.step == "contract" || d.step == "plan", at + ".step", "\"contract\" or \"plan\"");
       Expect(d.decision.accepted == (d.decision.reason == ReasonCode::kNone), at + ".reason",
              "empty if and only if accepted");
+      if (d.step != "plan") continue;
+      const Decision* on_contract = FindDecision(d.lane, "contract");
+      Expect(on_contract != nullptr && on_contract->accepted, at,
+             "a decision on a plan only of a lane that accepted the contract");
+      const auto same = [&](const LaneDecision& other) { return other.lane == d.lane && other.step == d.step; };
+      Expect(std::count_if(r_.decisions.begin(), r_.decisions.end(), same) == 1, at,
+             "one decision of a lane on a plan");
+      Expect(HasPlan(), at, "no decision on a plan where there is no plan");
     }
     if (!HasSelection()) return;
     for (const LaneRow& row : LaneTable()) {
@@ -112,12 +197,37 @@ class Checker {
     }
   }
 
+  // The caller's words and the lanes' answers to them.
+  void CheckRequest() {
+    if (!HasSelection()) return;
+    const std::vector<std::string> excluded = SplitNames(Option("exclude"));
+    for (size_t i = 0; i < excluded.size(); ++i) {
+      Expect(IsLane(excluded[i]), "options.exclude", fmt::format("lanes' names, not \"{}\"", excluded[i]));
+    }
+    for (size_t i = 0; i < r_.decisions.size(); ++i) {
+      const LaneDecision& d = r_.decisions[i];
+      if (d.step != "contract") continue;
+      const std::string at = fmt::format("decisions[{}].reason", i);
+      const bool is_excluded = std::find(excluded.begin(), excluded.end(), d.lane) != excluded.end();
+      Expect(is_excluded == (d.decision.reason == ReasonCode::kExcluded), at,
+             "dispatch.excluded if and only if options.exclude names the lane");
+      const bool is_other = r_.requested != "auto" && d.lane != r_.requested && !is_excluded;
+      Expect(is_other == (d.decision.reason == ReasonCode::kNotRequested), at,
+             "dispatch.not_requested if and only if another lane was asked for by name");
+    }
+  }
+
   void CheckFallback() {
     if (!r_.executed.empty()) {
       Expect(r_.fallback_reason.empty() == (r_.selected == r_.executed), "fallback_reason",
              "empty if and only if the selected lane ran");
     }
-    if (r_.fallback_reason.empty()) return;
+    if (r_.fallback_reason.empty()) {
+      const auto refused = [&](const LaneDecision& d) { return d.lane == r_.selected && !d.decision.accepted; };
+      Expect(std::none_of(r_.decisions.begin(), r_.decisions.end(), refused), "fallback_reason",
+             "the reason of the selected lane, which refused");
+      return;
+    }
     Expect(FindReason(r_.fallback_reason).has_value(), "fallback_reason", "a catalogued reason");
     const bool is_refusal = std::any_of(r_.decisions.begin(), r_.decisions.end(), [&](const LaneDecision& d) {
       return d.lane == r_.selected && ReasonText(d.decision.reason) == r_.fallback_reason;
@@ -139,33 +249,51 @@ class Checker {
     };
     const bool has_plan = !r_.executed.empty();
     const Field fields[] = {{"contract_key", r_.contract_key, r_.failed_at != "contract"},
-                            {"class_key", r_.class_key, has_plan},
-                            {"mask_digest", r_.mask_digest, has_plan},
+                            {"class_key", r_.class_key, has_plan || HasPlan()},
+                            {"mask_digest", r_.mask_digest, has_plan || HasPlan()},
                             {"plan_fingerprint", r_.plan_fingerprint, has_plan},
-                            {"input_digest", r_.input_digest, true},
-                            {"batch_digest", r_.batch_digest, !HasGivenPlan()},
+                            {"input_digest", r_.input_digest, HasSelection()},
+                            {"batch_digest", r_.batch_digest, HasSelection() && !HasGivenPlan()},
                             {"output_digest", r_.output_digest, r_.ok}};
     for (const Field& field : fields) {
       const bool is_good = IsHex32(field.value) || (field.value.empty() && !field.is_required);
       Expect(is_good, field.name, "32 lower-case hex digits");
     }
-    // A run whose outputs failed a check afterwards still had outputs.
-    Expect(r_.ok || r_.failed_at == "check" || r_.output_digest.empty(), "output_digest",
-           "empty: a failed run has no outputs");
+    if (!has_plan && !HasPlan()) {
+      Expect(r_.class_key.empty() && r_.mask_digest.empty(), "class_key", "empty, as mask_digest, without a plan");
+    }
+    constexpr std::string_view kSeed = "seed ";
+    if (r_.input_source.substr(0, kSeed.size()) == kSeed) {
+      uint64_t seed = 0;
+      const char* end = r_.input_source.data() + r_.input_source.size();
+      const auto read = std::from_chars(r_.input_source.data() + kSeed.size(), end, seed);
+      Expect(read.ec == std::errc() && read.ptr == end, "input_source", "\"seed N\" with a number of 64 bits");
+    }
+    Expect(HasOutputs() || r_.output_digest.empty(), "output_digest", "empty: a failed run has no outputs");
   }
 
   void CheckContract() {
+    if (Result<Target> target = FindTarget(r_.target)) target_ = *target;
     if (r_.contract_text.empty()) {
       Expect(r_.failed_at == "contract", "contract_text", "the contract's canonical text");
+      Expect(r_.contract_key.empty(), "contract_key", "empty without a contract");
       return;
     }
-    Result<Contract> contract = ParseContract(r_.contract_text);
+    constexpr std::string_view kFile = "file ";
+    std::string folder = ".";
+    if (r_.contract_source.substr(0, kFile.size()) == kFile) {
+      folder = std::filesystem::path(r_.contract_source.substr(kFile.size())).parent_path().string();
+    }
+    Result<Contract> contract = ParseContract(r_.contract_text, folder.empty() ? "." : folder);
     // A bitmap's file need not be here, and without it the key cannot be made again.
     if (!contract && contract.error().code == ErrorCode::kBitmapInvalid) return;
     if (!contract && contract.error().code == ErrorCode::kFileRead) return;
     Result<std::string> key = contract ? ContractKey(*contract) : tl::unexpected(contract.error());
     Expect(key.has_value(), "contract_text", "a contract that parses");
-    Expect(!key.has_value() || *key == r_.contract_key, "contract_key", "the key of contract_text");
+    if (!key) return;
+    Expect(*key == r_.contract_key, "contract_key", "the key of contract_text");
+    Expect(ToToml(*contract) == r_.contract_text, "contract_text", "the contract's canonical text");
+    contract_ = std::move(*contract);
   }
 
   void CheckCounts() {
@@ -188,15 +316,98 @@ class Checker {
                             {"cache_hits", r_.cache_hits},
                             {"workspace_bytes", r_.workspace_bytes}};
     for (const Field& field : fields) Expect(field.value >= 0, field.name, "0 or more");
-    // A native run executes every surviving tile and nothing else; "dense in disguise" shows here.
-    if (r_.ok && r_.runtime_mode == "native") {
-      Expect(r_.tiles_executed == r_.tiles.partial + r_.tiles.full, "tiles_executed",
-             "tiles.partial + tiles.full, when every surviving tile ran");
-      Expect(r_.tiles_executed_backward == r_.tiles_backward.partial + r_.tiles_backward.full,
-             "tiles_executed_backward", "tiles_backward.partial + tiles_backward.full, when every surviving tile ran");
+    if (target_) {
+      Expect(r_.metadata_limit == target_->scalar_bytes, "metadata_limit",
+             fmt::format("{}, the scalar memory of {}", target_->scalar_bytes, target_->name));
     }
+    if (!HasPlan()) {
+      for (const Field& field : {fields[8], fields[9]}) Expect(field.value == 0, field.name, "0 without a plan");
+    } else {
+      Expect(r_.plan_bytes > 0, "plan_bytes", "more than 0 for a plan");
+    }
+  }
+
+  static int64_t Sum(const TileCounts& tiles) { return tiles.empty + tiles.partial + tiles.full; }
+
+  // How many tiles a direction has over every batch row and head, where the receipt lets one know.
+  std::optional<int64_t> GridOf(Direction direction) const {
+    const std::string tile = Option("tile");
+    PlanOptions options;
+    options.tile = ToTile(tile);
+    if (!contract_ || (tile == "default" && !target_) || (tile != "default" && !options.tile)) return std::nullopt;
+    const TileSize size =
+        planner::PickTiles(*contract_, target_.value_or(Target{}), options)[static_cast<size_t>(direction)];
+    if (size.q < 1 || size.kv < 1 || size.q > kMaxTile || size.kv > kMaxTile) return std::nullopt;
+    const Shape& shape = contract_->shape;
+    return CheckedProduct(std::array{shape.batch, shape.num_q_heads, (shape.q_len + size.q - 1) / size.q,
+                                     (shape.kv_len + size.kv - 1) / size.kv});
+  }
+
+  void CheckGrid(const char* field, const TileCounts& tiles, Direction direction, bool is_there) {
+    const std::optional<int64_t> grid = GridOf(direction);
+    if (!is_there) {
+      Expect(Sum(tiles) == 0, field, "zeros where no such plan was made or run");
+    } else if (grid) {
+      Expect(Sum(tiles) == *grid, field,
+             fmt::format("{} tiles in all, by the contract's lengths and the tile, got {}", *grid, Sum(tiles)));
+    }
+  }
+
+  void CheckTiles() {
+    const bool has_run = !r_.executed.empty();
+    // A backward that failed has no counts; one that a check came after has.
+    const bool has_backward = has_run && Option("backward") == "true" && r_.failed_at != "backward";
+    Expect(r_.failed_at != "backward" || Option("backward") == "true", "failed_at",
+           "backward only where one was asked for");
+    for (const TileCounts& tiles : {r_.tiles, r_.tiles_backward}) {
+      if (tiles.empty < 0 || tiles.partial < 0 || tiles.full < 0) return;  // said already; sums could overflow
+      for (const int64_t count : {tiles.empty, tiles.partial, tiles.full}) {
+        if (count > (int64_t{1} << 60)) return Expect(false, "tiles", "fewer than 2^60 tiles");
+      }
+    }
+    CheckGrid("tiles", r_.tiles, Direction::kForward, HasPlan());
+    CheckGrid("tiles_backward", r_.tiles_backward, Direction::kDkv, has_backward);
+    const int64_t surviving = r_.tiles.partial + r_.tiles.full;
+    const int64_t surviving_backward = r_.tiles_backward.partial + r_.tiles_backward.full;
+    // A native run executes every surviving tile and nothing else; "dense in disguise" shows here.
+    if (has_run && r_.runtime_mode == "native") {
+      Expect(r_.tiles_executed == surviving, "tiles_executed",
+             "tiles.partial + tiles.full, when every surviving tile ran");
+      Expect(r_.tiles_executed_backward == surviving_backward, "tiles_executed_backward",
+             "tiles_backward.partial + tiles_backward.full, when every surviving tile ran");
+    } else {
+      Expect(r_.tiles_executed <= (has_run ? surviving : 0), "tiles_executed", "at most tiles.partial + tiles.full");
+      Expect(r_.tiles_executed_backward <= surviving_backward, "tiles_executed_backward",
+             "at most tiles_backward.partial + tiles_backward.full");
+    }
+  }
+
+  // Parts of a time do not exceed it: all are read from one steady clock.
+  void CheckTimings() {
+    std::map<std::string, int64_t> times;
+    int64_t stages = 0;
     for (size_t i = 0; i < r_.timings.size(); ++i) {
-      Expect(r_.timings[i].ns >= 0, fmt::format("timings[{}].ns", i), "0 or more");
+      const Timing& timing = r_.timings[i];
+      const std::string at = fmt::format("timings[{}]", i);
+      Expect(!timing.name.empty(), at + ".name", "a step's name");
+      Expect(times.emplace(timing.name, timing.ns).second, at + ".name", "each step once");
+      Expect(timing.ns >= 0 && timing.ns <= kMaxNs, at + ".ns", "0 or more, and below a century");
+      if (timing.ns < 0 || timing.ns > kMaxNs) return;
+      if (timing.name.rfind("plan.", 0) == 0) stages += timing.ns;
+    }
+    const auto time = [&](const char* name) { return times.count(name) == 1 ? times[name] : 0; };
+    const auto must_have = [&](const char* name, bool expected) {
+      Expect(times.count(name) == 1 || !expected, "timings", fmt::format("a time of {}", name));
+    };
+    must_have("total", HasSelection());
+    must_have("plan", HasPlan());
+    must_have("forward", !r_.executed.empty());
+    must_have("backward", r_.ok && Option("backward") == "true");
+    Expect(times.count("forward") == 0 || !r_.executed.empty(), "timings", "no time of forward when nothing ran");
+    if (times.count("plan") == 1) Expect(stages <= time("plan"), "timings", "stages that take no longer than the plan");
+    if (times.count("total") == 1) {
+      Expect(time("plan") + time("forward") + time("backward") <= time("total"), "timings",
+             "plan, forward and backward that take no longer than the total");
     }
   }
 
@@ -205,11 +416,45 @@ class Checker {
       Expect(r_.options.count(std::string(name)) == 1, fmt::format("options.{}", name), "present");
     }
     for (std::string_view name : kVersions) {
-      Expect(r_.versions.count(std::string(name)) == 1, fmt::format("versions.{}", name), "present");
+      const auto found = r_.versions.find(std::string(name));
+      Expect(found != r_.versions.end() && !found->second.empty(), fmt::format("versions.{}", name), "present");
+    }
+    const auto is_one_of = [&](const char* name, std::initializer_list<std::string_view> words) {
+      const std::string value = Option(name);
+      Expect(std::find(words.begin(), words.end(), value) != words.end(), fmt::format("options.{}", name),
+             fmt::format("{}, got \"{}\"", fmt::join(words, " or "), value));
+    };
+    for (const char* name : {"backward", "row_max", "strict", "widen_class"}) is_one_of(name, {"true", "false"});
+    is_one_of("layout", {"bhtd", "bthd"});
+    for (const char* name : {"threads", "workers"}) {
+      Expect(ToNumber(Option(name)).value_or(0) > 0, fmt::format("options.{}", name), "a number above 0");
+    }
+    Expect(Option("tile") == "default" || ToTile(Option("tile")), "options.tile", "\"default\" or a tile as \"64x48\"");
+    Expect(Option("lane") == r_.requested, "options.lane", "the requested lane");
+    Expect(Option("target") == r_.target, "options.target", "the target");
+    const auto known_stage = [](const std::string& name) {
+      return std::any_of(Stages().begin(), Stages().end(),
+                         [&](const StageInfo& stage) { return stage.name == name && stage.can_disable; });
+    };
+    if (HasPlan()) {
+      const std::vector<std::string> disabled = SplitNames(Option("disable"));
+      Expect(std::all_of(disabled.begin(), disabled.end(), known_stage), "options.disable",
+             "stages that can be disabled");
+    }
+    const auto version = r_.versions.find("receipt");
+    Expect(version == r_.versions.end() || version->second == fmt::format("{}", r_.version), "versions.receipt",
+           "the version of the receipt");
+    for (const char* name : {"contract", "plan"}) {
+      const auto found = r_.versions.find(name);
+      Expect(found == r_.versions.end() || ToNumber(found->second), fmt::format("versions.{}", name), "a number");
     }
   }
 
+  static constexpr int64_t kMaxNs = int64_t{3'200'000'000} * 1'000'000'000;
+
   const Receipt& r_;
+  std::optional<Contract> contract_;  // where contract_text gives it
+  std::optional<Target> target_;      // where it has a name this version knows
   std::vector<Violation> violations_;
 };
 

@@ -23,6 +23,7 @@ void VisitFields(ReceiptType& r, Visit&& visit) {
   visit("decisions", r.decisions);
   visit("contract_key", r.contract_key);
   visit("contract_text", r.contract_text);
+  visit("contract_source", r.contract_source);
   visit("class_key", r.class_key);
   visit("mask_digest", r.mask_digest);
   visit("plan_fingerprint", r.plan_fingerprint);

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <new>
 #include <optional>
 
 #include "dispatch/clock.h"
@@ -216,6 +217,16 @@ Outcome Attempt(const RunRequest& request, RunOutcome& outcome) {
   return TryLanes(request, outcome);
 }
 
+// Memory can run out anywhere; the receipt says which step had been reached.
+Outcome AttemptInMemory(const RunRequest& request, RunOutcome& outcome) try {
+  return Attempt(request, outcome);
+} catch (const std::bad_alloc&) {
+  outcome.outputs.clear();
+  const Receipt& receipt = outcome.receipt;
+  const char* step = receipt.selected.empty() ? "contract" : receipt.plan_fingerprint.empty() ? "plan" : "workspace";
+  return FailAt(step, ErrorCode::kTooLarge, "this machine gives no more memory", step);
+}
+
 }  // namespace
 
 RunOutcome RunOn(const RunRequest& request) {
@@ -223,7 +234,7 @@ RunOutcome RunOn(const RunRequest& request) {
   RunOutcome outcome;
   Receipt& receipt = outcome.receipt;
   DescribeRequest(request, receipt);
-  if (Outcome failure = Attempt(request, outcome)) {
+  if (Outcome failure = AttemptInMemory(request, outcome)) {
     receipt.failed_at = failure->step;
     receipt.error = ToText(failure->error);
     outcome.error = std::move(failure->error);

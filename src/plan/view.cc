@@ -1,10 +1,15 @@
 // Owning plans, and reading and writing them as files.
+#include <fmt/format.h>
+
 #include <charconv>
+#include <cstring>
 #include <utility>
 
+#include "base/file.h"
 #include "base/hash.h"
+#include "base/limits.h"
 #include "plan/layout.h"
-#include "tessera/tensor.h"
+#include "tessera/version.h"
 
 namespace tessera {
 
@@ -47,7 +52,17 @@ Result<Plan> Plan::FromBytes(std::vector<std::byte> bytes) {
 }
 
 Result<Plan> ReadPlan(const std::string& path) {
-  Result<std::string> text = ReadFile(path);
+  const HeadCheck check = [&](std::string_view head, int64_t size) -> Status {
+    plan::Header header;
+    if (head.size() < sizeof(header)) return {};  // all of the file: too short, as FromBytes will say
+    std::memcpy(&header, head.data(), sizeof(header));
+    if (header.magic != plan::kMagic)
+      return Fail(ErrorCode::kPlanMalformed, "the first eight bytes are not a plan's", path);
+    if (header.version != kPlanVersion || header.total_bytes == static_cast<uint64_t>(size)) return {};
+    return Fail(ErrorCode::kPlanMalformed,
+                fmt::format("the header says {} bytes, there are {}", header.total_bytes, size), path);
+  };
+  Result<std::string> text = ReadFile(path, kMaxFileBytes, check);
   if (!text) return tl::unexpected(std::move(text.error()));
   const auto* begin = reinterpret_cast<const std::byte*>(text->data());
   Result<Plan> plan = Plan::FromBytes({begin, begin + text->size()});

@@ -1,6 +1,8 @@
-// `tessera receipt`: shows a receipt to people, or checks that it is whole and consistent.
+// `tessera receipt`: shows a receipt to people, checks that it is whole and consistent, or says what two differ in.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <memory>
 
 #include "json_text.h"
@@ -11,13 +13,15 @@ namespace {
 
 struct Options {
   std::string file;
+  std::string other;
   bool json = false;
 };
 
 constexpr const char* kFooter =
     "Examples:\n"
     "  tessera receipt show receipt.json\n"
-    "  tessera receipt check receipt.json";
+    "  tessera receipt check receipt.json\n"
+    "  tessera receipt diff monday.json tuesday.json";
 
 void Field(std::string& text, std::string_view name, const std::string& value) {
   if (!value.empty()) text += fmt::format("  {:<18} {}\n", name, value);
@@ -39,6 +43,7 @@ std::string Fields(const Receipt& receipt) {
   Field(text, "runtime mode", receipt.runtime_mode);
   Field(text, "fallback reason", receipt.fallback_reason);
   Field(text, "target", receipt.target);
+  Field(text, "contract", receipt.contract_source);
   Field(text, "contract key", receipt.contract_key);
   Field(text, "class key", receipt.class_key);
   Field(text, "mask digest", receipt.mask_digest);
@@ -90,11 +95,67 @@ int Check(const Options& options) {
   return kGood;
 }
 
+std::string OrNothing(const std::string& text) { return text.empty() ? "nothing" : text; }
+
+// A number of nanoseconds, as DiffReceipts gives it; 0 for one that is not there.
+int64_t Ns(const std::string& text) { return text.empty() ? 0 : std::atoll(text.c_str()); }
+
+std::string ChangeText(const ReceiptChange& change) {
+  if (change.group != "timings") {
+    return fmt::format("{}: {} became {}", change.field, OrNothing(change.before), OrNothing(change.after));
+  }
+  const int64_t before = Ns(change.before);
+  const int64_t after = Ns(change.after);
+  if (change.before.empty()) return fmt::format("{}: {}, not timed before", change.field, Milliseconds(after));
+  if (change.after.empty()) return fmt::format("{}: {} before, not timed after", change.field, Milliseconds(before));
+  std::string text = fmt::format("{}: {} became {}", change.field, Milliseconds(before), Milliseconds(after));
+  if (before == 0 || after == 0) return text;
+  const double ratio = static_cast<double>(after) / static_cast<double>(before);
+  return text + fmt::format(", {:.2f} times", ratio);
+}
+
+// One paragraph per group that has changes; those that do not matter after those that do, and said to be so.
+std::string DiffText(const std::vector<ReceiptChange>& changes) {
+  std::string text;
+  std::string group;
+  for (const ReceiptChange& change : changes) {
+    if (change.group != group) text += fmt::format("{}\n", group = change.group);
+    const bool is_aside = !change.matters && change.group != "timings" && change.group != "cost";
+    text += Indented(ChangeText(change) + (is_aside ? "  (does not matter)" : ""), "  ");
+  }
+  return text;
+}
+
+int Diff(const Options& options) {
+  auto before = ReadReceipt(options.file, /*is_strict=*/false);
+  if (!before) return Report(before.error(), options.json);
+  auto after = ReadReceipt(options.other, /*is_strict=*/false);
+  if (!after) return Report(after.error(), options.json);
+  const std::vector<ReceiptChange> changes = DiffReceipts(*before, *after);
+  const auto count = std::count_if(changes.begin(), changes.end(), [](const ReceiptChange& c) { return c.matters; });
+  Say(options.json,
+      count == 0 ? "nothing that matters changed"
+                 : fmt::format("{} {} changed", count, count == 1 ? "thing that matters" : "things that matter"));
+  std::string text = DiffText(changes);
+  if (!text.empty()) text.pop_back();
+  if (!text.empty()) Say(options.json, text);
+  if (options.json) {
+    std::vector<std::string> list;
+    for (const ReceiptChange& c : changes) {
+      JsonObject object;
+      object.Text("group", c.group).Text("field", c.field).Text("before", c.before).Text("after", c.after);
+      list.push_back(object.Bool("matters", c.matters).Done());
+    }
+    Print(JsonObject().Bool("same", count == 0).Raw("changes", JsonList(list)).Done() + "\n");
+  }
+  return count == 0 ? kGood : kCheckFailed;
+}
+
 }  // namespace
 
 void AddReceipt(CLI::App& app, Action& action) {
   auto options = std::make_shared<Options>();
-  CLI::App* sub = app.add_subcommand("receipt", "Show or check a receipt");
+  CLI::App* sub = app.add_subcommand("receipt", "Show, check or compare receipts");
   sub->require_subcommand(1);
   sub->footer(kFooter);
   const auto add = [&](const char* name, const char* about, int (*command)(const Options&)) {
@@ -103,9 +164,14 @@ void AddReceipt(CLI::App& app, Action& action) {
     verb->add_flag("--json", options->json, "Print one JSON document");
     verb->footer(kFooter);
     verb->callback([options, command, &action] { action = [options, command] { return command(*options); }; });
+    return verb;
   };
   add("show", "Print the line and the fields", Show);
   add("check", "Check that it is whole and consistent (exit 1 when not)", Check);
+  add("diff", "Say what changed from one to another (exit 1 when it matters)", Diff)
+      ->add_option("other", options->other, "The other receipt")
+      ->type_name("FILE")
+      ->required();
 }
 
 }  // namespace tessera::program

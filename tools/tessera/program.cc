@@ -15,6 +15,13 @@
 
 namespace tessera::program {
 
+namespace {
+
+// As much as a contract may have; what has more is refused by its parser, whatever follows.
+constexpr size_t kStandardInputBytes = size_t{1} << 24;
+
+}  // namespace
+
 int ExitCodeOf(ErrorCode code) {
   switch (code) {
     case ErrorCode::kLaneRefused:
@@ -137,19 +144,9 @@ Result<Contract> ReadContractArgument(const std::string& path) {
   std::array<char, 65536> chunk;
   while (const size_t got = std::fread(chunk.data(), 1, chunk.size(), stdin)) {
     text.append(chunk.data(), got);
-    if (text.size() > size_t{1} << 26) {
-      return Fail(ErrorCode::kTooLarge, "a contract is at most 64 MiB", "standard input");
-    }
+    if (text.size() > kStandardInputBytes) break;  // ParseContract says what is wrong with it
   }
   return ParseContract(text);
-}
-
-Result<Receipt> ReadReceipt(const std::string& path) {
-  auto text = ReadFile(path, int64_t{1} << 28);
-  if (!text) return tl::unexpected(text.error());
-  auto receipt = ParseReceipt(*text);
-  if (!receipt && receipt.error().where.empty()) receipt.error().where = path;
-  return receipt;
 }
 
 Result<TileSize> ParseTile(const std::string& text) {
@@ -194,16 +191,19 @@ bool IsPlanFile(const std::string& path) {
   return path.size() > kSuffix.size() && path.compare(path.size() - kSuffix.size(), kSuffix.size(), kSuffix) == 0;
 }
 
-Status CheckTensorMemory(const Contract& contract, bool backward) {
+double TensorBytes(const Contract& contract, bool backward) {
   const Shape& shape = contract.shape;
-  // In floating point, because the product of legal lengths can exceed 64 bits.
   const auto tokens = [&](int64_t heads, int64_t length, int64_t dim) {
     return static_cast<double>(shape.batch) * static_cast<double>(heads) * static_cast<double>(length) *
            static_cast<double>(dim) * static_cast<double>(BytesOf(shape.dtype));
   };
   const double once = tokens(shape.num_q_heads, shape.q_len, shape.dim_qk + shape.dim_v) +
                       tokens(shape.num_kv_heads, shape.kv_len, shape.dim_qk + shape.dim_v);
-  const double needed = backward ? 2 * once : once;
+  return backward ? 2 * once : once;
+}
+
+Status CheckTensorMemory(const Contract& contract, bool backward) {
+  const double needed = TensorBytes(contract, backward);
   const double memory = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
   if (needed <= memory) return {};
   return Fail(ErrorCode::kTooLarge,

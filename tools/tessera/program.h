@@ -71,10 +71,11 @@ void AddProblemOptions(CLI::App& app, ProblemArguments& arguments);
 Result<Problem> ReadProblem(const ProblemArguments& arguments);
 // "-" is standard input.
 Result<Contract> ReadContractArgument(const std::string& path);
-Result<Receipt> ReadReceipt(const std::string& path);
 Result<TileSize> ParseTile(const std::string& text);
 bool IsPlanFile(const std::string& path);
 
+// What a run's inputs and outputs take together; in floating point, because it can exceed 64 bits.
+double TensorBytes(const Contract& contract, bool backward);
 // Refuses what cannot fit this machine's memory before anything is allocated.
 Status CheckTensorMemory(const Contract& contract, bool backward);
 

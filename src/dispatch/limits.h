@@ -1,0 +1,14 @@
+// The limits of runs and receipts: docs/limits.md lists them, and a test holds the two together.
+#pragma once
+
+#include <cstdint>
+
+namespace tessera {
+
+inline constexpr int64_t kMaxReceiptBytes = int64_t{1} << 26;
+inline constexpr int kMaxReceiptNesting = 8;
+inline constexpr int64_t kMaxReceiptValues = 65536;
+// Beyond any machine's memory: asked for, it is a lane's mistake and not worth an allocator's time.
+inline constexpr int64_t kMaxWorkspaceBytes = int64_t{1} << 40;
+
+}  // namespace tessera

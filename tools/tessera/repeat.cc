@@ -1,0 +1,286 @@
+// `tessera run --from-receipt`: asks again for exactly what a receipt's run was asked for. What could change a bit of
+// the outputs and is not the same here is a difference, and any difference is a refusal; docs/receipts.md has the list.
+#include <fmt/format.h>
+
+#include <charconv>
+#include <filesystem>
+#include <map>
+
+#include "run_files.h"
+
+namespace tessera::program {
+namespace {
+
+constexpr std::string_view kFile = "file ";
+constexpr std::string_view kSeed = "seed ";
+
+bool StartsWith(std::string_view text, std::string_view start) { return text.substr(0, start.size()) == start; }
+
+std::string ThenAndHere(const std::string& then, const std::string& here) {
+  return fmt::format("{} then, {} here", then.empty() ? "nothing" : then, here.empty() ? "nothing" : here);
+}
+
+// An error as one line: what is wrong, with its code.
+std::string OneLine(const Error& error) {
+  std::string text = ToText(error);
+  for (size_t at = text.find('\n'); at != std::string::npos; at = text.find('\n')) {
+    text.replace(at, text.find_first_not_of("\n ", at) - at, "; ");
+  }
+  return text;
+}
+
+template <class Number>
+bool ReadNumber(std::string_view text, Number* out) {
+  const char* end = text.data() + text.size();
+  const auto read = std::from_chars(text.data(), end, *out);
+  return read.ec == std::errc() && read.ptr == end && !text.empty();
+}
+
+std::vector<std::string> SplitNames(const std::string& text) {
+  std::vector<std::string> names;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find(',', at), text.size());
+    names.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return names;
+}
+
+class Preparation {
+ public:
+  Preparation(Receipt receipt, RunArguments& arguments, RunFiles& files) : arguments_(arguments), files_(files) {
+    repeat_.receipt = std::move(receipt);
+  }
+
+  Repeat Prepare() {
+    if (!receipt_.ok) {
+      Differ("ok", fmt::format("its run failed at {}, so there are no outputs to repeat; it said: {}",
+                               receipt_.failed_at, receipt_.error.substr(0, receipt_.error.find('\n'))));
+    }
+    CompareVersions();
+    ReadOptions();
+    ReadTarget();
+    ReadContract();
+    ReadBatchAgain();
+    ReadInputsAgain();
+    CompareLanes();
+    ComparePlans();
+    return std::move(repeat_);
+  }
+
+ private:
+  void Differ(std::string field, std::string text) {
+    repeat_.differences.push_back({std::move(field), std::move(text)});
+  }
+
+  void CompareVersions() {
+    const std::map<std::string, std::string> here = Versions();
+    for (const auto& [name, version] : receipt_.versions) {
+      const auto found = here.find(name);
+      const std::string now = found == here.end() ? "" : found->second;
+      if (version != now) Differ("versions." + name, ThenAndHere(version, now));
+    }
+    for (const auto& [name, version] : here) {
+      if (receipt_.versions.count(name) == 0) Differ("versions." + name, ThenAndHere("", version));
+    }
+  }
+
+  // Every option is known and means something here; one this version does not have could have meant anything.
+  void ReadOptions() {
+    RunOptions& run = arguments_.run;
+    run.lane = receipt_.requested;
+    const int64_t threads_asked = run.threads;
+    const std::map<std::string, bool*> flags = {{"backward", &run.backward},
+                                                {"row_max", &run.row_max},
+                                                {"strict", &run.strict},
+                                                {"widen_class", &run.plan.widen_class}};
+    for (const auto& [name, value] : receipt_.options) {
+      bool good = true;
+      if (const auto flag = flags.find(name); flag != flags.end()) {
+        good = value == "true" || value == "false";
+        *flag->second = value == "true";
+      } else if (name == "layout") {
+        good = value == "bhtd" || value == "bthd";
+        run.layout = value == "bthd" ? Layout::kBthd : Layout::kBhtd;
+      } else if (name == "threads") {
+        good = ReadNumber(value, &run.threads);
+      } else if (name == "workers") {
+        good = ReadNumber(value, &workers_);
+      } else if (name == "tile" && value != "default") {
+        auto tile = ParseTile(value);
+        good = tile.has_value();
+        if (tile) run.plan.tile = *tile;
+      } else if (name == "exclude") {
+        run.exclude = SplitNames(value);
+      } else if (name == "disable") {
+        run.plan.disable = SplitNames(value);
+      } else if (name == "lane" || name == "target") {
+        good = value == (name == "lane" ? receipt_.requested : receipt_.target);
+      } else {
+        good = name == "tile" || name == "check";
+      }
+      if (!good) Differ("options." + name, fmt::format("\"{}\" then, which this version does not understand", value));
+    }
+    if (threads_asked > 0 && threads_asked != run.threads) {
+      Note(fmt::format("threads: {} then, {} asked for", run.threads, threads_asked));
+      run.threads = threads_asked;
+    }
+  }
+
+  void ReadTarget() {
+    auto target = FindTarget(receipt_.target);
+    if (!target) return Differ("target", ThenAndHere(receipt_.target, "no target of that name"));
+    // The plan is balanced for a number of workers, which for the target cpu is the machine's.
+    if (workers_ > 0 && workers_ != target->workers) {
+      Note(fmt::format("workers of {}: {} then, {} here; planned for {} again", target->name, workers_, target->workers,
+                       workers_));
+      target->workers = workers_;
+    }
+    files_.target = std::move(*target);
+  }
+
+  // The receipt's own text, with bitmaps looked for beside the contract's file, which may have moved.
+  void ReadContract() {
+    RunOptions& run = arguments_.run;
+    const std::string& given = arguments_.problem.contract;
+    run.contract_source = given.empty() ? receipt_.contract_source : "file " + given;
+    std::string folder = ".";
+    if (StartsWith(run.contract_source, kFile)) {
+      folder = std::filesystem::path(run.contract_source.substr(kFile.size())).parent_path().string();
+    }
+    if (!given.empty()) CompareContractFile(given);
+    auto contract = ParseContract(receipt_.contract_text, folder.empty() ? "." : folder);
+    if (!contract) return Differ("contract_text", OneLine(contract.error()));
+    const std::string key = ContractKey(*contract).value_or("");
+    if (key != receipt_.contract_key) Differ("contract_key", ThenAndHere(receipt_.contract_key, key));
+    files_.contract = std::move(*contract);
+  }
+
+  void CompareContractFile(const std::string& path) {
+    auto contract = ReadContractArgument(path);
+    if (!contract) return Differ("contract_source", OneLine(contract.error()));
+    const std::string key = ContractKey(*contract).value_or("");
+    if (key != receipt_.contract_key) Differ("contract_key", ThenAndHere(receipt_.contract_key, key + " in " + path));
+  }
+
+  void ReadBatchAgain() {
+    std::string path = arguments_.problem.batch;
+    const std::string& source = receipt_.batch_source;
+    if (path.empty() && StartsWith(source, kFile)) path = source.substr(kFile.size());
+    arguments_.run.batch_source = path.empty() ? source : "file " + path;
+    Batch batch;
+    if (!path.empty()) {
+      auto read = ReadBatch(path);
+      if (!read) return Differ("batch_source", OneLine(read.error()));
+      batch = std::move(*read);
+    } else if (!source.empty()) {
+      return Differ("batch_source", fmt::format("its batch was {}: give it with --batch", source));
+    }
+    const std::string digest = BatchDigest(batch);
+    if (digest != receipt_.batch_digest) {
+      return Differ("batch_digest", ThenAndHere(receipt_.batch_digest, path.empty() ? digest : digest + " in " + path));
+    }
+    files_.batch = std::move(batch);
+  }
+
+  void ReadInputsAgain() {
+    std::string& path = arguments_.inputs;
+    const std::string& source = receipt_.input_source;
+    const bool is_seed = path.empty() && StartsWith(source, kSeed);
+    if (path.empty() && StartsWith(source, kFile)) path = source.substr(kFile.size());
+    arguments_.run.input_source = path.empty() ? source : "file " + path;
+    if (is_seed && !ReadNumber(std::string_view(source).substr(kSeed.size()), &arguments_.seed)) {
+      return Differ("input_source", fmt::format("\"{}\" is not a seed", source));
+    }
+    if (path.empty() && !is_seed) {
+      return Differ("input_source", source.empty() ? "it does not say where its inputs came from: give --inputs"
+                                                   : fmt::format("its inputs were {}: give --inputs", source));
+    }
+    if (!files_.contract) return;  // said already, and nobody knows what to make or to allow
+    auto inputs = ReadInputs(*files_.contract, arguments_);
+    if (!inputs) return Differ("input_source", OneLine(inputs.error()));
+    const std::string digest = Digest(*inputs);
+    if (digest != receipt_.input_digest) {
+      return Differ("input_digest",
+                    ThenAndHere(receipt_.input_digest, digest + " from " + arguments_.run.input_source));
+    }
+    files_.inputs = std::move(*inputs);
+  }
+
+  // The lane that ran must be one that would run here. What the others say is worth a note, and where it would lead to
+  // another lane this one is asked for by name.
+  void CompareLanes() {
+    if (!files_.contract || !files_.target || receipt_.executed.empty()) return;
+    auto selection = SelectLane(*files_.contract, *files_.target);
+    if (!selection) return Differ("executed", OneLine(selection.error()));
+    std::map<std::string, Decision> here;
+    for (const LaneDecision& d : selection->decisions) here[d.lane] = d.decision;
+    const auto text = [](const Decision& d) { return d.accepted ? "yes" : "no, " + std::string(ReasonText(d.reason)); };
+    if (here.count(receipt_.executed) == 0) {
+      return Differ("executed", ThenAndHere(receipt_.executed, "no lane of that name"));
+    }
+    if (const Decision& decision = here[receipt_.executed]; !decision.accepted) {
+      Differ("executed", fmt::format("{} ran then; here it says {} ({})", receipt_.executed, text(decision),
+                                     ReasonMeaning(decision.reason)));
+    }
+    bool is_other = false;
+    for (const LaneDecision& d : receipt_.decisions) {
+      const bool is_own = d.decision.reason != ReasonCode::kExcluded && d.decision.reason != ReasonCode::kNotRequested;
+      if (d.step != "contract" || !is_own || here.count(d.lane) == 0) continue;
+      if (d.decision.accepted == here[d.lane].accepted || d.lane == receipt_.executed) continue;
+      Note(fmt::format("{} on the contract: {} then, {} here", d.lane, text(d.decision), text(here[d.lane])));
+      is_other = true;
+    }
+    if (is_other) arguments_.run.lane = receipt_.executed;
+  }
+
+  void ComparePlans() {
+    if (!receipt_.ok || !files_.contract || !files_.target || !files_.batch) return;
+    auto made = MakePlan(*files_.contract, *files_.batch, *files_.target, arguments_.run.plan);
+    if (!made) return Differ("plan_fingerprint", OneLine(made.error()));
+    const PlanView& plan = made->plan.view();
+    const auto compare = [&](const char* field, const std::string& then, const std::string& here) {
+      if (then != here) Differ(field, ThenAndHere(then, here));
+    };
+    compare("class_key", receipt_.class_key, ToHex(plan.class_key));
+    compare("mask_digest", receipt_.mask_digest, ToHex(plan.mask_digest));
+    compare("plan_fingerprint", receipt_.plan_fingerprint, ToHex(plan.fingerprint));
+  }
+
+  void Note(std::string text) { repeat_.notes.push_back(std::move(text)); }
+
+  RunArguments& arguments_;
+  RunFiles& files_;
+  Repeat repeat_;
+  const Receipt& receipt_ = repeat_.receipt;
+  int64_t workers_ = 0;
+};
+
+}  // namespace
+
+Repeat PrepareRepeat(Receipt receipt, RunArguments& arguments, RunFiles& files) {
+  return Preparation(std::move(receipt), arguments, files).Prepare();
+}
+
+Status CompareRepeat(Repeat& repeat, const Receipt& again, const std::string& where) {
+  const Receipt& first = repeat.receipt;
+  std::vector<Violation> differences;
+  const auto compare = [&](const char* field, const std::string& then, const std::string& here) {
+    if (then != here) differences.push_back({field, ThenAndHere(then, here)});
+  };
+  compare("output_digest", first.output_digest, again.output_digest);
+  const bool is_same = differences.empty();
+  compare("executed", first.executed, again.executed);
+  compare("kernel", first.kernel, again.kernel);
+  compare("isa", first.isa, again.isa);
+  if (is_same) {
+    // The same bits by another way are still the same bits.
+    for (const Violation& d : differences) repeat.notes.push_back(d.field + ": " + d.expected);
+    return {};
+  }
+  for (const std::string& note : repeat.notes) differences.push_back({"note", note});
+  Error error{ErrorCode::kCheckFailed, "the outputs are not those of the receipt", where, std::move(differences)};
+  return tl::unexpected(std::move(error));
+}
+
+}  // namespace tessera::program
