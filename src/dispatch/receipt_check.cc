@@ -22,8 +22,8 @@ namespace {
 
 constexpr std::string_view kSteps[] = {"contract",    "request",   "read",    "inputs",   "decide", "batch", "plan",
                                        "decide_plan", "workspace", "forward", "backward", "check",  "write"};
-constexpr std::string_view kOptions[] = {"backward", "disable", "exclude", "lane", "layout",      "row_max",
-                                         "strict",   "target",  "threads", "tile", "widen_class", "workers"};
+constexpr std::string_view kOptions[] = {"backward", "disable", "exclude", "forward", "lane", "layout",      "plan",
+                                         "row_max",  "strict",  "target",  "threads", "tile", "widen_class", "workers"};
 constexpr std::string_view kVersions[] = {"arch", "compiler", "contract", "plan", "receipt", "tessera"};
 
 bool IsHex32(std::string_view text) {
@@ -235,11 +235,10 @@ class Checker {
     Expect(is_refusal, "fallback_reason", "the reason in the selected lane's own decision");
   }
 
-  // A plan made elsewhere need not bring its batch.
-  bool HasGivenPlan() const {
-    const auto it = r_.options.find("plan");
-    return it != r_.options.end() && it->second == "given";
-  }
+  // A plan made elsewhere need not bring its batch, and took no time here.
+  bool HasGivenPlan() const { return Option("plan") == "given"; }
+  // A backward alone starts from the results of an earlier forward.
+  bool HasForward() const { return Option("forward") != "false"; }
 
   void CheckDigests() {
     struct Field {
@@ -288,6 +287,8 @@ class Checker {
     // A bitmap's file need not be here, and without it the key cannot be made again.
     if (!contract && contract.error().code == ErrorCode::kBitmapInvalid) return;
     if (!contract && contract.error().code == ErrorCode::kFileRead) return;
+    // Nor need a term that only the program of the run registered.
+    if (!contract && contract.error().code == ErrorCode::kMaskTermInvalid) return;
     Result<std::string> key = contract ? ContractKey(*contract) : tl::unexpected(contract.error());
     Expect(key.has_value(), "contract_text", "a contract that parses");
     if (!key) return;
@@ -365,7 +366,7 @@ class Checker {
         if (count > (int64_t{1} << 60)) return Expect(false, "tiles", "fewer than 2^60 tiles");
       }
     }
-    CheckGrid("tiles", r_.tiles, Direction::kForward, HasPlan());
+    CheckGrid("tiles", r_.tiles, Direction::kForward, HasPlan() && HasForward());
     CheckGrid("tiles_backward", r_.tiles_backward, Direction::kDkv, has_backward);
     const int64_t surviving = r_.tiles.partial + r_.tiles.full;
     const int64_t surviving_backward = r_.tiles_backward.partial + r_.tiles_backward.full;
@@ -400,8 +401,8 @@ class Checker {
       Expect(times.count(name) == 1 || !expected, "timings", fmt::format("a time of {}", name));
     };
     must_have("total", HasSelection());
-    must_have("plan", HasPlan());
-    must_have("forward", !r_.executed.empty());
+    must_have("plan", HasPlan() && !HasGivenPlan());
+    must_have("forward", !r_.executed.empty() && HasForward());
     must_have("backward", r_.ok && Option("backward") == "true");
     Expect(times.count("forward") == 0 || !r_.executed.empty(), "timings", "no time of forward when nothing ran");
     if (times.count("plan") == 1) Expect(stages <= time("plan"), "timings", "stages that take no longer than the plan");
@@ -424,7 +425,10 @@ class Checker {
       Expect(std::find(words.begin(), words.end(), value) != words.end(), fmt::format("options.{}", name),
              fmt::format("{}, got \"{}\"", fmt::join(words, " or "), value));
     };
-    for (const char* name : {"backward", "row_max", "strict", "widen_class"}) is_one_of(name, {"true", "false"});
+    for (const char* name : {"backward", "forward", "row_max", "strict", "widen_class"}) {
+      is_one_of(name, {"true", "false"});
+    }
+    is_one_of("plan", {"made", "given"});
     is_one_of("layout", {"bhtd", "bthd"});
     for (const char* name : {"threads", "workers"}) {
       Expect(ToNumber(Option(name)).value_or(0) > 0, fmt::format("options.{}", name), "a number above 0");

@@ -116,8 +116,12 @@ class Preparation {
         run.plan.disable = SplitNames(value);
       } else if (name == "lane" || name == "target") {
         good = value == (name == "lane" ? receipt_.requested : receipt_.target);
+      } else if (name == "forward" && value == "false") {
+        Differ("options.forward", "a backward alone, from results this receipt does not have");
+      } else if (name == "plan") {
+        good = value == "made" || value == "given";  // made again here, and its fingerprint compared
       } else {
-        good = name == "tile" || name == "check";
+        good = name == "tile" || name == "check" || name == "forward";
       }
       if (!good) Differ("options." + name, fmt::format("\"{}\" then, which this version does not understand", value));
     }
