@@ -67,8 +67,8 @@ class Memory {
       if (tensor.shape.size() == 4) {
         Strided strided = MakeStrided(tensor.type, tensor.shape, gaps);
         const int64_t row_bytes = tensor.shape[3] * BytesOf(tensor.type);
-        ForEachRow(strided, [&](std::byte* to, int64_t row) {
-          std::copy_n(tensor.bytes.data() + row * row_bytes, row_bytes, to);
+        ForEachRow(strided, [&, &from = tensor](std::byte* to, int64_t row) {
+          std::copy_n(from.bytes.data() + row * row_bytes, row_bytes, to);
         });
         strided_[name] = std::move(strided);
       } else {
@@ -115,8 +115,8 @@ class Memory {
       }
       Strided& got = strided_[name];
       const int64_t row_bytes = tensor.shape[3] * BytesOf(tensor.type);
-      ForEachRow(got, [&](std::byte* at, int64_t row) {
-        EXPECT_TRUE(std::equal(at, at + row_bytes, tensor.bytes.data() + row * row_bytes)) << "row " << row;
+      ForEachRow(got, [&, &wanted = tensor](std::byte* at, int64_t row) {
+        EXPECT_TRUE(std::equal(at, at + row_bytes, wanted.bytes.data() + row * row_bytes)) << "row " << row;
         std::fill_n(at, row_bytes, kUntouched);
       });
       EXPECT_EQ(std::count(got.bytes.begin(), got.bytes.end(), kUntouched), std::ssize(got.bytes));
