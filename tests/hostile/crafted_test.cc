@@ -91,6 +91,8 @@ TEST_F(Crafted, LongNames_AreCutInMessages) {
   ExpectContract(Repeat("k", 1'000'000) + " = 1\n", "TSR-C002", "kkk");
   ExpectContract("{\"" + Repeat("k", 1'000'000) + "\": 1}", "TSR-C002", "kkk");
   ExpectBatch("{\"" + Repeat("k", 1'000'000) + "\": 1}", "unknown field");
+  ExpectBatch("{\"valid_tokens\": [1], " + Repeat("k", 1'000'000), "parse error");
+  ExpectBatch("{\"valid_tokens\": \"" + Repeat("k", 1'000'000), "parse error");
   ExpectInputs(Tensors("{\"" + Repeat("k", 1'000'000) + "\":{}}", ""), "needs dtype");
 }
 
