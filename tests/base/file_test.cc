@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <thread>
 #include <vector>
@@ -135,12 +136,17 @@ TEST(ReadFile, FileThatChangesMeanwhile_IsRefusedOrWhole) {
   const std::string small(1 << 20, 's');
   const std::string large(3 << 20, 'l');
   Put(path, small);
-  std::atomic<bool> done = false;
+  std::atomic<int> changes = 0;
   std::thread writer([&] {
-    for (bool is_large = true; !done; is_large = !is_large) Put(path, is_large ? large : small);
+    for (bool is_large = true; changes < 40; is_large = !is_large) {
+      Put(path, is_large ? large : small);
+      ++changes;
+      // Longer than the coarsest clock a file system stamps its files with.
+      std::this_thread::sleep_for(std::chrono::milliseconds(12));
+    }
   });
   int refused = 0;
-  for (int i = 0; i < 200; ++i) {
+  while (changes < 40) {
     const Result<std::string> result = ReadFile(path);
     if (!result) {
       ++refused;
@@ -151,7 +157,6 @@ TEST(ReadFile, FileThatChangesMeanwhile_IsRefusedOrWhole) {
       EXPECT_EQ(result->find_first_not_of(result->front()), std::string::npos) << "a mixture of two contents";
     }
   }
-  done = true;
   writer.join();
   RecordProperty("refused", refused);
 }

@@ -82,7 +82,12 @@ bool IsFreeDigest(const std::string& at) {
 }
 
 // A run that ended at its request may have read its files or not, and a target without a name here has any memory.
+// Letters inside the reason of a tile are a contract of the same key.
 bool IsUnknowable(const Receipt& receipt, const std::string& at, const Json& value) {
+  if (at == "/contract_text") {
+    const Result<Contract> contract = ParseContract(value.get<std::string>());
+    return contract && ToToml(*contract) == value && ContractKey(*contract).value() == receipt.contract_key;
+  }
   if (receipt.failed_at != "request") return false;
   return (at == "/metadata_limit" && receipt.target == "v9") ||
          ((at == "/input_digest" || at == "/batch_digest") && value == "");
