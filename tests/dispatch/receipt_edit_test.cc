@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <new>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <regex>
@@ -216,6 +217,34 @@ TEST(ReceiptEdit, RepeatedKeysAndBigTrees_AreRefused) {
   const Result<Receipt> read = ParseReceipt(wide + "]}");
   ASSERT_FALSE(read.has_value());
   EXPECT_NE(read.error().message.find("values"), std::string::npos) << read.error().message;
+}
+
+class HungryLane : public TestLane {
+ public:
+  using TestLane::TestLane;
+  Result<RunStats> Forward(const LaneRequest&, const ForwardArgs&) const override { throw std::bad_alloc(); }
+};
+
+// No exception leaves a run: the receipt says that memory ran out, and where.
+TEST(ReceiptOfFailure, MemoryThatRunsOut_IsAStepLikeAnother) {
+  const HungryLane lane("cpu");
+  std::vector<LaneRow> rows(LaneTable().begin(), LaneTable().end());
+  for (LaneRow& row : rows) {
+    if (row.name == "cpu") row.lane = &lane;
+  }
+  const Contract contract = MakeContract();
+  const TensorMap inputs = MakeInputs(contract, 1, false);
+  const RunOutcome outcome = RunOn({.table = rows,
+                                    .contract = contract,
+                                    .batch = {},
+                                    .inputs = inputs,
+                                    .target = TargetNamed("cpu"),
+                                    .options = {}});
+  ASSERT_TRUE(outcome.error.has_value());
+  EXPECT_EQ(outcome.error->code, ErrorCode::kTooLarge);
+  EXPECT_EQ(outcome.receipt.failed_at, "workspace");
+  EXPECT_TRUE(outcome.outputs.empty());
+  ExpectSound(outcome.receipt);
 }
 
 std::string Changes(const Receipt& before, const Receipt& after) {
