@@ -10,6 +10,7 @@
 #include "contract/batch_fields.h"
 #include "contract/json_events.h"
 #include "contract/limits.h"
+#include "contract/spelling.h"
 
 namespace tessera {
 namespace {
@@ -41,7 +42,7 @@ class BatchHandler : public JsonHandler {
     if (!in_picks_ && key == "picks") return true;
     // A dot in a key of the file itself is not the path to a field of picks.
     if (!IsBatchField(name_) || key.find('.') != std::string_view::npos)
-      return Refuse(fmt::format("unknown field \"{}\"; a batch may have {}", name_, BatchFieldNames()));
+      return Refuse(fmt::format("unknown field \"{}\"; a batch may have {}", Shorten(name_, 80), BatchFieldNames()));
     current_ = &fields_[name_];
     leaf_depth_ = kUnknown;
     return true;

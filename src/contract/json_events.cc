@@ -10,6 +10,8 @@
 #include <unordered_set>
 #include <vector>
 
+#include "contract/spelling.h"
+
 namespace tessera {
 namespace {
 
@@ -39,7 +41,8 @@ class Bridge : public nlohmann::json_sax<Json> {
     return handler_->OnObjectBegin();
   }
   bool key(string_t& value) override {
-    if (!keys_.back().insert(value).second) return handler_->Refuse(fmt::format("\"{}\" appears twice", value));
+    if (!keys_.back().insert(value).second)
+      return handler_->Refuse(fmt::format("\"{}\" appears twice", Shorten(value, 80)));
     return handler_->OnKey(value);
   }
   bool end_object() override {
@@ -57,7 +60,7 @@ class Bridge : public nlohmann::json_sax<Json> {
     // The library's text begins with its own error number in brackets, which says nothing to our users.
     const std::string_view what = error.what();
     const size_t bracket = what.find("] ");
-    syntax_error_ = std::string(bracket == std::string_view::npos ? what : what.substr(bracket + 2));
+    syntax_error_ = Shorten(bracket == std::string_view::npos ? what : what.substr(bracket + 2), 200);
     return false;
   }
 

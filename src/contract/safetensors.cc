@@ -17,6 +17,7 @@
 #include "base/hash.h"
 #include "contract/json_events.h"
 #include "contract/limits.h"
+#include "contract/spelling.h"
 #include "tessera/tensor.h"
 
 namespace tessera {
@@ -24,6 +25,7 @@ namespace {
 
 constexpr std::string_view kMetadata = "__metadata__";
 constexpr size_t kLengthBytes = 8;
+constexpr size_t kMaxNameInMessage = 80;
 constexpr ElementType kElementTypes[] = {ElementType::kF32, ElementType::kBf16, ElementType::kF16, ElementType::kI8,
                                          ElementType::kI16, ElementType::kI32,  ElementType::kI64, ElementType::kBool};
 
@@ -70,7 +72,7 @@ class HeaderHandler : public JsonHandler {
       return true;
     }
     if (!in_metadata_ && key != "dtype" && key != "shape" && key != "data_offsets")
-      return Refuse(fmt::format("{} has an unknown field \"{}\"", Where(), key));
+      return Refuse(fmt::format("{} has an unknown field \"{}\"", Where(), Shorten(key, kMaxNameInMessage)));
     field_ = std::string(key);
     return true;
   }
@@ -98,7 +100,8 @@ class HeaderHandler : public JsonHandler {
  private:
   std::string Where() const {
     if (depth_ == 0) return "the header";
-    std::string where = in_metadata_ ? std::string(kMetadata) : fmt::format("tensor \"{}\"", LastName());
+    std::string where =
+        in_metadata_ ? std::string(kMetadata) : fmt::format("tensor \"{}\"", Shorten(LastName(), kMaxNameInMessage));
     return field_.empty() ? where : fmt::format("{} {}", where, field_);
   }
   std::string_view LastName() const { return entries_.empty() ? std::string_view() : entries_.back().name; }
@@ -119,11 +122,14 @@ std::optional<ElementType> FindType(std::string_view text) {
 
 // Returns what is wrong with one entry, or nothing; fills its type and range.
 std::string CheckEntry(int64_t data_bytes, Entry* entry) {
-  const auto problem = [&](const std::string& why) { return fmt::format("tensor \"{}\" {}", entry->name, why); };
+  const auto problem = [&](const std::string& why) {
+    return fmt::format("tensor \"{}\" {}", Shorten(entry->name, kMaxNameInMessage), why);
+  };
   if (entry->dtype.empty() || !entry->shape || !entry->offsets) return problem("needs dtype, shape and data_offsets");
   const std::optional<ElementType> type = FindType(entry->dtype);
   if (!type)
-    return problem(fmt::format("has dtype \"{}\"; F32, BF16, F16, I8, I16, I32, I64 and BOOL are read", entry->dtype));
+    return problem(fmt::format("has dtype \"{}\"; F32, BF16, F16, I8, I16, I32, I64 and BOOL are read",
+                               Shorten(entry->dtype, kMaxNameInMessage)));
   if (entry->offsets->size() != 2) return problem("data_offsets must be [begin, end]");
   entry->type = *type;
   entry->begin = (*entry->offsets)[0];
@@ -148,7 +154,7 @@ std::string CheckCoverage(int64_t data_bytes, std::vector<Entry>* entries) {
   for (const Entry& entry : *entries) {
     if (entry.begin != at) {
       return fmt::format("tensor \"{}\" begins at byte {}, expected {}: tensors must neither overlap nor leave gaps",
-                         entry.name, entry.begin, at);
+                         Shorten(entry.name, kMaxNameInMessage), entry.begin, at);
     }
     at = entry.end;
   }
@@ -160,6 +166,18 @@ uint64_t HeaderBytes(std::string_view head) {
   uint64_t header_bytes = 0;
   std::memcpy(&header_bytes, head.data(), kLengthBytes);
   return header_bytes;
+}
+
+// Reads the header of a file that has this many bytes of data. Returns what is wrong, or nothing.
+std::string ReadEntries(std::string_view header, int64_t data_bytes, std::vector<Entry>* entries) {
+  HeaderHandler handler;
+  constexpr int kHeaderDepth = 3;
+  if (const std::string problem = WalkJson(header, kHeaderDepth, handler); !problem.empty()) return problem;
+  *entries = handler.Take();
+  for (Entry& entry : *entries) {
+    if (const std::string problem = CheckEntry(data_bytes, &entry); !problem.empty()) return problem;
+  }
+  return CheckCoverage(data_bytes, entries);
 }
 
 // Large elements first, then by name, so that every tensor is aligned to its element size.
@@ -183,7 +201,9 @@ std::string CheckSafetensorsHead(std::string_view head, uint64_t size) {
   if (header_bytes > left) return fmt::format("its header says {} bytes, {} are left", header_bytes, left);
   if (header_bytes == 0 || head.size() == kLengthBytes || head[kLengthBytes] != '{')
     return "its header does not begin with '{'";
-  return {};
+  if (header_bytes > head.size() - kLengthBytes) return {};  // a header of many tensors: judged once all is read
+  std::vector<Entry> entries;
+  return ReadEntries(head.substr(kLengthBytes, header_bytes), static_cast<int64_t>(left - header_bytes), &entries);
 }
 
 Result<TensorMap> ParseSafetensors(std::string_view bytes, const std::string& where) {
@@ -196,15 +216,9 @@ Result<TensorMap> ParseSafetensors(std::string_view bytes, const std::string& wh
   const std::string_view header = rest.substr(0, header_bytes);
   const std::string_view data = rest.substr(header_bytes);
 
-  HeaderHandler handler;
-  constexpr int kHeaderDepth = 3;
-  if (const std::string problem = WalkJson(header, kHeaderDepth, handler); !problem.empty()) return refuse(problem);
-  std::vector<Entry> entries = handler.Take();
-  const auto data_bytes = static_cast<int64_t>(data.size());
-  for (Entry& entry : entries) {
-    if (const std::string problem = CheckEntry(data_bytes, &entry); !problem.empty()) return refuse(problem);
-  }
-  if (const std::string problem = CheckCoverage(data_bytes, &entries); !problem.empty()) return refuse(problem);
+  std::vector<Entry> entries;
+  if (const std::string problem = ReadEntries(header, static_cast<int64_t>(data.size()), &entries); !problem.empty())
+    return refuse(problem);
 
   TensorMap tensors;
   for (Entry& entry : entries) {

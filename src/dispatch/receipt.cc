@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "contract/json_events.h"
+#include "contract/spelling.h"
 #include "dispatch/lane_table.h"
 #include "dispatch/limits.h"
 #include "dispatch/receipt_fields.h"
@@ -103,7 +104,8 @@ class Reader {
     if (std::optional<ReasonCode> code = FindReason(reason)) {
       out.decision.reason = *code;
     } else {
-      violations.push_back({at + ".reason", fmt::format("a catalogued reason expected, got \"{}\"", reason)});
+      violations.push_back(
+          {at + ".reason", fmt::format("a catalogued reason expected, got \"{}\"", Shorten(reason, 80))});
     }
   }
   template <class T>
@@ -128,7 +130,8 @@ class Reader {
   void RefuseOthers(const Json& object, const std::string& at, const std::vector<std::string>& known) {
     for (const auto& [key, value] : object.items()) {
       if (std::find(known.begin(), known.end(), key) != known.end()) continue;
-      violations.push_back({at.empty() ? key : at + "." + key, "no such field"});
+      const std::string name = Shorten(key, 80);
+      violations.push_back({at.empty() ? name : at + "." + name, "no such field"});
     }
   }
 

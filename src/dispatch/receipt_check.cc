@@ -392,9 +392,9 @@ class Checker {
       const std::string at = fmt::format("timings[{}]", i);
       Expect(!timing.name.empty(), at + ".name", "a step's name");
       Expect(times.emplace(timing.name, timing.ns).second, at + ".name", "each step once");
-      Expect(timing.ns >= 0 && timing.ns <= kMaxNs, at + ".ns", "0 or more, and below a century");
+      Expect(timing.ns >= 0 && timing.ns <= kMaxNs, at + ".ns", "0 or more, and below 73 years");
       if (timing.ns < 0 || timing.ns > kMaxNs) return;
-      if (timing.name.rfind("plan.", 0) == 0) stages += timing.ns;
+      if (timing.name.rfind("plan.", 0) == 0) stages = std::min(stages + timing.ns, kMaxNs + 1);
     }
     const auto time = [&](const char* name) { return times.count(name) == 1 ? times[name] : 0; };
     const auto must_have = [&](const char* name, bool expected) {
@@ -454,7 +454,7 @@ class Checker {
     }
   }
 
-  static constexpr int64_t kMaxNs = int64_t{3'200'000'000} * 1'000'000'000;
+  static constexpr int64_t kMaxNs = int64_t{1} << 61;  // so that three of them can be added
 
   const Receipt& r_;
   std::optional<Contract> contract_;  // where contract_text gives it

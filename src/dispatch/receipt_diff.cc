@@ -62,10 +62,11 @@ Texts DecisionsOf(const Receipt& receipt) {
   return decisions;
 }
 
-Texts TimesOf(const Receipt& receipt) {
-  Texts times;
-  for (const Timing& timing : receipt.timings) times[timing.name] = fmt::format("{}", timing.ns);
-  return times;
+std::string TimeOf(const Receipt& receipt, const std::string& name) {
+  for (const Timing& timing : receipt.timings) {
+    if (timing.name == name) return fmt::format("{}", timing.ns);
+  }
+  return {};
 }
 
 class Differ {
@@ -97,7 +98,11 @@ class Differ {
     Compare("compiles", a_.compiles, b_.compiles, false);
     Compare("cache_hits", a_.cache_hits, b_.cache_hits, false);
     group_ = "timings";
-    CompareMaps(TimesOf(a_), TimesOf(b_), [](const std::string&) { return false; });
+    for (const Timing& timing : a_.timings)
+      Compare(timing.name, TimeOf(a_, timing.name), TimeOf(b_, timing.name), false);
+    for (const Timing& timing : b_.timings) {
+      if (TimeOf(a_, timing.name).empty()) Compare(timing.name, "", TimeOf(b_, timing.name), false);
+    }
     return std::move(changes_);
   }
 

@@ -1,10 +1,14 @@
 // Whole files: what reading refuses and why, and that a write that fails leaves everything as it was.
+#include "base/file.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <csignal>
 #include <thread>
 #include <vector>
@@ -93,16 +97,82 @@ TEST(ReadFile, LargerThanAllowed_IsRefusedBeforeReading) {
   ExpectUnreadable(folder / "f", "1099511627776 bytes");
 }
 
-TEST(ReadFile, Pipe_IsReadToItsEndWithinTheLimit) {
-  const TestFolder folder;
-  const std::string path = folder / "pipe";
-  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+// What `<(command)` and standard input give: /dev/fd/N of a pipe without a name.
+TEST(ReadFile, NamelessPipe_IsReadToItsEndWithinTheLimit) {
   const std::string content(200'000, 'p');
-  std::thread writer([&] { Put(path, content); });
-  const Result<std::string> result = ReadFile(path);
+  for (const int64_t limit : {int64_t{1} << 36, int64_t{100'000}}) {
+    int ends[2] = {-1, -1};
+    ASSERT_EQ(pipe(ends), 0);
+    std::thread writer([&] {
+      std::signal(SIGPIPE, SIG_IGN);
+      [[maybe_unused]] const ssize_t put = write(ends[1], content.data(), content.size());
+      close(ends[1]);
+    });
+    const std::string path = "/dev/fd/" + std::to_string(ends[0]);
+    const Result<std::string> result = ReadFile(path, limit);
+    close(ends[0]);
+    writer.join();
+    EXPECT_EQ(result.has_value(), limit > 200'000);
+    if (result) {
+      EXPECT_EQ(*result, content);
+    } else {
+      EXPECT_THAT(result.error().message, HasSubstr("more than the 100000 bytes"));
+    }
+  }
+}
+
+// Nobody writes to it: a reader that opened it would wait for ever.
+TEST(ReadFile, NamedPipe_IsRefusedAtOnce) {
+  const TestFolder folder;
+  ASSERT_EQ(mkfifo((folder / "pipe").c_str(), 0600), 0);
+  ExpectUnreadable(folder / "pipe", "named pipe");
+  std::filesystem::create_symlink("pipe", folder / "link");
+  ExpectUnreadable(folder / "link", "named pipe");
+}
+
+TEST(ReadFile, FileThatChangesMeanwhile_IsRefusedOrWhole) {
+  const TestFolder folder;
+  const std::string path = folder / "f";
+  const std::string small(1 << 20, 's');
+  const std::string large(3 << 20, 'l');
+  Put(path, small);
+  std::atomic<int> changes = 0;
+  std::thread writer([&] {
+    for (bool is_large = true; changes < 40; is_large = !is_large) {
+      Put(path, is_large ? large : small);
+      ++changes;
+      // Longer than the coarsest clock a file system stamps its files with.
+      std::this_thread::sleep_for(std::chrono::milliseconds(12));
+    }
+  });
+  int refused = 0;
+  while (changes < 40) {
+    const Result<std::string> result = ReadFile(path);
+    if (!result) {
+      ++refused;
+      EXPECT_THAT(result.error().message, HasSubstr("changed while it was read"));
+    } else if (!result->empty()) {
+      // Truncation and growth are seen by size and time; only a size that was really there may come back.
+      EXPECT_LE(result->size(), large.size());
+      EXPECT_EQ(result->find_first_not_of(result->front()), std::string::npos) << "a mixture of two contents";
+    }
+  }
   writer.join();
-  ASSERT_TRUE(result) << ToText(result.error());
-  EXPECT_EQ(*result, content);
+  RecordProperty("refused", refused);
+}
+
+TEST(ReadFile, HeadCheck_RefusesBeforeTheRestIsRead) {
+  const TestFolder folder;
+  Put(folder / "f", "magic");
+  std::filesystem::resize_file(folder / "f", uintmax_t{1} << 33);
+  const Result<std::string> result = ReadFile(folder / "f", int64_t{1} << 34, [](std::string_view head, int64_t size) {
+    EXPECT_EQ(head.size(), kHeadBytes);
+    EXPECT_EQ(head.substr(0, 5), "magic");
+    EXPECT_EQ(size, int64_t{1} << 33);
+    return Status(Fail(ErrorCode::kTensorFile, "not that magic"));
+  });
+  ASSERT_FALSE(result);
+  EXPECT_EQ(result.error().message, "not that magic");
 }
 
 TEST(ReadFile, FileWhoseSizeIsNotKnown_IsReadWhole) {
@@ -197,6 +267,39 @@ TEST(WriteFile, FullDevice_ReportsNoSpaceAndStaysADevice) {
   EXPECT_TRUE(std::filesystem::is_character_file("/dev/full"));
   EXPECT_TRUE(WriteFile("/dev/null", "x"));
   EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
+}
+
+TEST(WriteFile, Pipe_IsWrittenIntoWhereSomebodyReads) {
+  const TestFolder folder;
+  const std::string path = folder / "pipe";
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  ExpectUnwritable(path, "nobody reads");
+  std::string got;
+  std::thread reader([&] { got = Slurp(path); });
+  Status written;
+  do {  // until the reader has opened it
+    written = WriteFile(path, std::string(200'000, 'w'));
+  } while (!written);
+  reader.join();
+  EXPECT_EQ(got, std::string(200'000, 'w'));
+  EXPECT_TRUE(std::filesystem::is_fifo(path));
+}
+
+// Without care this would end the process with a signal.
+TEST(WriteFile, PipeThatIsClosedMeanwhile_IsAnError) {
+  int ends[2] = {-1, -1};
+  ASSERT_EQ(pipe(ends), 0);
+  const std::string path = "/dev/fd/" + std::to_string(ends[1]);
+  std::thread reader([&] {
+    char byte = 0;
+    EXPECT_EQ(read(ends[0], &byte, 1), 1);
+    close(ends[0]);
+  });
+  const Status written = WriteFile(path, std::string(1 << 20, 'w'));
+  reader.join();
+  close(ends[1]);
+  ASSERT_FALSE(written);
+  EXPECT_THAT(written.error().message, HasSubstr("Broken pipe"));
 }
 
 // A limit on file size stands for a disk that fills up half way through.

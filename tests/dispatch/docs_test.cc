@@ -8,7 +8,11 @@
 #include <sstream>
 #include <string>
 
+#include "base/limits.h"
+#include "contract/limits.h"
+#include "dispatch/limits.h"
 #include "dispatch/receipt_fields.h"
+#include "plan/layout.h"
 #include "support/proves.h"
 #include "tessera/tessera.h"
 
@@ -76,6 +80,73 @@ TEST(ReasonsPage, Reasons_MatchCatalogue) {
   };
   catalogue.erase("");  // "accepted" is no refusal
   ExpectPageMatches(Page("reasons.md"), catalogue);
+}
+
+// Every "inline constexpr TYPE kName" of the headers that hold limits, so that none can be left off the page.
+std::set<std::string> ConstantsIn(const std::string& header, const std::string& prefix) {
+  Result<std::string> text = ReadFile(std::string(TESSERA_SOURCE_DIR) + "/src/" + header);
+  EXPECT_TRUE(text.has_value()) << header;
+  std::set<std::string> names;
+  const std::regex constant("inline constexpr [a-z0-9_]+ (" + prefix + "[A-Za-z]+) =");
+  const std::string source = text.value_or("");
+  for (std::sregex_iterator it(source.begin(), source.end(), constant), end; it != end; ++it) names.insert((*it)[1]);
+  EXPECT_FALSE(names.empty()) << header;
+  return names;
+}
+
+TEST(LimitsPage, Table_MatchesTheConstants) {
+  const auto number = [](auto value) { return static_cast<uint64_t>(value); };
+  const std::map<std::string, uint64_t> constants = {
+      {"kMaxFileBytes", number(kMaxFileBytes)},
+      {"kMaxPipeBytes", number(kMaxPipeBytes)},
+      {"kMaxLinks", number(kMaxLinks)},
+      {"kMaxNpyHeaderBytes", number(kMaxNpyHeaderBytes)},
+      {"kMaxContractBytes", number(kMaxContractBytes)},
+      {"kMaxMaskTextBytes", number(kMaxMaskTextBytes)},
+      {"kMaxMaskNesting", number(kMaxMaskNesting)},
+      {"kMaxMaskTerms", number(kMaxMaskTerms)},
+      {"kMaxMaskTermsOverHeads", number(kMaxMaskTermsOverHeads)},
+      {"kMaxRunTimeTerms", number(kMaxRunTimeTerms)},
+      {"kMaxLength", number(kMaxLength)},
+      {"kMaxChunks", number(kMaxChunks)},
+      {"kMaxBatch", number(kMaxBatch)},
+      {"kMaxHeads", number(kMaxHeads)},
+      {"kMaxDim", number(kMaxDim)},
+      {"kMaxTile", number(kMaxTile)},
+      {"kFreeTile", number(kFreeTile)},
+      {"kMaxTensorElements", number(kMaxTensorElements)},
+      {"kMaxJsonNesting", number(kMaxJsonNesting)},
+      {"kMaxTomlNesting", number(kMaxTomlNesting)},
+      {"kMaxTomlKeyParts", number(kMaxTomlKeyParts)},
+      {"kMaxBatchRank", number(kMaxBatchRank)},
+      {"kMaxBatchJsonBytes", number(kMaxBatchJsonBytes)},
+      {"kMaxBatchTensorBytes", number(kMaxBatchTensorBytes)},
+      {"kMaxBitmapBytes", number(kMaxBitmapBytes)},
+      {"kMaxTensorHeaderBytes", number(kMaxTensorHeaderBytes)},
+      {"kMaxTensorsPerFile", number(kMaxTensorsPerFile)},
+      {"kMaxTensorRank", number(kMaxTensorRank)},
+      {"kMaxReceiptBytes", number(kMaxReceiptBytes)},
+      {"kMaxReceiptNesting", number(kMaxReceiptNesting)},
+      {"kMaxReceiptValues", number(kMaxReceiptValues)},
+      {"kMaxWorkspaceBytes", number(kMaxWorkspaceBytes)},
+      {"kMaxSlots", number(plan::kMaxSlots)},
+      {"kMaxRows", number(plan::kMaxRows)},
+      {"kMaxConditions", number(plan::kMaxConditions)},
+  };
+  std::set<std::string> in_code = ConstantsIn("plan/layout.h", "kMax");
+  for (const char* header : {"base/limits.h", "contract/limits.h", "dispatch/limits.h"})
+    in_code.merge(ConstantsIn(header, "k"));
+  std::set<std::string> known;
+  for (const auto& [name, value] : constants) known.insert(name);
+  EXPECT_EQ(known, in_code) << "a constant is missing here, and perhaps on the page";
+
+  const std::string page = Page("limits.md");
+  std::map<std::string, uint64_t> documented;
+  const std::regex row("\n\\| `(k[A-Za-z]+)` \\| ([0-9]+) \\|");
+  for (std::sregex_iterator it(page.begin(), page.end(), row), end; it != end; ++it) {
+    EXPECT_TRUE(documented.emplace((*it)[1], std::stoull((*it)[2])).second) << (*it)[1] << " has two rows";
+  }
+  EXPECT_EQ(documented, constants);
 }
 
 TEST(ReceiptsPage, FieldTable_MatchesReceipt) {

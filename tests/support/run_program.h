@@ -24,12 +24,15 @@ struct ProgramOptions {
   std::string out_path = {};                    // standard output goes to this file instead of being collected
   int64_t max_file_bytes = -1;                  // writes beyond this fail, as on a full disk
   std::string folder = {};                      // working directory
+  unsigned max_seconds = 0;                     // SIGALRM ends it after that long; 0 = it may take its time
+  bool as_nobody = false;                       // steps down from the superuser, who may read and write everything
 };
 
 struct ProgramResult {
   int exit_code = -1;  // 128 + n when a signal ended it
   std::string out;
   std::string err;
+  int64_t peak_bytes = 0;  // of memory
 };
 
 inline std::string ReadWhole(const std::string& path) {
@@ -94,6 +97,8 @@ inline std::string ReadAll(std::FILE* file) {
     const rlimit limit{static_cast<rlim_t>(options.max_file_bytes), static_cast<rlim_t>(options.max_file_bytes)};
     setrlimit(RLIMIT_FSIZE, &limit);
   }
+  if (options.as_nobody && geteuid() == 0 && (setgid(65534) != 0 || setuid(65534) != 0)) _exit(125);
+  if (options.max_seconds > 0) alarm(options.max_seconds);
   std::vector<char*> arguments;
   for (const std::string& argument : command) arguments.push_back(const_cast<char*>(argument.c_str()));
   arguments.push_back(nullptr);
@@ -118,11 +123,13 @@ inline ProgramResult RunProgram(const std::vector<std::string>& command, const P
   const pid_t child = fork();
   if (child == 0) run_program_detail::Become(command, options, in, out, err);
   int status = 0;
-  if (child < 0 || waitpid(child, &status, 0) != child) {
+  rusage usage{};
+  if (child < 0 || wait4(child, &status, 0, &usage) != child) {
     ADD_FAILURE() << "cannot run " << command[0];
   } else {
     result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   }
+  result.peak_bytes = int64_t{usage.ru_maxrss} * 1024;
   if (options.out_path.empty()) result.out = run_program_detail::ReadAll(out);
   result.err = run_program_detail::ReadAll(err);
   std::fclose(in);

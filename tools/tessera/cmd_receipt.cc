@@ -76,7 +76,7 @@ std::string Fields(const Receipt& receipt) {
 }
 
 int Show(const Options& options) {
-  auto receipt = ReadReceipt(options.file);
+  auto receipt = ReadReceipt(options.file, /*is_strict=*/false);
   if (!receipt) return Report(receipt.error(), options.json);
   Print(options.json ? ToJson(*receipt) + "\n" : Fields(*receipt));
   return kGood;

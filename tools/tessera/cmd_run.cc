@@ -110,8 +110,10 @@ std::optional<Error> CheckArguments(const Options& options) {
   if (options.has_lane && !arguments.from_receipt.empty())
     return bad("--from-receipt runs the receipt's lane: omit --lane");
   std::error_code ignored;
-  const bool is_same = !options.out.empty() && (options.out == options.receipt ||
-                                                std::filesystem::equivalent(options.out, options.receipt, ignored));
+  const auto place = [&](const std::string& path) {
+    return std::filesystem::weakly_canonical(std::filesystem::absolute(path, ignored), ignored);
+  };
+  const bool is_same = !options.out.empty() && !options.receipt.empty() && place(options.out) == place(options.receipt);
   // Devices and pipes can take both.
   if (is_same && !std::filesystem::is_other(options.out, ignored)) return bad("--out and --receipt name the same file");
   return std::nullopt;

@@ -58,6 +58,7 @@ class Preparation {
                                receipt_.failed_at, receipt_.error.substr(0, receipt_.error.find('\n'))));
     }
     CompareVersions();
+    if (!receipt_.ok) return std::move(repeat_);
     ReadOptions();
     ReadTarget();
     ReadContract();
@@ -214,7 +215,7 @@ class Preparation {
   // The lane that ran must be one that would run here. What the others say is worth a note, and where it would lead to
   // another lane this one is asked for by name.
   void CompareLanes() {
-    if (!files_.contract || !files_.target || receipt_.executed.empty()) return;
+    if (!files_.contract || !files_.target) return;
     auto selection = SelectLane(*files_.contract, *files_.target);
     if (!selection) return Differ("executed", OneLine(selection.error()));
     std::map<std::string, Decision> here;
@@ -239,7 +240,7 @@ class Preparation {
   }
 
   void ComparePlans() {
-    if (!receipt_.ok || !files_.contract || !files_.target || !files_.batch) return;
+    if (!files_.contract || !files_.target || !files_.batch) return;
     auto made = MakePlan(*files_.contract, *files_.batch, *files_.target, arguments_.run.plan);
     if (!made) return Differ("plan_fingerprint", OneLine(made.error()));
     const PlanView& plan = made->plan.view();
