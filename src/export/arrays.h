@@ -6,13 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "export/limits.h"
 #include "export/mask_form.h"
 #include "export/tile_grid.h"
 #include "tessera/export.h"
 
 namespace tessera::exports {
-
-inline constexpr int64_t kMaxArrayBytes = int64_t{1} << 33;
 
 struct IntArray {
   std::vector<int64_t> shape;

@@ -12,6 +12,7 @@
 #include "contract/limits.h"
 #include "dispatch/limits.h"
 #include "dispatch/receipt_fields.h"
+#include "export/limits.h"
 #include "plan/layout.h"
 #include "support/proves.h"
 #include "tessera/tessera.h"
@@ -129,12 +130,17 @@ TEST(LimitsPage, Table_MatchesTheConstants) {
       {"kMaxReceiptNesting", number(kMaxReceiptNesting)},
       {"kMaxReceiptValues", number(kMaxReceiptValues)},
       {"kMaxWorkspaceBytes", number(kMaxWorkspaceBytes)},
+      {"kMaxTermParameters", number(kMaxTermParameters)},
+      {"kMaxTermRuns", number(kMaxTermRuns)},
+      {"kMaxTermIntervals", number(kMaxTermIntervals)},
+      {"kMaxTermRects", number(kMaxTermRects)},
+      {"kMaxArrayBytes", number(exports::kMaxArrayBytes)},
       {"kMaxSlots", number(plan::kMaxSlots)},
       {"kMaxRows", number(plan::kMaxRows)},
       {"kMaxConditions", number(plan::kMaxConditions)},
   };
   std::set<std::string> in_code = ConstantsIn("plan/layout.h", "kMax");
-  for (const char* header : {"base/limits.h", "contract/limits.h", "dispatch/limits.h"})
+  for (const char* header : {"base/limits.h", "contract/limits.h", "dispatch/limits.h", "export/limits.h"})
     in_code.merge(ConstantsIn(header, "k"));
   std::set<std::string> known;
   for (const auto& [name, value] : constants) known.insert(name);

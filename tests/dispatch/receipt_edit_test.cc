@@ -234,12 +234,12 @@ TEST(ReceiptOfFailure, MemoryThatRunsOut_IsAStepLikeAnother) {
   }
   const Contract contract = MakeContract();
   const TensorMap inputs = MakeInputs(contract, 1, false);
-  const RunOutcome outcome = RunOn({.table = rows,
-                                    .contract = contract,
-                                    .batch = {},
-                                    .inputs = inputs,
-                                    .target = TargetNamed("cpu"),
-                                    .options = {}});
+  const Batch batch;
+  const Target target = TargetNamed("cpu");
+  const RunOptions options;
+  RunRequest request{.table = rows, .contract = contract, .batch = &batch, .target = target, .options = options};
+  request.inputs = &inputs;
+  const RunOutcome outcome = RunOn(request);
   ASSERT_TRUE(outcome.error.has_value());
   EXPECT_EQ(outcome.error->code, ErrorCode::kTooLarge);
   EXPECT_EQ(outcome.receipt.failed_at, "workspace");
