@@ -104,15 +104,25 @@ ensure_core() {
   fi
 }
 
-# Passes ninja's output on: progress on one line for a terminal, nothing at all when there was nothing to do.
+# Passes ninja's output on, line by line as it comes: progress on one line for a terminal, nothing at all when there was
+# nothing to do.
 show_build() {
-  local terminal=0
+  local terminal=0 open=0 line
   [[ -t 1 ]] && terminal=1
-  awk -v terminal="$terminal" '
-    /Re-checking globbed directories|^ninja: (no work to do|Entering directory)/ { next }
-    terminal && /^\[[0-9]+\/[0-9]+\]/ { printf "\r\033[K%s", substr($0, 1, 110); fflush(); open = 1; next }
-    { if (open) print ""; open = 0; print; fflush() }
-    END { if (open) print "" }'
+  while IFS= read -r line; do
+    case $line in
+      *"Re-checking globbed directories"* | "ninja: no work to do."* | "ninja: Entering directory"*) continue ;;
+    esac
+    if ((terminal)) && [[ $line =~ ^\[[0-9]+/[0-9]+\] ]]; then
+      printf '\r\033[K%s' "${line:0:110}"
+      open=1
+      continue
+    fi
+    ((!open)) || printf '\n'
+    open=0
+    printf '%s\n' "$line"
+  done
+  ((!open)) || printf '\n'
 }
 
 # configure_preset PRESET: configures build/PRESET once, and again when the presets change.
