@@ -10,10 +10,13 @@ Usage: use_with_splash.py --program PATH_TO_TESSERA. Needs jax; exits 77 without
 
 import argparse
 import json
+import os
 import pathlib
 import subprocess
 import sys
 import tempfile
+
+os.environ["JAX_PLATFORMS"] = "cpu"  # the kernel is interpreted; an accelerator would only round more
 
 try:
     import jax

@@ -86,8 +86,9 @@ bool IsFreeDigest(const std::string& at) {
 // Letters inside the reason of a tile are a contract of the same key.
 bool IsUnknowable(const Receipt& receipt, const std::string& at, const Json& value) {
   if (at == "/contract_text") {
-    const Result<Contract> contract = ParseContract(value.get<std::string>());
-    return contract && ToToml(*contract) == value && ContractKey(*contract).value() == receipt.contract_key;
+    const auto text = value.get<std::string>();
+    const Result<Contract> contract = ParseContract(text);
+    return contract && ToToml(*contract) == text && ContractKey(*contract).value() == receipt.contract_key;
   }
   if (receipt.failed_at != "request") return false;
   return (at == "/metadata_limit" && receipt.target == "v9") ||
