@@ -19,15 +19,18 @@ static int check(int holds, const char* what) {
   return 0;
 }
 
-/* Checks that a call was good; shows and frees its error. */
-static int good(int status, tessera_error* error, const char* what) {
+/* Checks that a call was good; shows and frees its error. The error comes by address: a call's arguments are evaluated
+ * in any order, so its value may still be the old one. */
+static int good(int status, tessera_error** left, const char* what) {
+  tessera_error* error = *left;
   if (status != 0 || error != NULL) fprintf(stderr, "%s: %s\n", what, tessera_error_text(error));
   tessera_error_free(error);
   return check(status == 0 && error == NULL, what);
 }
 
 /* Checks that a call failed with this code, and with text that holds `says`. */
-static void bad(int status, tessera_error* error, const char* code, const char* says, const char* what) {
+static void bad(int status, tessera_error** left, const char* code, const char* says, const char* what) {
+  tessera_error* error = *left;
   const int holds = status == 1 && error != NULL && strcmp(tessera_error_code(error), code) == 0 &&
                     strstr(tessera_error_text(error), says) != NULL;
   if (!holds) fprintf(stderr, "%s: expected %s \"%s\", got: %s\n", what, code, says, tessera_error_text(error));
@@ -124,7 +127,7 @@ static tessera_batch* make_batch(const Inputs* in) {
   strcat(json, "]}");
   tessera_batch* batch = NULL;
   tessera_error* error = NULL;
-  good(tessera_batch_parse(json, &batch, &error), error, "batch_parse");
+  good(tessera_batch_parse(json, &batch, &error), &error, "batch_parse");
   return batch;
 }
 
@@ -133,9 +136,9 @@ static tessera_plan* make_plan(const Inputs* in) {
   tessera_contract* contract = NULL;
   tessera_plan* plan = NULL;
   tessera_error* error = NULL;
-  good(tessera_contract_parse(kContract, NULL, &contract, &error), error, "contract_parse");
+  good(tessera_contract_parse(kContract, NULL, &contract, &error), &error, "contract_parse");
   tessera_batch* batch = make_batch(in);
-  good(tessera_plan_make(contract, batch, "cpu", NULL, &plan, &error), error, "plan_make");
+  good(tessera_plan_make(contract, batch, "cpu", NULL, &plan, &error), &error, "plan_make");
   tessera_contract_free(contract);
   tessera_batch_free(batch);
   return plan;
@@ -241,7 +244,7 @@ static void test_numbers(Layout layout) {
   /* Both at once. */
   Outputs both = make_outputs(layout);
   tessera_run_args args = make_args(&in, &both);
-  good(tessera_run(plan, TESSERA_FORWARD | TESSERA_BACKWARD, &args, NULL, &receipt, &error), error, "run both");
+  good(tessera_run(plan, TESSERA_FORWARD | TESSERA_BACKWARD, &args, NULL, &receipt, &error), &error, "run both");
   check(tessera_receipt_ok(receipt) == 1, "the receipt says ok");
   check(strstr(tessera_receipt_json(receipt), "\"executed\": \"reference\"") != NULL, "the receipt names the lane");
   check(strstr(tessera_receipt_json(receipt), tessera_plan_fingerprint(plan)) != NULL, "and the plan");
@@ -254,9 +257,9 @@ static void test_numbers(Layout layout) {
   args = make_args(&in, &apart);
   args.dout.data = NULL;
   args.dq.data = args.dk.data = args.dv.data = NULL;
-  good(tessera_run(plan, TESSERA_FORWARD, &args, NULL, NULL, &error), error, "run forward");
+  good(tessera_run(plan, TESSERA_FORWARD, &args, NULL, NULL, &error), &error, "run forward");
   args = make_args(&in, &apart);
-  good(tessera_run(plan, TESSERA_BACKWARD, &args, NULL, &receipt, &error), error, "run backward");
+  good(tessera_run(plan, TESSERA_BACKWARD, &args, NULL, &receipt, &error), &error, "run backward");
   check(strstr(tessera_receipt_json(receipt), "\"forward\": \"false\"") != NULL, "the receipt says backward alone");
   tessera_receipt_free(receipt);
   compare_all(&apart, want, kLayouts[layout]);
@@ -275,7 +278,7 @@ static void test_numbers(Layout layout) {
   args.o.data = NULL;
   args.delta = &delta[0][0][0];
   fill(&apart.dq, &dense.q); /* anything but the answer */
-  good(tessera_run(plan, TESSERA_BACKWARD, &args, NULL, NULL, &error), error, "run backward from delta");
+  good(tessera_run(plan, TESSERA_BACKWARD, &args, NULL, NULL, &error), &error, "run backward from delta");
   compare(&apart.dq, &want->dq[0][0][0][0], "dq from delta", kLayouts[layout]);
 
   free_outputs(&apart);
@@ -340,9 +343,9 @@ static void test_bad_text(void) {
   tessera_contract* contract = (tessera_contract*)&num_failed; /* must be overwritten */
   tessera_batch* batch = (tessera_batch*)&num_failed;
   tessera_error* error = NULL;
-  bad(tessera_contract_parse("version = ", NULL, &contract, &error), error, "TSR-C001", "", "contract syntax");
+  bad(tessera_contract_parse("version = ", NULL, &contract, &error), &error, "TSR-C001", "", "contract syntax");
   check(contract == NULL, "no contract after an error");
-  bad(tessera_contract_parse("version = 1\n[shape]\nq_len = 4\nnonsense = 1\n", NULL, &contract, &error), error,
+  bad(tessera_contract_parse("version = 1\n[shape]\nq_len = 4\nnonsense = 1\n", NULL, &contract, &error), &error,
       "TSR-C002", "nonsense", "contract field");
   int status = tessera_contract_parse(
       "version = 1\n[shape]\nq_len = 4\ndim_qk = 4\nnum_q_heads = 3\nnum_kv_heads = 2\n[mask]\nexpr = \"causal\"\n"
@@ -352,8 +355,8 @@ static void test_bad_text(void) {
   check(strlen(tessera_error_violation_field(error, 0)) > 0, "a violation has a field");
   check(strlen(tessera_error_violation_expected(error, 0)) > 0, "and what was expected");
   check(strcmp(tessera_error_violation_field(error, 99), "") == 0, "and there is no hundredth");
-  bad(status, error, "TSR-C003", "softcap", "contract rules");
-  bad(tessera_batch_parse("{", &batch, &error), error, "TSR-C006", "", "batch syntax");
+  bad(status, &error, "TSR-C003", "softcap", "contract rules");
+  bad(tessera_batch_parse("{", &batch, &error), &error, "TSR-C006", "", "batch syntax");
   check(batch == NULL, "no batch after an error");
   check(tessera_contract_parse("", NULL, &contract, NULL) == 1, "an error nobody wants");
 }
@@ -367,18 +370,18 @@ static void test_nulls(void) {
   Inputs in = make_inputs();
   tessera_plan* real = make_plan(&in);
   const char* code = "TSR-A001";
-  bad(tessera_contract_parse(NULL, NULL, &contract, &error), error, code, "text is NULL", "null contract text");
-  bad(tessera_contract_parse(kContract, NULL, NULL, &error), error, code, "contract is NULL", "null contract out");
-  bad(tessera_contract_json(NULL, &text, &error), error, code, "contract is NULL", "json of null");
-  bad(tessera_batch_parse(NULL, NULL, &error), error, code, "batch is NULL", "null batch");
-  bad(tessera_plan_make(NULL, NULL, NULL, NULL, &plan, &error), error, code, "contract is NULL", "plan of null");
-  bad(tessera_plan_load(NULL, NULL, "x", 1, &plan, &error), error, code, "contract is NULL", "load for null");
-  bad(tessera_plan_json(real, NULL, &error), error, code, "json is NULL", "null json");
-  bad(tessera_plan_tile_counts(NULL, 0, &counts, &error), error, code, "plan is NULL", "counts of null");
-  bad(tessera_plan_tile_counts(real, 0, NULL, &error), error, code, "counts is NULL", "null counts");
-  bad(tessera_plan_tile_counts(real, 3, &counts, &error), error, code, "direction is 3", "a fourth direction");
-  bad(tessera_run(NULL, 1, NULL, NULL, NULL, &error), error, code, "plan is NULL", "run of null");
-  bad(tessera_run(real, 1, NULL, NULL, NULL, &error), error, code, "args is NULL", "run on null");
+  bad(tessera_contract_parse(NULL, NULL, &contract, &error), &error, code, "text is NULL", "null contract text");
+  bad(tessera_contract_parse(kContract, NULL, NULL, &error), &error, code, "contract is NULL", "null contract out");
+  bad(tessera_contract_json(NULL, &text, &error), &error, code, "contract is NULL", "json of null");
+  bad(tessera_batch_parse(NULL, NULL, &error), &error, code, "batch is NULL", "null batch");
+  bad(tessera_plan_make(NULL, NULL, NULL, NULL, &plan, &error), &error, code, "contract is NULL", "plan of null");
+  bad(tessera_plan_load(NULL, NULL, "x", 1, &plan, &error), &error, code, "contract is NULL", "load for null");
+  bad(tessera_plan_json(real, NULL, &error), &error, code, "json is NULL", "null json");
+  bad(tessera_plan_tile_counts(NULL, 0, &counts, &error), &error, code, "plan is NULL", "counts of null");
+  bad(tessera_plan_tile_counts(real, 0, NULL, &error), &error, code, "counts is NULL", "null counts");
+  bad(tessera_plan_tile_counts(real, 3, &counts, &error), &error, code, "direction is 3", "a fourth direction");
+  bad(tessera_run(NULL, 1, NULL, NULL, NULL, &error), &error, code, "plan is NULL", "run of null");
+  bad(tessera_run(real, 1, NULL, NULL, NULL, &error), &error, code, "args is NULL", "run on null");
   check(tessera_run(NULL, 1, NULL, NULL, NULL, NULL) == 1, "all null");
 
   size_t num_bytes = 1;
@@ -409,7 +412,7 @@ static void test_struct_sizes(void) {
   tessera_error* error = NULL;
   Inputs in = make_inputs();
   tessera_batch* batch = make_batch(&in);
-  good(tessera_contract_parse(kContract, NULL, &contract, &error), error, "contract_parse");
+  good(tessera_contract_parse(kContract, NULL, &contract, &error), &error, "contract_parse");
 
   tessera_plan_options options = tessera_plan_options_init();
   options.tile_q = 4;
@@ -417,9 +420,9 @@ static void test_struct_sizes(void) {
   options.verify_stages = 1;
   options.num_disable = 99; /* beyond what this older caller's struct has */
   options.struct_size = offsetof(tessera_plan_options, widen_class);
-  good(tessera_plan_make(contract, batch, NULL, &options, &plan, &error), error, "an older caller's options");
+  good(tessera_plan_make(contract, batch, NULL, &options, &plan, &error), &error, "an older caller's options");
   options = tessera_plan_options_init();
-  good(tessera_plan_make(contract, batch, NULL, &options, &other, &error), error, "default options");
+  good(tessera_plan_make(contract, batch, NULL, &options, &other, &error), &error, "default options");
   check(strcmp(tessera_plan_fingerprint(plan), tessera_plan_fingerprint(other)) != 0, "the tile was read");
   check(strcmp(tessera_plan_mask_digest(plan), tessera_plan_mask_digest(other)) == 0, "the mask is the same");
   tessera_plan_free(other);
@@ -429,39 +432,39 @@ static void test_struct_sizes(void) {
     int64_t unknown[2];
   } newer = {tessera_plan_options_init(), {0, 0}};
   newer.known.struct_size = sizeof(newer);
-  good(tessera_plan_make(contract, batch, NULL, &newer.known, &other, &error), error, "a newer caller's options");
+  good(tessera_plan_make(contract, batch, NULL, &newer.known, &other, &error), &error, "a newer caller's options");
   tessera_plan_free(other);
   newer.unknown[1] = 1;
-  bad(tessera_plan_make(contract, batch, NULL, &newer.known, &other, &error), error, "TSR-A001", "not zero",
+  bad(tessera_plan_make(contract, batch, NULL, &newer.known, &other, &error), &error, "TSR-A001", "not zero",
       "a newer caller's wish");
   const size_t wrong_sizes[] = {0, 4, 12, 41, 100000, (size_t)-8};
   for (size_t i = 0; i < sizeof(wrong_sizes) / sizeof(wrong_sizes[0]); ++i) {
     options.struct_size = wrong_sizes[i];
-    bad(tessera_plan_make(contract, batch, NULL, &options, &other, &error), error, "TSR-A001", "struct_size",
+    bad(tessera_plan_make(contract, batch, NULL, &options, &other, &error), &error, "TSR-A001", "struct_size",
         "a wrong size");
   }
   options = tessera_plan_options_init();
   options.widen_class = 7;
-  bad(tessera_plan_make(contract, batch, NULL, &options, &other, &error), error, "TSR-A001", "widen_class",
+  bad(tessera_plan_make(contract, batch, NULL, &options, &other, &error), &error, "TSR-A001", "widen_class",
       "a flag of 7");
   options.widen_class = 0;
   options.num_disable = 1;
-  bad(tessera_plan_make(contract, batch, NULL, &options, &other, &error), error, "TSR-A001", "disable", "null names");
+  bad(tessera_plan_make(contract, batch, NULL, &options, &other, &error), &error, "TSR-A001", "disable", "null names");
   const char* stages[] = {"nonsense", NULL};
   options.disable = stages;
-  bad(tessera_plan_make(contract, batch, NULL, &options, &other, &error), error, "TSR-P001", "nonsense", "a stage");
+  bad(tessera_plan_make(contract, batch, NULL, &options, &other, &error), &error, "TSR-P001", "nonsense", "a stage");
   options.num_disable = 2;
-  bad(tessera_plan_make(contract, batch, NULL, &options, &other, &error), error, "TSR-A001", "[1]", "a null name");
-  bad(tessera_plan_make(contract, batch, "pdp11", NULL, &other, &error), error, "TSR-C008", "pdp11", "a target");
-  bad(tessera_plan_make(contract, NULL, NULL, NULL, &other, &error), error, "TSR-C007", "doc_ids", "no batch");
+  bad(tessera_plan_make(contract, batch, NULL, &options, &other, &error), &error, "TSR-A001", "[1]", "a null name");
+  bad(tessera_plan_make(contract, batch, "pdp11", NULL, &other, &error), &error, "TSR-C008", "pdp11", "a target");
+  bad(tessera_plan_make(contract, NULL, NULL, NULL, &other, &error), &error, "TSR-C007", "doc_ids", "no batch");
   check(other == NULL, "no plan after an error");
 
   /* A struct to be filled is written no further than it goes. */
   tessera_tile_counts counts = tessera_tile_counts_init();
-  good(tessera_plan_tile_counts(plan, TESSERA_DIRECTION_DKV, &counts, &error), error, "tile counts");
+  good(tessera_plan_tile_counts(plan, TESSERA_DIRECTION_DKV, &counts, &error), &error, "tile counts");
   check(counts.empty + counts.partial + counts.full == BATCH * Q_HEADS * 8 * 2, "counts of 4 x 16 tiles");
   tessera_tile_counts older = {offsetof(tessera_tile_counts, full), 0, 0, -1};
-  good(tessera_plan_tile_counts(plan, TESSERA_DIRECTION_DKV, &older, &error), error, "an older caller's counts");
+  good(tessera_plan_tile_counts(plan, TESSERA_DIRECTION_DKV, &older, &error), &error, "an older caller's counts");
   check(older.partial == counts.partial && older.full == -1, "the older struct's end is untouched");
   check(older.struct_size == offsetof(tessera_tile_counts, full), "and so is its size");
   tessera_plan_free(plan);
@@ -490,42 +493,42 @@ static void test_bad_runs(void) {
   check(strstr(tessera_receipt_json(receipt), "\"failed_at\": \"inputs\"") != NULL, "and where it failed");
   check(strstr(tessera_receipt_json(receipt), "TSR-R001") != NULL, "and why");
   tessera_receipt_free(receipt);
-  bad(status, error, "TSR-R001", "same address", "bad tensors");
+  bad(status, &error, "TSR-R001", "same address", "bad tensors");
 
   args = make_args(&in, &out);
   args.sink_logits = NULL;
-  bad(tessera_run(plan, TESSERA_FORWARD, &args, NULL, NULL, &error), error, "TSR-R001", "sink_logits", "no sinks");
+  bad(tessera_run(plan, TESSERA_FORWARD, &args, NULL, NULL, &error), &error, "TSR-R001", "sink_logits", "no sinks");
   args = make_args(&in, &out);
   args.q.data = (char*)in.q.data + 1;
-  bad(tessera_run(plan, TESSERA_FORWARD, &args, NULL, NULL, &error), error, "TSR-R001", "multiple of 4", "alignment");
+  bad(tessera_run(plan, TESSERA_FORWARD, &args, NULL, NULL, &error), &error, "TSR-R001", "multiple of 4", "alignment");
   args = make_args(&in, &out);
   args.q.dtype = TESSERA_DTYPE_BF16;
-  bad(tessera_run(plan, TESSERA_FORWARD, &args, NULL, NULL, &error), error, "TSR-R001", "BF16", "another dtype");
+  bad(tessera_run(plan, TESSERA_FORWARD, &args, NULL, NULL, &error), &error, "TSR-R001", "BF16", "another dtype");
   args.q.dtype = 17;
-  bad(tessera_run(plan, TESSERA_FORWARD, &args, NULL, &receipt, &error), error, "TSR-A001", "dtype", "no dtype");
+  bad(tessera_run(plan, TESSERA_FORWARD, &args, NULL, &receipt, &error), &error, "TSR-A001", "dtype", "no dtype");
   check(receipt == NULL, "no receipt of a call that was not one");
   args = make_args(&in, &out);
-  bad(tessera_run(plan, 0, &args, NULL, NULL, &error), error, "TSR-A001", "what is 0", "nothing to run");
-  bad(tessera_run(plan, 4, &args, NULL, NULL, &error), error, "TSR-A001", "what is 4", "sideways");
+  bad(tessera_run(plan, 0, &args, NULL, NULL, &error), &error, "TSR-A001", "what is 0", "nothing to run");
+  bad(tessera_run(plan, 4, &args, NULL, NULL, &error), &error, "TSR-A001", "what is 4", "sideways");
   args.struct_size = 24;
-  bad(tessera_run(plan, TESSERA_FORWARD, &args, NULL, NULL, &error), error, "TSR-R001", "k:", "a struct too short");
+  bad(tessera_run(plan, TESSERA_FORWARD, &args, NULL, NULL, &error), &error, "TSR-R001", "k:", "a struct too short");
 
   args = make_args(&in, &out);
   tessera_run_options options = tessera_run_options_init();
   options.lane = "gpu";
-  bad(tessera_run(plan, TESSERA_FORWARD, &args, &options, NULL, &error), error, "TSR-L001", "gpu", "no such lane");
+  bad(tessera_run(plan, TESSERA_FORWARD, &args, &options, NULL, &error), &error, "TSR-L001", "gpu", "no such lane");
   options.lane = NULL;
   options.strict = 1;
   const char* exclude[] = {"cpu"};
   options.exclude = exclude;
   options.num_exclude = 1;
-  bad(tessera_run(plan, TESSERA_FORWARD, &args, &options, &receipt, &error), error, "TSR-L003", "cpu", "strict");
+  bad(tessera_run(plan, TESSERA_FORWARD, &args, &options, &receipt, &error), &error, "TSR-L003", "cpu", "strict");
   check(strstr(tessera_receipt_json(receipt), "dispatch.excluded") != NULL, "the receipt says who was excluded");
   tessera_receipt_free(receipt);
   options.strict = 0;
   options.input_source = "a \"test\"\n";
   options.threads = 1;
-  good(tessera_run(plan, TESSERA_FORWARD, &args, &options, &receipt, &error), error, "not strict");
+  good(tessera_run(plan, TESSERA_FORWARD, &args, &options, &receipt, &error), &error, "not strict");
   check(strstr(tessera_receipt_json(receipt), "a \\\"test\\\"\\n") != NULL, "the receipt has the source");
   tessera_receipt_free(receipt);
   tessera_plan_free(plan);
@@ -543,13 +546,13 @@ static void test_bytes(void) {
   tessera_contract* other = NULL;
   tessera_error* error = NULL;
   char* json = NULL;
-  good(tessera_contract_parse(kContract, ".", &contract, &error), error, "contract_parse");
+  good(tessera_contract_parse(kContract, ".", &contract, &error), &error, "contract_parse");
   check(strlen(tessera_contract_key(contract)) == 32, "a key");
-  good(tessera_contract_parse(tessera_contract_text(contract), NULL, &again, &error), error, "canonical text parses");
+  good(tessera_contract_parse(tessera_contract_text(contract), NULL, &again, &error), &error, "canonical text parses");
   check(strcmp(tessera_contract_key(contract), tessera_contract_key(again)) == 0, "to the same key");
   tessera_contract_free(again);
-  good(tessera_contract_json(contract, &json, &error), error, "contract_json");
-  good(tessera_contract_parse(json, NULL, &again, &error), error, "canonical JSON parses");
+  good(tessera_contract_json(contract, &json, &error), &error, "contract_json");
+  good(tessera_contract_parse(json, NULL, &again, &error), &error, "canonical JSON parses");
   check(strcmp(tessera_contract_text(contract), tessera_contract_text(again)) == 0, "to the same text");
   tessera_string_free(json);
   tessera_contract_free(again);
@@ -560,18 +563,18 @@ static void test_bytes(void) {
   char* saved = malloc(num_bytes);
   memcpy(saved, bytes, num_bytes);
   tessera_plan* loaded = NULL;
-  good(tessera_plan_load(contract, "cpu", saved, num_bytes, &loaded, &error), error, "plan_load");
+  good(tessera_plan_load(contract, "cpu", saved, num_bytes, &loaded, &error), &error, "plan_load");
   check(strcmp(tessera_plan_fingerprint(plan), tessera_plan_fingerprint(loaded)) == 0, "the same plan");
   check(strlen(tessera_plan_class_key(loaded)) == 32, "a class key");
-  good(tessera_plan_json(loaded, &json, &error), error, "plan_json");
+  good(tessera_plan_json(loaded, &json, &error), &error, "plan_json");
   check(json != NULL && json[0] == '{' && strstr(json, tessera_plan_fingerprint(plan)) != NULL, "the plan as JSON");
   tessera_string_free(json);
 
   tessera_run_args args = make_args(&in, &first);
-  good(tessera_run(plan, TESSERA_FORWARD, &args, NULL, NULL, &error), error, "run the plan");
+  good(tessera_run(plan, TESSERA_FORWARD, &args, NULL, NULL, &error), &error, "run the plan");
   args = make_args(&in, &second);
   tessera_receipt* receipt = NULL;
-  good(tessera_run(loaded, TESSERA_FORWARD, &args, NULL, &receipt, &error), error, "run the loaded plan");
+  good(tessera_run(loaded, TESSERA_FORWARD, &args, NULL, &receipt, &error), &error, "run the loaded plan");
   check(strstr(tessera_receipt_json(receipt), "\"plan\": \"given\"") != NULL, "the receipt says the plan was given");
   check(strstr(tessera_receipt_json(receipt), "\"batch_digest\": \"\"") != NULL, "and that its batch is unknown");
   check(memcmp(first.o.data, second.o.data, first.o.num * sizeof(float)) == 0, "the same bits");
@@ -580,12 +583,12 @@ static void test_bytes(void) {
 
   good(tessera_contract_parse("version = 1\n[shape]\nq_len = 64\ndim_qk = 8\n[mask]\nexpr = \"causal\"\n", NULL, &other,
                               &error),
-       error, "another contract");
-  bad(tessera_plan_load(other, NULL, saved, num_bytes, &loaded, &error), error, "TSR-P007", "", "another's plan");
-  bad(tessera_plan_load(contract, NULL, saved, num_bytes - 1, &loaded, &error), error, "TSR-P005", "", "cut short");
-  bad(tessera_plan_load(contract, NULL, "", 0, &loaded, &error), error, "TSR-P005", "", "no bytes");
+       &error, "another contract");
+  bad(tessera_plan_load(other, NULL, saved, num_bytes, &loaded, &error), &error, "TSR-P007", "", "another's plan");
+  bad(tessera_plan_load(contract, NULL, saved, num_bytes - 1, &loaded, &error), &error, "TSR-P005", "", "cut short");
+  bad(tessera_plan_load(contract, NULL, "", 0, &loaded, &error), &error, "TSR-P005", "", "no bytes");
   saved[num_bytes / 2] = (char)(saved[num_bytes / 2] ^ 0x55);
-  bad(tessera_plan_load(contract, NULL, saved, num_bytes, &loaded, &error), error, "TSR-P005", "", "a changed byte");
+  bad(tessera_plan_load(contract, NULL, saved, num_bytes, &loaded, &error), &error, "TSR-P005", "", "a changed byte");
   check(loaded == NULL, "no plan after an error");
   free(saved);
   tessera_contract_free(other);
