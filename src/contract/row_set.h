@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/hash.h"
+#include "tessera/mask_term.h"
 
 namespace tessera {
 
@@ -37,16 +38,8 @@ struct Slab {
   bool operator==(const Slab&) const = default;
 };
 
-// The pairs q in [q_begin, q_end), key in [max(kv_begin, q + diag_begin), min(kv_end, q + diag_end)).
-struct Run {
-  static constexpr int64_t kNone = int64_t{1} << 40;  // -kNone / kNone: no diagonal bound
-  int64_t q_begin = 0;
-  int64_t q_end = 0;
-  int64_t kv_begin = 0;
-  int64_t kv_end = 0;
-  int64_t diag_begin = -kNone;
-  int64_t diag_end = kNone;
-};
+// The same run that a registered term gives.
+using Run = MaskRun;
 
 class RowSet {
  public:
