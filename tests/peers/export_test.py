@@ -73,6 +73,8 @@ class Problem:
         self.rng, self.np = rng, np
         self.tile = (rng.choice([4, 8, 16, 32]), rng.choice([4, 8, 16, 32]))
         self.q_len, self.kv_len = random_lengths(rng, self.tile, divisible)
+        if rng.random() < 0.02:  # so many tiles that indices need 16 bits
+            self.tile, self.q_len, self.kv_len = (2, 2), 2 * rng.randint(100, 160), 2 * rng.randint(129, 160)
         self.heads = rng.randint(1, max_heads)
         self.offset = rng.choice([None, 0, 0, rng.randint(-self.q_len, self.kv_len)])
         if self.offset is None:
