@@ -16,7 +16,7 @@ tessera_error& NoMemory() {
                              "TSR-R009 at memory: not enough memory for this call"};
   return error;
 }
-[[maybe_unused]] const tessera_error& kMadeAtLoad = NoMemory();
+[[maybe_unused]] const tessera_error& made_at_load = NoMemory();
 
 }  // namespace
 
