@@ -71,6 +71,8 @@ std::map<std::string, std::string> Versions();
 // Schema and types only: what is enough to compare a receipt of another version with one of this.
 Result<Receipt> ParseReceiptFields(std::string_view json);
 // Every rule of docs/receipts.md that the receipt breaks. The rules and the tables they ask are this version's.
+// The names in an option such as "exclude", which a receipt writes with commas between them.
+std::vector<std::string> SplitNames(const std::string& text);
 std::vector<Violation> CheckReceipt(const Receipt& receipt);
 // Both.
 Result<Receipt> ParseReceipt(std::string_view json);

@@ -48,16 +48,6 @@ std::optional<TileSize> ToTile(std::string_view text) {
   return TileSize{*q, *kv};
 }
 
-std::vector<std::string> SplitNames(const std::string& text) {
-  std::vector<std::string> names;
-  for (size_t at = 0; at < text.size();) {
-    const size_t end = std::min(text.find(',', at), text.size());
-    names.push_back(text.substr(at, end - at));
-    at = end + 1;
-  }
-  return names;
-}
-
 bool IsLane(std::string_view name) { return FindLane(LaneTable(), name) != nullptr; }
 
 class Checker {
@@ -463,6 +453,16 @@ class Checker {
 };
 
 }  // namespace
+
+std::vector<std::string> SplitNames(const std::string& text) {
+  std::vector<std::string> names;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find(',', at), text.size());
+    names.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return names;
+}
 
 std::vector<Violation> CheckReceipt(const Receipt& receipt) { return Checker(receipt).Check(); }
 

@@ -29,6 +29,25 @@ Tensor QSequence(int64_t q_len);
 // Refuses arrays beyond kMaxArrayBytes before they are made.
 Status CheckCells(double cells, int64_t arrays, const char* where);
 
+// Gives every step of a grid, in visit order, the stored tile of the first partial step at or after it, wrapping at the
+// end, so that fetches run ahead; `none` where there is no partial step.
+template <class Step>
+void LookAhead(std::vector<Step>& steps, int32_t none) {
+  int32_t next = none;
+  // Backwards twice round, so that the last steps learn of the first partial one.
+  for (size_t i = 2 * steps.size(); i-- > 0;) {
+    Step& step = steps[i % steps.size()];
+    if (step.stored != GridTile::kFull) next = step.stored;
+    step.mask_next = next;
+  }
+}
+
+// An array that the library has as None unless `present`.
+template <class Make>
+std::optional<Tensor> When(bool present, const Make& make) {
+  return present ? std::optional<Tensor>(make()) : std::nullopt;
+}
+
 // Everything a library's writer needs. One batch row, except for flex.
 struct Source {
   const Contract* contract = nullptr;

@@ -8,6 +8,7 @@
 #include "contract/batch_resolve.h"
 #include "contract/mask_sets.h"
 #include "export/arrays.h"
+#include "plan/count_tiles.h"
 #include "tessera/planner.h"
 
 namespace tessera {
@@ -102,23 +103,6 @@ Result<int64_t> PickRow(const PlanView& plan, const ExportOptions& options) {
   return 0;
 }
 
-TileCounts CountExported(const PlanView& plan, int64_t first_row, int64_t num_rows) {
-  const Worklist& list = plan.Of(Direction::kForward);
-  const int64_t kv_tiles = (plan.kv_len + list.tile_kv - 1) / list.tile_kv;
-  TileCounts counts;
-  for (int64_t i = first_row * plan.num_q_heads; i < (first_row + num_rows) * plan.num_q_heads; ++i) {
-    const uint64_t mask = plan.mask_of[i];
-    counts.empty += list.rows_per_mask * kv_tiles;
-    for (uint64_t row = mask * list.rows_per_mask; row < (mask + 1) * list.rows_per_mask; ++row) {
-      for (const Slot& slot : list.Row(row)) {
-        ++(slot.cleanup == 0 ? counts.full : counts.partial);
-        --counts.empty;
-      }
-    }
-  }
-  return counts;
-}
-
 }  // namespace
 
 Result<Export> MakeExport(const Contract& contract, const Batch& batch, const ExportOptions& options) {
@@ -150,7 +134,7 @@ Result<Export> MakeExport(const Contract& contract, const Batch& batch, const Ex
   out.needs_segment_ids = has_runtime && !is_baked;
   Contract planned = contract;
   if (!is_baked) {
-    Result<Contract> widest = LeaveSegmentsToRuntime(contract);
+    Result<Contract> widest = LeaveSegmentsToRuntime(contract, *sets);
     if (!widest) return tl::unexpected(std::move(widest.error()));
     planned = std::move(*widest);
   }
@@ -174,12 +158,12 @@ Result<Export> MakeExport(const Contract& contract, const Batch& batch, const Ex
   Status written;
   if (options.to == Library::kFlex) {
     written = WriteFlex(source, out);
-    out.tiles = CountExported(plan, 0, source.per_row ? plan.batch : 1);
+    out.tiles = plan::CountTilesOfRows(plan, Direction::kForward, 0, source.per_row ? plan.batch : 1);
   } else {
     Result<int64_t> row = PickRow(plan, options);
     if (!row) return tl::unexpected(std::move(row.error()));
     source.batch_row = *row;
-    out.tiles = CountExported(plan, *row, 1);
+    out.tiles = plan::CountTilesOfRows(plan, Direction::kForward, *row, 1);
     written = options.to == Library::kSplash    ? WriteSplash(source, out)
               : options.to == Library::kTokamax ? WriteTokamax(source, out)
                                                 : WritePallas(source, out);

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <string>
 
-#include "contract/mask_sets.h"
-
 namespace tessera::exports {
 namespace {
 
@@ -97,18 +95,12 @@ HeadForms GroupHeads(const Contract& contract, std::span<const uint32_t> content
   return forms;
 }
 
-Result<Contract> LeaveSegmentsToRuntime(const Contract& contract) {
-  const Result<MaskSets> built = BuildMaskSets(contract);
-  if (!built) return tl::unexpected(built.error());
-  const MaskSets& sets = *built;
+Result<Contract> LeaveSegmentsToRuntime(const Contract& contract, const MaskSets& sets) {
   const auto all = static_cast<UnknownSet>((UnknownSet{1} << sets.unknowns.size()) - 1);
   for (const Unknown& unknown : sets.unknowns) {
     if (unknown.kind == TermKind::kDocuments || unknown.kind == TermKind::kValid) continue;
     return Fail(ErrorCode::kExportMask,
-                unknown.kind == TermKind::kBlocks
-                    ? "run-time picks (`blocks`) have no form in that library"
-                    : "`sink(n, document)` cannot be said with segment ids; bake the documents of a batch instead",
-                "mask");
+                "`sink(n, document)` cannot be said with segment ids; bake the documents of a batch instead", "mask");
   }
   for (const UnknownSet set : sets.consistent) {
     if (set == all) continue;

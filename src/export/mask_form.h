@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "contract/mask_sets.h"
 #include "tessera/contract.h"
 #include "tessera/export.h"
 
@@ -24,7 +25,8 @@ struct HeadForms {
 HeadForms GroupHeads(const Contract& contract, std::span<const uint32_t> content_of_head, bool stored);
 
 // The contract with `documents` and `valid` left to segment ids. Refused (TSR-X002) unless every head's mask is "some
-// static mask, and equal ids": that is all a kernel with segment ids can do.
-Result<Contract> LeaveSegmentsToRuntime(const Contract& contract);
+// static mask, and equal ids": that is all a kernel with segment ids can do. `sets` are the contract's own, without
+// picks.
+Result<Contract> LeaveSegmentsToRuntime(const Contract& contract, const MaskSets& sets);
 
 }  // namespace tessera::exports

@@ -53,13 +53,7 @@ Slice MakeSlice(const std::vector<const TileGrid*>& heads, int64_t q_begin, int6
   if (is_dkv) {
     std::stable_sort(slice.cells.begin(), slice.cells.end(), [](const Cell& a, const Cell& b) { return a.kv < b.kv; });
   }
-  // Backwards twice round, so that the last cells learn of the first partial one.
-  int32_t next = 0;
-  for (size_t i = 2 * slice.cells.size(); i-- > 0;) {
-    Cell& cell = slice.cells[i % slice.cells.size()];
-    if (cell.stored != GridTile::kFull) next = cell.stored;
-    cell.mask_next = next;
-  }
+  LookAhead(slice.cells, 0);
   return slice;
 }
 
@@ -133,7 +127,7 @@ void WriteShrunkColumns(const Slice& slice, int64_t own_height, int64_t height, 
 Result<Arrays> Shrunk(const TileGrid& grid, const ExportOptions& options, bool is_dkv, bool has_partial) {
   const int64_t rows = grid.q_tiles / options.q_shards;
   std::vector<Slice> slices;
-  int64_t width = 0;
+  std::vector<int64_t> widths;
   for (int64_t shard = 0; shard < options.q_shards; ++shard) {
     slices.push_back(MakeSlice({&grid}, shard * rows, (shard + 1) * rows, is_dkv));
     if (slices.back().cells.empty()) {
@@ -143,7 +137,7 @@ Result<Arrays> Shrunk(const TileGrid& grid, const ExportOptions& options, bool i
                               shard, options.q_shards),
                   "splash");
     }
-    width = std::max(width, WidthOf(slices.back(), is_dkv));
+    widths.push_back(WidthOf(slices.back(), is_dkv));
   }
   if (options.q_shards > 1 && !has_partial) {
     return Fail(ErrorCode::kExportFault,
@@ -151,15 +145,15 @@ Result<Arrays> Shrunk(const TileGrid& grid, const ExportOptions& options, bool i
                 "one q shard",
                 "splash");
   }
+  const int64_t width = *std::max_element(widths.begin(), widths.end());
   const int64_t out_rows = is_dkv ? options.q_shards * width : grid.q_tiles;
   const int64_t out_columns = is_dkv ? grid.kv_tiles : width;
   Arrays one = Arrays::Zeros({1, out_rows, out_columns});
   for (int64_t shard = 0; shard < options.q_shards; ++shard) {
-    const int64_t own = WidthOf(slices[shard], is_dkv);
     if (is_dkv) {
-      WriteShrunkColumns(slices[shard], own, width, shard * width, one);
+      WriteShrunkColumns(slices[shard], widths[shard], width, shard * width, one);
     } else {
-      WriteShrunkRows(slices[shard], own, width, shard * rows, one);
+      WriteShrunkRows(slices[shard], widths[shard], width, shard * rows, one);
     }
   }
   for (IntArray* array : {&one.data_next, &one.mask_next, &one.block_mask}) {
@@ -226,14 +220,13 @@ Status WriteSplash(const Source& source, Export& out) {
   }
 
   const bool has_tiles = reader.HasPartial() && !forms.function;
-  const auto when = [](bool present, auto&& make) { return present ? std::optional<Tensor>(make()) : std::nullopt; };
   out.mask_function = forms.function;
   out.arrays = {
       {"data_next", arrays.data_next.Narrowed()},
-      {"mask_next", when(has_tiles, [&] { return arrays.mask_next.Narrowed(); })},
+      {"mask_next", When(has_tiles, [&] { return arrays.mask_next.Narrowed(); })},
       {"block_mask", arrays.block_mask.Narrowed()},
-      {"partial_mask_blocks", when(has_tiles, [&] { return reader.stored().ToTensor(ElementType::kBool, is_dkv); })},
-      {"q_sequence", when(forms.function.has_value(), [&] { return QSequence(shape.q_len); })},
+      {"partial_mask_blocks", When(has_tiles, [&] { return reader.stored().ToTensor(ElementType::kBool, is_dkv); })},
+      {"q_sequence", When(forms.function.has_value(), [&] { return QSequence(shape.q_len); })},
   };
   return {};
 }

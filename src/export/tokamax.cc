@@ -1,8 +1,6 @@
 // Tokamax's MaskInfo: one mask for all heads, as lists of active tiles (dynamic grid) or the flattened grid.
 //
 // For dkv the grid is transposed: rows are key tiles. Every shard's list is padded with -1 to the longest.
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "export/arrays.h"
@@ -55,12 +53,7 @@ Shard MakeShard(const TileGrid& grid, int64_t q_begin, int64_t q_end, int64_t kv
                      [](const Step& a, const Step& b) { return a.row < b.row; });
   }
   if (add_idle_rows) AddIdleRows(shard);
-  int32_t next = kPadding;
-  for (size_t i = 2 * shard.steps.size(); i-- > 0;) {
-    Step& step = shard.steps[i % shard.steps.size()];
-    if (step.stored != GridTile::kFull) next = step.stored;
-    step.mask_next = next;
-  }
+  LookAhead(shard.steps, kPadding);
   return shard;
 }
 
@@ -127,7 +120,6 @@ Status WriteTokamax(const Source& source, Export& out) {
 
   const bool is_full =
       !reader.HasPartial() && static_cast<int64_t>(grid->tiles.size()) == grid->q_tiles * grid->kv_tiles;
-  const auto when = [](bool present, auto&& make) { return present ? std::optional<Tensor>(make()) : std::nullopt; };
   Lists lists;
   if (!is_full) {
     const auto cells = static_cast<double>(options.dynamic_grid ? static_cast<int64_t>(grid->tiles.size())
@@ -149,13 +141,13 @@ Status WriteTokamax(const Source& source, Export& out) {
   // Of a mask that is full everywhere the library keeps the query positions but forgets the function.
   out.mask_function = is_full ? std::nullopt : forms.function;
   out.arrays = {
-      {"mask_next", when(has_tiles, [&] { return lists.mask_next.Narrowed(); })},
-      {"active_rows", when(has_lists, [&] { return lists.rows.Narrowed(); })},
-      {"active_cols", when(has_lists, [&] { return lists.columns.Narrowed(); })},
-      {"block_mask", when(!is_full, [&] { return lists.block_mask.Narrowed(); })},
-      {"num_active_blocks", when(has_lists, [&] { return lists.num_active.AsInt32(); })},
-      {"partial_mask_blocks", when(has_tiles, [&] { return reader.stored().ToTensor(ElementType::kI8, is_dkv); })},
-      {"q_sequence", when(forms.function.has_value(), [&] { return QSequence(shape.q_len); })},
+      {"mask_next", When(has_tiles, [&] { return lists.mask_next.Narrowed(); })},
+      {"active_rows", When(has_lists, [&] { return lists.rows.Narrowed(); })},
+      {"active_cols", When(has_lists, [&] { return lists.columns.Narrowed(); })},
+      {"block_mask", When(!is_full, [&] { return lists.block_mask.Narrowed(); })},
+      {"num_active_blocks", When(has_lists, [&] { return lists.num_active.AsInt32(); })},
+      {"partial_mask_blocks", When(has_tiles, [&] { return reader.stored().ToTensor(ElementType::kI8, is_dkv); })},
+      {"q_sequence", When(forms.function.has_value(), [&] { return QSequence(shape.q_len); })},
   };
   return {};
 }

@@ -1,6 +1,7 @@
 // What a plan says about single pairs: the slow, plain reading that tests, `explain` and the reference lane use.
 #include <algorithm>
 
+#include "plan/count_tiles.h"
 #include "plan/layout.h"
 #include "plan/tile_cells.h"
 
@@ -96,7 +97,7 @@ Result<std::vector<uint8_t>> ToDense(const PlanView& plan, Direction direction, 
   return dense;
 }
 
-TileCounts CountTiles(const PlanView& plan, Direction direction) {
+TileCounts plan::CountTilesOfRows(const PlanView& plan, Direction direction, int64_t first_row, int64_t num_rows) {
   const Worklist& list = plan.Of(direction);
   std::vector<TileCounts> per_mask(static_cast<size_t>(plan.num_masks));
   for (uint64_t row = 0; row + 1 < list.row_offsets.size(); ++row) {
@@ -106,12 +107,16 @@ TileCounts CountTiles(const PlanView& plan, Direction direction) {
   const int64_t q_tiles = (plan.q_len + list.tile_q - 1) / list.tile_q;
   const int64_t kv_tiles = (plan.kv_len + list.tile_kv - 1) / list.tile_kv;
   TileCounts total;
-  for (const uint32_t mask : plan.mask_of) {
+  for (const uint32_t mask : plan.mask_of.subspan(first_row * plan.num_q_heads, num_rows * plan.num_q_heads)) {
     total.partial += per_mask[mask].partial;
     total.full += per_mask[mask].full;
     total.empty += q_tiles * kv_tiles - per_mask[mask].partial - per_mask[mask].full;
   }
   return total;
+}
+
+TileCounts CountTiles(const PlanView& plan, Direction direction) {
+  return plan::CountTilesOfRows(plan, direction, 0, plan.batch);
 }
 
 int64_t MetadataBytes(const PlanView& plan) {

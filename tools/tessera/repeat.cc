@@ -36,16 +36,6 @@ bool ReadNumber(std::string_view text, Number* out) {
   return read.ec == std::errc() && read.ptr == end && !text.empty();
 }
 
-std::vector<std::string> SplitNames(const std::string& text) {
-  std::vector<std::string> names;
-  for (size_t at = 0; at < text.size();) {
-    const size_t end = std::min(text.find(',', at), text.size());
-    names.push_back(text.substr(at, end - at));
-    at = end + 1;
-  }
-  return names;
-}
-
 class Preparation {
  public:
   Preparation(Receipt receipt, RunArguments& arguments, RunFiles& files) : arguments_(arguments), files_(files) {
