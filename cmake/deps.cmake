@@ -34,6 +34,18 @@ tessera_header_dep(tessera_xxhash xxhash.h XXH_INLINE_ALL=1)
 tessera_header_dep(tessera_json nlohmann/json.hpp)
 tessera_header_dep(tessera_toml toml++/toml.h TOML_EXCEPTIONS=0)
 tessera_header_dep(tessera_cli11 CLI/CLI.hpp)
+# Highway's headers alone: the CPU lane asks the machine itself which instruction sets it has.
+tessera_header_dep(tessera_hwy hwy/highway.h)
+
+# oneTBB's threads, or plain ones: in cross builds, which have no foreign libraries, and under the thread sanitizer,
+# which cannot see into a library that was built without it.
+add_library(tessera_threads INTERFACE)
+target_link_libraries(tessera_threads INTERFACE Threads::Threads)
+if(NOT CMAKE_CROSSCOMPILING AND NOT TESSERA_SANITIZE MATCHES "thread")
+  find_package(TBB REQUIRED)
+  target_link_libraries(tessera_threads INTERFACE TBB::tbb)
+  target_compile_definitions(tessera_threads INTERFACE TESSERA_HAS_TBB=1)
+endif()
 
 # A compiler cache is used where there is one, and asked of nobody.
 find_program(tessera_ccache ccache)

@@ -13,6 +13,7 @@ import sys
 
 EXPECTED, FMT, XXHASH = "tl/expected.hpp", "fmt/", "xxhash.h"
 JSON, TOML, CLI = "nlohmann/", "toml++/", "CLI/"
+HIGHWAY, TBB = "hwy/", "tbb/"
 BASE_LIBRARIES = {EXPECTED, FMT, XXHASH}
 
 # folder -> folders it may include (itself is always allowed). Public headers belong to a folder too, see OWNER.
@@ -37,7 +38,7 @@ LIBRARIES = {
     "src/plan": (BASE_LIBRARIES, {JSON}),
     "src/planner": (BASE_LIBRARIES, set()),
     "src/export": (BASE_LIBRARIES, set()),
-    "src/lanes": (BASE_LIBRARIES, set()),
+    "src/lanes": (BASE_LIBRARIES | {HIGHWAY}, {TBB}),
     "src/dispatch": (BASE_LIBRARIES, {JSON}),
     "src/capi": (BASE_LIBRARIES, set()),
     "include": ({EXPECTED}, set()),

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <new>
@@ -51,7 +52,13 @@ ExecuteResult Execute(const ExecuteRequest& request) {
   }
 
   result.step = "workspace";
-  result.workspace_bytes = request.lane.WorkspaceBytes(contract, request.plan, request.threads);
+  LaneRequest lane_request{
+      .contract = &contract, .plan = &request.plan, .threads = request.threads, .isa = request.isa, .workspace = {}};
+  if (request.options.forward) result.workspace_bytes = request.lane.WorkspaceBytes(lane_request, Pass::kForward);
+  if (request.options.backward) {
+    result.workspace_bytes =
+        std::max(result.workspace_bytes, request.lane.WorkspaceBytes(lane_request, Pass::kBackward));
+  }
   const Workspace workspace = MakeWorkspace(result.workspace_bytes);
   if (workspace == nullptr) {
     result.error = {
@@ -61,11 +68,7 @@ ExecuteResult Execute(const ExecuteRequest& request) {
         {}};
     return result;
   }
-  const LaneRequest lane_request{.contract = &contract,
-                                 .plan = &request.plan,
-                                 .threads = request.threads,
-                                 .isa = request.isa,
-                                 .workspace = {workspace.get(), static_cast<size_t>(result.workspace_bytes)}};
+  lane_request.workspace = {workspace.get(), static_cast<size_t>(result.workspace_bytes)};
 
   if (request.options.forward) {
     result.step = "forward";

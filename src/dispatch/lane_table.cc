@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "lanes/cpu/cpu.h"
 #include "lanes/reference/reference.h"
 
 namespace tessera {

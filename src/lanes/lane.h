@@ -50,6 +50,8 @@ struct LaneRequest {
   std::span<std::byte> workspace;
 };
 
+enum class Pass : uint8_t { kForward, kBackward };
+
 class Lane {
  public:
   virtual ~Lane() = default;
@@ -58,7 +60,8 @@ class Lane {
   virtual std::vector<std::string_view> Isas() const = 0;
   virtual Decision Decide(const Contract& contract, const Target& target) const = 0;
   virtual Decision DecidePlan(const Contract& contract, const PlanView& plan, const Target& target) const = 0;
-  virtual int64_t WorkspaceBytes(const Contract& contract, const PlanView& plan, int64_t threads) const = 0;
+  // What a pass of this request takes, whatever workspace it brings.
+  virtual int64_t WorkspaceBytes(const LaneRequest& request, Pass pass) const = 0;
   virtual Result<RunStats> Forward(const LaneRequest& request, const ForwardArgs& args) const = 0;
   virtual Result<RunStats> Backward(const LaneRequest& request, const BackwardArgs& args) const = 0;
 };

@@ -23,7 +23,7 @@ struct Direct {
     Tensor& t = tensors.at(name);
     return {t.type, t.bytes.data(), t.shape[1] * t.shape[2] * t.shape[3], t.shape[2] * t.shape[3], t.shape[3]};
   }
-  LaneRequest Request() { return {&contract, &plan.view(), 1, workspace}; }
+  LaneRequest Request() { return {.contract = &contract, .plan = &plan.view(), .workspace = workspace}; }
   ForwardArgs Forward() { return {Ref("q"), Ref("k"), Ref("v"), sink, Ref("o"), lse, row_max}; }
   BackwardArgs Backward() {
     return {Ref("q"), Ref("k"), Ref("v"),  Ref("o"),  Ref("do"), sink,
@@ -53,7 +53,9 @@ Direct MakeDirect(const Small& small, uint64_t seed) {
     }
     direct.dsink.resize(direct.sink.size());
   }
-  direct.workspace.resize(static_cast<size_t>(ReferenceLane().WorkspaceBytes(direct.contract, direct.plan.view(), 1)));
+  direct.workspace.resize(
+      static_cast<size_t>(std::max(ReferenceLane().WorkspaceBytes(direct.Request(), Pass::kForward),
+                                   ReferenceLane().WorkspaceBytes(direct.Request(), Pass::kBackward))));
   return direct;
 }
 

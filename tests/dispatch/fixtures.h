@@ -112,8 +112,8 @@ class TestLane : public Lane {
   std::vector<std::string_view> Isas() const override { return isas; }
   Decision Decide(const Contract&, const Target&) const override { return on_contract; }
   Decision DecidePlan(const Contract&, const PlanView&, const Target&) const override { return on_plan; }
-  int64_t WorkspaceBytes(const Contract& contract, const PlanView& plan, int64_t threads) const override {
-    return workspace_bytes.value_or(ReferenceLane().WorkspaceBytes(contract, plan, threads));
+  int64_t WorkspaceBytes(const LaneRequest& request, Pass pass) const override {
+    return workspace_bytes.value_or(ReferenceLane().WorkspaceBytes(request, pass));
   }
   Result<RunStats> Forward(const LaneRequest& request, const ForwardArgs& args) const override {
     ++forwards;

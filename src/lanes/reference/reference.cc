@@ -117,8 +117,9 @@ class Reference final : public Lane {
 
   Decision DecidePlan(const Contract&, const PlanView&, const Target&) const override { return Decision::Yes(); }
 
-  int64_t WorkspaceBytes(const Contract& contract, const PlanView&, int64_t) const override {
-    return std::max(ref::ForwardWorkspaceBytes(contract), ref::BackwardWorkspaceBytes(contract));
+  int64_t WorkspaceBytes(const LaneRequest& request, Pass pass) const override {
+    return pass == Pass::kForward ? ref::ForwardWorkspaceBytes(*request.contract)
+                                  : ref::BackwardWorkspaceBytes(*request.contract);
   }
 
   Result<RunStats> Forward(const LaneRequest& request, const ForwardArgs& args) const override {

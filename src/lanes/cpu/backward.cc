@@ -1,0 +1,568 @@
+// Backward, in one pass over the transposed worklist: a unit of work is one tile of keys of one key head, which visits
+// the queries that see it, recomputes their probabilities from the log-sum-exp, and keeps dK and dV to itself.
+//
+// dQ gathers over key tiles, so tiles add to it in one fixed order: a query tile counts the key tiles that are done
+// with it, and the next one waits for its turn (the plan's rank). Key tiles are taken in ascending order, so whoever is
+// waited for is always running. That makes the bits the same for any number of threads, without computing scores twice.
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "lanes/cpu/operands.h"
+#include "lanes/cpu/passes.h"
+#include "lanes/cpu/workers.h"
+
+namespace tessera::lanes::cpu {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr double kLog2E = 1.4426950408889634;
+
+using Turn = std::atomic<uint32_t>;
+
+// Queries and output gradients of every head, packed once: [batch, head][panels][dim][panel] and
+// [batch, head][rows][dim].
+struct PackedQueries {
+  std::byte* panels = nullptr;
+  std::byte* rows = nullptr;
+  uint8_t* not_finite = nullptr;  // [batch, head][rows]
+};
+
+struct WorkerScratch {
+  float* dk = nullptr;  // [tile_kv + slack][dim_qk]
+  float* dv = nullptr;
+  float* scores = nullptr;  // [panels of a step][grad_keys][panel]
+  float* grads = nullptr;
+  std::byte* prob_rows = nullptr;  // the same, where operands are narrower
+  std::byte* grad_rows = nullptr;
+  std::byte* grad_pairs = nullptr;
+  PanelMask* masks = nullptr;  // [panels of a tile]
+  int32_t* mask_begin = nullptr;
+  int32_t* mask_end = nullptr;
+  uint8_t* cells = nullptr;
+};
+
+// A tile of keys against a tile of queries of one head.
+struct TileAtHand {
+  int64_t batch = 0;
+  int64_t head = 0;      // query head, of this batch row
+  int64_t all_head = 0;  // of all batch rows
+  int64_t kv_head = 0;   // of all batch rows
+  int64_t q_begin = 0;
+  int64_t num_rows = 0;
+  int64_t num_panels = 0;
+  int64_t kv_begin = 0;
+};
+
+class BackwardPass {
+ public:
+  BackwardPass(const Kernel& kernel, const LaneRequest& request)
+      : kernel_(kernel),
+        sizes_(*request.contract, kernel),
+        plan_(*request.plan),
+        list_(request.plan->Of(Direction::kDkv)),
+        threads_(request.threads),
+        q_tiles_(RoundUp(plan_.q_len, list_.tile_q) / list_.tile_q),
+        panels_per_tile_(RoundUp(std::min<int64_t>(list_.tile_q, plan_.q_len), kernel.panel) / kernel.panel),
+        heads_(sizes_.shape.batch * sizes_.shape.num_q_heads),
+        scratch_(request.workspace) {
+    keys_ = TakeKeys(scratch_, kernel, sizes_, sizes_.shape.dim_qk, {.rows = true, .columns = true, .flags = true});
+    values_ = TakeKeys(scratch_, kernel, sizes_, sizes_.shape.dim_v, {.rows = true, .flags = true});
+    queries_ = TakeQueries(sizes_.dim_qk);
+    douts_ = TakeQueries(sizes_.dim_v);
+    dq_ = scratch_.Take<float>(Lanes() * sizes_.dim_qk);
+    lse_ = scratch_.Take<float>(Lanes());
+    delta_ = scratch_.Take<float>(Lanes());
+    dead_ = scratch_.Take<uint8_t>(Lanes());
+    turns_ = scratch_.Take<Turn>(heads_ * q_tiles_);
+    workers_.resize(static_cast<size_t>(threads_));
+    for (WorkerScratch& worker : workers_) worker = TakeWorker();
+  }
+
+  int64_t bytes() const { return scratch_.bytes(); }
+
+  int64_t Run(const BackwardArgs& args) {
+    args_ = &args;
+    std::uninitialized_value_construct_n(turns_, heads_ * q_tiles_);
+    const int64_t pack_units = PackUnits(sizes_);
+    RunUnits(threads_, 2 * pack_units + heads_ * q_tiles_, [&](int64_t unit, int64_t) {
+      if (unit < pack_units) {
+        PackUnit(kernel_, sizes_, args.k, keys_, unit);
+      } else if (unit < 2 * pack_units) {
+        PackUnit(kernel_, sizes_, args.v, values_, unit - pack_units);
+      } else {
+        PackQueryTile(unit - 2 * pack_units);
+      }
+    });
+    const int64_t kv_heads = sizes_.shape.batch * sizes_.shape.num_kv_heads;
+    RunKernelUnits(kernel_, threads_, list_.rows_per_mask * kv_heads, [&](int64_t unit, int64_t worker) {
+      RunKeyTile(unit / kv_heads, unit % kv_heads, workers_[static_cast<size_t>(worker)]);
+    });
+    RunUnits(threads_, heads_ * q_tiles_, [&](int64_t unit, int64_t) { FinishQueryTile(unit); });
+    for (int64_t h = 0; h < static_cast<int64_t>(args.dsink_logits.size()); ++h) FinishSink(h);
+    return TilesOf();
+  }
+
+ private:
+  // Lanes of every query tile, whole panels each.
+  int64_t LanesPerTile() const { return panels_per_tile_ * kernel_.panel; }
+  int64_t Lanes() const { return heads_ * q_tiles_ * LanesPerTile(); }
+  int64_t LaneAt(int64_t all_head, int64_t tile) const { return (all_head * q_tiles_ + tile) * LanesPerTile(); }
+
+  PackedQueries TakeQueries(int64_t dim) {
+    PackedQueries out;
+    out.panels = scratch_.TakeBytes(Lanes() * dim * kernel_.operand_bytes);
+    out.rows = scratch_.TakeBytes(Lanes() * dim * kernel_.operand_bytes);
+    out.not_finite = scratch_.Take<uint8_t>(Lanes());
+    return out;
+  }
+
+  WorkerScratch TakeWorker() {
+    const int64_t keys = RoundUp(list_.tile_kv, kCellSlack) + kCellSlack;
+    const int64_t step = kernel_.grad_keys * RoundUp(kernel_.grad_queries, kernel_.panel);
+    WorkerScratch worker;
+    worker.dk = scratch_.Take<float>(keys * sizes_.dim_qk);
+    worker.dv = scratch_.Take<float>(keys * sizes_.dim_v);
+    worker.scores = scratch_.Take<float>(step);
+    worker.grads = scratch_.Take<float>(step);
+    if (kernel_.operand_bytes != 4) {
+      worker.prob_rows = scratch_.TakeBytes(step * 2);
+      worker.grad_rows = scratch_.TakeBytes(step * 2);
+      worker.grad_pairs = scratch_.TakeBytes(step * 2);
+    }
+    worker.masks = scratch_.Take<PanelMask>(panels_per_tile_);
+    worker.mask_begin = scratch_.Take<int32_t>(LanesPerTile());
+    worker.mask_end = scratch_.Take<int32_t>(LanesPerTile());
+    worker.cells = scratch_.Take<uint8_t>(LanesPerTile() * (list_.tile_kv + kCellSlack));
+    return worker;
+  }
+
+  // Rows without keys are never read: they count as dead, with a log-sum-exp that makes every probability 0.
+  void PackQueryTile(int64_t unit) {
+    const int64_t all_head = unit / q_tiles_;
+    const int64_t batch = all_head / sizes_.shape.num_q_heads;
+    const int64_t head = all_head % sizes_.shape.num_q_heads;
+    const int64_t q_begin = unit % q_tiles_ * list_.tile_q;
+    const int64_t num_rows = std::min<int64_t>(list_.tile_q, plan_.q_len - q_begin);
+    const int64_t lane = unit * LanesPerTile();
+    std::fill_n(lse_ + lane, LanesPerTile(), kInf);
+    std::fill_n(delta_ + lane, LanesPerTile(), 0.0F);
+    std::fill_n(dead_ + lane, LanesPerTile(), uint8_t{1});
+    const size_t stats = static_cast<size_t>(all_head * plan_.q_len + q_begin);
+    for (int64_t row = 0; row < num_rows; ++row) {
+      const float lse = args_->lse[stats + static_cast<size_t>(row)];
+      if (lse == -kInf) continue;
+      dead_[lane + row] = 0;
+      lse_[lane + row] = static_cast<float>(static_cast<double>(lse) * kLog2E);
+    }
+    if (!args_->delta.empty()) {
+      for (int64_t row = 0; row < num_rows; ++row) {
+        if (dead_[lane + row] == 0) delta_[lane + row] = args_->delta[stats + static_cast<size_t>(row)];
+      }
+    } else {
+      kernel_.row_dots({.a_type = args_->o.type,
+                        .b_type = args_->dout.type,
+                        .a = RowAt(args_->o, batch, head, q_begin),
+                        .b = RowAt(args_->dout, batch, head, q_begin),
+                        .a_stride = args_->o.token_stride,
+                        .b_stride = args_->dout.token_stride,
+                        .num_rows = num_rows,
+                        .dim = sizes_.shape.dim_v,
+                        .dead = dead_ + lane,
+                        .dots = delta_ + lane});
+    }
+    PackQueryRows(args_->q, queries_, sizes_.shape.dim_qk, {batch, head, q_begin, num_rows, lane});
+    PackQueryRows(args_->dout, douts_, sizes_.shape.dim_v, {batch, head, q_begin, num_rows, lane});
+    std::fill_n(dq_ + lane * sizes_.dim_qk, LanesPerTile() * sizes_.dim_qk, 0.0F);
+  }
+
+  struct QueryRows {
+    int64_t batch, head, q_begin, num_rows, lane;
+  };
+  void PackQueryRows(const TensorRef& from, const PackedQueries& to, int64_t dim, const QueryRows& at) {
+    const int64_t padded_dim = RoundUp(dim, kernel_.dim_step);
+    uint8_t* flags = to.not_finite + at.lane;
+    std::fill_n(flags, LanesPerTile(), uint8_t{0});
+    PackRows pack{.type = from.type,
+                  .from = RowAt(from, at.batch, at.head, at.q_begin),
+                  .from_stride = from.token_stride,
+                  .num_rows = at.num_rows,
+                  .dim = dim,
+                  .padded_dim = padded_dim,
+                  .dead = dead_ + at.lane,
+                  .not_finite = flags,
+                  .to = to.rows + at.lane * padded_dim * kernel_.operand_bytes,
+                  .to_stride = padded_dim};
+    const int64_t bytes = padded_dim * kernel_.operand_bytes;
+    std::memset(to.rows + at.lane * bytes, 0, static_cast<size_t>(LanesPerTile() * bytes));
+    kernel_.pack_b_rows(pack);
+    // A score of a query that is not finite reaches only that query, so the panels keep such rows as they are.
+    pack.not_finite = nullptr;
+    for (int64_t begin = 0; begin < LanesPerTile(); begin += kernel_.panel) {
+      pack.from = RowAt(from, at.batch, at.head, at.q_begin + begin);
+      pack.dead = dead_ + at.lane + begin;
+      pack.num_rows = std::clamp<int64_t>(at.num_rows - begin, 0, kernel_.panel);
+      pack.to = to.panels + (at.lane + begin) * bytes;
+      kernel_.pack_panel(pack);
+    }
+  }
+
+  void RunKeyTile(int64_t column, int64_t kv_head, WorkerScratch& worker) {
+    const int64_t batch = kv_head / sizes_.shape.num_kv_heads;
+    const int64_t first_head = kv_head % sizes_.shape.num_kv_heads * sizes_.group;
+    const int64_t num_keys = std::min<int64_t>(list_.tile_kv, plan_.kv_len - column * list_.tile_kv);
+    const int64_t kept = RoundUp(num_keys, kernel_.key_step);
+    std::fill_n(worker.dk, kept * sizes_.dim_qk, 0.0F);
+    std::fill_n(worker.dv, kept * sizes_.dim_v, 0.0F);
+    const RowFacts facts = FactsOf(plan_, batch);
+    for (int64_t head = first_head; head < first_head + sizes_.group; ++head) {
+      const int64_t all_head = batch * sizes_.shape.num_q_heads + head;
+      const uint64_t row =
+          uint64_t{plan_.mask_of[static_cast<size_t>(all_head)]} * list_.rows_per_mask + static_cast<uint64_t>(column);
+      for (uint64_t slot = list_.row_offsets[row]; slot < list_.row_offsets[row + 1]; ++slot) {
+        const int64_t q_begin = int64_t{list_.slots[slot].index} * list_.tile_q;
+        const int64_t num_rows = std::min<int64_t>(list_.tile_q, plan_.q_len - q_begin);
+        const TileAtHand at{.batch = batch,
+                            .head = head,
+                            .all_head = all_head,
+                            .kv_head = kv_head,
+                            .q_begin = q_begin,
+                            .num_rows = num_rows,
+                            .num_panels = RoundUp(num_rows, kernel_.panel) / kernel_.panel,
+                            .kv_begin = column * list_.tile_kv};
+        RunTile(at, facts, slot, worker);
+      }
+    }
+    const int64_t kv = kv_head % sizes_.shape.num_kv_heads;
+    Store(worker.dk, sizes_.dim_qk, sizes_.scale, {batch, kv, column * list_.tile_kv, num_keys, 0}, args_->dk);
+    Store(worker.dv, sizes_.dim_v, 1.0F, {batch, kv, column * list_.tile_kv, num_keys, 0}, args_->dv);
+  }
+
+  void Store(const float* sums, int64_t padded_dim, float factor, const QueryRows& at, const TensorRef& to) {
+    const bool is_dk = to.data == args_->dk.data;
+    kernel_.finish_rows({.sums = sums,
+                         .sums_stride = padded_dim,
+                         .factor = factor,
+                         .num_rows = at.num_rows,
+                         .dim = is_dk ? sizes_.shape.dim_qk : sizes_.shape.dim_v,
+                         .type = to.type,
+                         .to = MutableRowAt(to, at.batch, at.head, at.q_begin),
+                         .to_stride = to.token_stride});
+  }
+
+  void WaitForTurn(Turn& turn, uint32_t rank) const {
+    for (int spins = 0; turn.load(std::memory_order_acquire) != rank; ++spins) {
+      if (spins > 64) std::this_thread::yield();
+    }
+  }
+
+  void RunTile(const TileAtHand& at, const RowFacts& facts, uint64_t slot, WorkerScratch& worker) {
+    const TileAt tile{.plan = &plan_,
+                      .worklist = &list_,
+                      .facts = &facts,
+                      .cleanup = list_.slots[slot].cleanup,
+                      .q_begin = at.q_begin,
+                      .kv_begin = at.kv_begin};
+    for (int64_t p = 0; p < at.num_panels; ++p) {
+      const int64_t lane = p * kernel_.panel;
+      const PanelRows rows{lane, std::min(kernel_.panel, at.num_rows - lane), kernel_.panel};
+      worker.masks[p] = MaskPanel(tile, rows,
+                                  {.begin = worker.mask_begin + lane,
+                                   .end = worker.mask_end + lane,
+                                   .cells = worker.cells + lane * (list_.tile_kv + kCellSlack)});
+    }
+    Turn& turn = turns_[at.all_head * q_tiles_ + at.q_begin / list_.tile_q];
+    WaitForTurn(turn, list_.ranks[slot]);
+    const int64_t panels_per_step = std::max<int64_t>(1, kernel_.grad_queries / kernel_.panel);
+    for (int64_t p = 0; p < at.num_panels; p += panels_per_step) {
+      RunPanels(at, p, std::min(p + panels_per_step, at.num_panels), worker);
+    }
+    turn.store(list_.ranks[slot] + 1, std::memory_order_release);
+  }
+
+  // A few panels against the tile's keys, in blocks. Keys that no panel of the step sees are skipped.
+  void RunPanels(const TileAtHand& at, int64_t first_panel, int64_t last_panel, WorkerScratch& worker) {
+    int32_t begin = INT32_MAX;
+    int32_t end = 0;
+    for (int64_t p = first_panel; p < last_panel; ++p) {
+      if (worker.masks[p].begin >= worker.masks[p].end) continue;
+      begin = std::min(begin, worker.masks[p].begin);
+      end = std::max(end, worker.masks[p].end);
+    }
+    const auto step = static_cast<int32_t>(kernel_.key_step);
+    const auto block = static_cast<int32_t>(kernel_.grad_keys);
+    for (int32_t first = begin / step * step; first < end; first += block) {
+      RunBlock(at, {first_panel, last_panel, first, std::min(first + block, end)}, worker);
+    }
+  }
+
+  struct StepAt {
+    int64_t first_panel = 0;
+    int64_t last_panel = 0;
+    int32_t first_key = 0;  // of the tile
+    int32_t last_key = 0;
+  };
+  void RunBlock(const TileAtHand& at, const StepAt& step, WorkerScratch& worker) {
+    const int64_t num_keys = RoundUp(step.last_key - step.first_key, kernel_.key_step);
+    const int64_t row = at.kv_begin + step.first_key;
+    const int64_t tile_lane = LaneAt(at.all_head, at.q_begin / list_.tile_q);
+    const bool has_flag =
+        HasFlag(keys_.Flags(at.kv_head, row), num_keys) || HasFlag(values_.Flags(at.kv_head, row), num_keys);
+    for (int64_t p = step.first_panel; p < step.last_panel; ++p) RunPanel(at, step, p, has_flag, worker);
+    AddKeyGradients(step, tile_lane, num_keys, worker);
+    const int64_t first_lane = tile_lane + step.first_panel * kernel_.panel;
+    const int64_t num_lanes = (step.last_panel - step.first_panel) * kernel_.panel;
+    const bool has_query_flag =
+        HasFlag(queries_.not_finite + first_lane, num_lanes) || HasFlag(douts_.not_finite + first_lane, num_lanes);
+    if (has_flag || has_query_flag) AddNotFinite(at, step, worker);
+  }
+
+  // Probabilities and score gradients of one panel, and its dQ. Only keys that the panel sees are computed; the others
+  // are zeros for the products that take all panels at once.
+  void RunPanel(const TileAtHand& at, const StepAt& step, int64_t p, bool has_flag, WorkerScratch& worker) {
+    const int64_t panel = kernel_.panel;
+    const PanelMask& mask = worker.masks[p];
+    const auto key_step = static_cast<int32_t>(kernel_.key_step);
+    const int32_t first = std::max(step.first_key, mask.begin / key_step * key_step);
+    const int32_t last = std::min(step.last_key, mask.end);
+    const int64_t num_keys = first < last ? RoundUp(last - first, key_step) : 0;
+    const int64_t plane = (p - step.first_panel) * kernel_.grad_keys * panel;
+    const int64_t before = num_keys == 0 ? 0 : first - step.first_key;
+    const int64_t all_keys = RoundUp(step.last_key - step.first_key, key_step);
+    ClearRows(worker, plane, before);
+    ClearRows(worker, plane + (before + num_keys) * panel, all_keys - before - num_keys);
+    if (num_keys == 0) return;
+
+    const int64_t at_keys = plane + before * panel;
+    const int64_t row = at.kv_begin + first;
+    const int64_t lane = LaneAt(at.all_head, at.q_begin / list_.tile_q) + p * panel;
+    float* scores = worker.scores + at_keys;
+    float* grads = worker.grads + at_keys;
+    kernel_.multiply({.a = keys_.Row(at.kv_head, row),
+                      .a_stride = keys_.padded_dim,
+                      .b = queries_.panels + lane * sizes_.dim_qk * kernel_.operand_bytes,
+                      .b_stride = panel,
+                      .c = scores,
+                      .c_stride = panel,
+                      .num_a = num_keys,
+                      .num_k = sizes_.dim_qk,
+                      .width = panel});
+    kernel_.multiply({.a = values_.Row(at.kv_head, row),
+                      .a_stride = values_.padded_dim,
+                      .b = douts_.panels + lane * sizes_.dim_v * kernel_.operand_bytes,
+                      .b_stride = panel,
+                      .c = grads,
+                      .c_stride = panel,
+                      .num_a = num_keys,
+                      .num_k = sizes_.dim_v,
+                      .width = panel});
+    if (has_flag) RepairScores(at, step, p, worker);
+    kernel_.gradients({.score = sizes_.score,
+                       .mask = mask.From(first),
+                       .num_keys = static_cast<int32_t>(num_keys),
+                       .scores = scores,
+                       .grads = grads,
+                       .prob_rows = worker.prob_rows + at_keys * 2,
+                       .grad_rows = worker.grad_rows + at_keys * 2,
+                       .grad_pairs = worker.grad_pairs + at_keys * 2,
+                       .lse_log2 = lse_ + lane,
+                       .delta = delta_ + lane});
+    kernel_.multiply_columns(
+        {.a = keys_.Column(at.kv_head, row),
+         .a_stride = keys_.column_stride(),
+         .b = kernel_.operand_bytes == 4 ? static_cast<void*>(grads) : worker.grad_pairs + at_keys * 2,
+         .b_stride = panel,
+         .c = dq_ + lane * sizes_.dim_qk,
+         .c_stride = panel,
+         .num_a = sizes_.dim_qk,
+         .num_k = num_keys,
+         .width = panel,
+         .accumulate = true});
+  }
+
+  // Zeros for keys that a panel does not see.
+  void ClearRows(WorkerScratch& worker, int64_t at, int64_t num_keys) const {
+    const int64_t count = num_keys * kernel_.panel;
+    if (kernel_.operand_bytes == 4) {
+      std::fill_n(worker.scores + at, count, 0.0F);
+      std::fill_n(worker.grads + at, count, 0.0F);
+    } else {
+      std::memset(worker.prob_rows + at * 2, 0, static_cast<size_t>(count * 2));
+      std::memset(worker.grad_rows + at * 2, 0, static_cast<size_t>(count * 2));
+    }
+  }
+
+  // dV += P dO and dK += dS Q, over the queries of every panel of the step at once.
+  void AddKeyGradients(const StepAt& step, int64_t tile_lane, int64_t num_keys, WorkerScratch& worker) {
+    const bool is_f32 = kernel_.operand_bytes == 4;
+    const int64_t lane = tile_lane + step.first_panel * kernel_.panel;
+    const auto add = [&](const void* a, const PackedQueries& b, int64_t dim, float* c) {
+      kernel_.multiply({.a = a,
+                        .a_stride = kernel_.panel,
+                        .a_segment = kernel_.grad_keys * kernel_.panel,
+                        .b = b.rows + lane * dim * kernel_.operand_bytes,
+                        .b_stride = dim,
+                        .b_segment = is_f32 ? kernel_.panel * dim : kernel_.panel / 2 * dim,
+                        .c = c + step.first_key * dim,
+                        .c_stride = dim,
+                        .num_a = num_keys,
+                        .num_k = kernel_.panel,
+                        .num_segments = step.last_panel - step.first_panel,
+                        .width = dim,
+                        .accumulate = true});
+    };
+    add(is_f32 ? static_cast<const void*>(worker.scores) : worker.prob_rows, douts_, sizes_.dim_v, worker.dv);
+    add(is_f32 ? static_cast<const void*>(worker.grads) : worker.grad_rows, queries_, sizes_.dim_qk, worker.dk);
+  }
+
+  // Scores of keys that packing left out, for the queries that see them.
+  void RepairScores(const TileAtHand& at, const StepAt& step, int64_t p, WorkerScratch& worker) {
+    const int64_t panel = kernel_.panel;
+    const int64_t plane = (p - step.first_panel) * kernel_.grad_keys * panel;
+    ForEachPair(at, step, p, worker, [&](int32_t key, int64_t lane) {
+      const int64_t token = at.kv_begin + key;
+      const int64_t cell = plane + (key - step.first_key) * panel + lane;
+      const int64_t query = at.q_begin + p * panel + lane;
+      if (*keys_.Flags(at.kv_head, token) != 0) {
+        worker.scores[cell] = ScalarDot(KeyRow(args_->k, at, token), args_->k.type,
+                                        RowAt(args_->q, at.batch, at.head, query), args_->q.type, sizes_.shape.dim_qk);
+      }
+      if (*values_.Flags(at.kv_head, token) != 0) {
+        worker.grads[cell] =
+            ScalarDot(KeyRow(args_->v, at, token), args_->v.type, RowAt(args_->dout, at.batch, at.head, query),
+                      args_->dout.type, sizes_.shape.dim_v);
+      }
+    });
+  }
+
+  // Products with rows that packing left out, for pairs that see each other.
+  void AddNotFinite(const TileAtHand& at, const StepAt& step, WorkerScratch& worker) {
+    const int64_t panel = kernel_.panel;
+    const int64_t tile_lane = LaneAt(at.all_head, at.q_begin / list_.tile_q);
+    for (int64_t p = step.first_panel; p < step.last_panel; ++p) {
+      const int64_t plane = (p - step.first_panel) * kernel_.grad_keys * panel;
+      ForEachPair(at, step, p, worker, [&](int32_t key, int64_t lane) {
+        const int64_t token = at.kv_begin + key;
+        const int64_t all_lane = tile_lane + p * panel + lane;
+        const int64_t query = at.q_begin + p * panel + lane;
+        const int64_t cell = plane + (key - step.first_key) * panel + lane;
+        if (*keys_.Flags(at.kv_head, token) != 0) {
+          const std::byte* from = KeyRow(args_->k, at, token);
+          float* to = dq_ + (tile_lane + p * panel) * sizes_.dim_qk + lane;
+          for (int64_t d = 0; d < sizes_.shape.dim_qk; ++d) {
+            to[d * panel] += worker.grads[cell] * ScalarAt(from, args_->k.type, d);
+          }
+        }
+        if (queries_.not_finite[all_lane] != 0) {
+          const std::byte* from = RowAt(args_->q, at.batch, at.head, query);
+          for (int64_t d = 0; d < sizes_.shape.dim_qk; ++d) {
+            worker.dk[key * sizes_.dim_qk + d] += worker.grads[cell] * ScalarAt(from, args_->q.type, d);
+          }
+        }
+        if (douts_.not_finite[all_lane] != 0) {
+          const std::byte* from = RowAt(args_->dout, at.batch, at.head, query);
+          for (int64_t d = 0; d < sizes_.shape.dim_v; ++d) {
+            worker.dv[key * sizes_.dim_v + d] += worker.scores[cell] * ScalarAt(from, args_->dout.type, d);
+          }
+        }
+      });
+    }
+  }
+
+  const std::byte* KeyRow(const TensorRef& tensor, const TileAtHand& at, int64_t token) const {
+    return RowAt(tensor, at.batch, at.kv_head % sizes_.shape.num_kv_heads, token);
+  }
+
+  // Visits the pairs of a panel that see each other and whose query has keys at all.
+  template <class Visit>
+  void ForEachPair(const TileAtHand& at, const StepAt& step, int64_t p, const WorkerScratch& worker,
+                   const Visit& visit) const {
+    const int64_t panel = kernel_.panel;
+    const int64_t tile_lane = LaneAt(at.all_head, at.q_begin / list_.tile_q);
+    for (int32_t key = step.first_key; key < step.last_key; ++key) {
+      for (int64_t lane = 0; lane < std::min(panel, at.num_rows - p * panel); ++lane) {
+        if (dead_[tile_lane + p * panel + lane] == 0 && Sees(worker.masks[p], panel, key, lane)) visit(key, lane);
+      }
+    }
+  }
+
+  void FinishQueryTile(int64_t unit) {
+    const int64_t all_head = unit / q_tiles_;
+    const int64_t q_begin = unit % q_tiles_ * list_.tile_q;
+    const int64_t num_rows = std::min<int64_t>(list_.tile_q, plan_.q_len - q_begin);
+    std::vector<float> factors(static_cast<size_t>(kernel_.panel), sizes_.scale);
+    for (int64_t begin = 0; begin < num_rows; begin += kernel_.panel) {
+      kernel_.finish_panel({.sums = dq_ + (unit * LanesPerTile() + begin) * sizes_.dim_qk,
+                            .factors = factors.data(),
+                            .num_rows = std::min(kernel_.panel, num_rows - begin),
+                            .dim = sizes_.shape.dim_qk,
+                            .type = args_->dq.type,
+                            .to = MutableRowAt(args_->dq, all_head / sizes_.shape.num_q_heads,
+                                               all_head % sizes_.shape.num_q_heads, q_begin + begin),
+                            .to_stride = args_->dq.token_stride});
+    }
+  }
+
+  // The sink's value is zero, so only its share of the denominator matters: -p * delta, over every row that has keys.
+  void FinishSink(int64_t head) {
+    const double sink = static_cast<double>(args_->sink_logits[static_cast<size_t>(head)]) * kLog2E;
+    double sum = 0.0;
+    for (int64_t batch = 0; batch < sizes_.shape.batch; ++batch) {
+      const int64_t begin = LaneAt(batch * sizes_.shape.num_q_heads + head, 0);
+      for (int64_t lane = begin; lane < begin + q_tiles_ * LanesPerTile(); ++lane) {
+        if (dead_[lane] != 0) continue;
+        sum -= std::exp2(sink - static_cast<double>(lse_[lane])) * static_cast<double>(delta_[lane]);
+      }
+    }
+    args_->dsink_logits[static_cast<size_t>(head)] = static_cast<float>(sum);
+  }
+
+  int64_t TilesOf() const {
+    int64_t tiles = 0;
+    for (const uint32_t mask : plan_.mask_of) {
+      const uint64_t row = uint64_t{mask} * list_.rows_per_mask;
+      tiles += static_cast<int64_t>(list_.row_offsets[row + list_.rows_per_mask] - list_.row_offsets[row]);
+    }
+    return tiles;
+  }
+
+  const Kernel& kernel_;
+  Sizes sizes_;
+  const PlanView& plan_;
+  const Worklist& list_;
+  const BackwardArgs* args_ = nullptr;
+  int64_t threads_;
+  int64_t q_tiles_;
+  int64_t panels_per_tile_;
+  int64_t heads_;  // of all batch rows
+  Scratch scratch_;
+  PackedKeys keys_;
+  PackedKeys values_;
+  PackedQueries queries_;
+  PackedQueries douts_;
+  float* dq_ = nullptr;   // [batch, head][query tiles][panels][dim_qk][panel]
+  float* lse_ = nullptr;  // [lanes], base 2
+  float* delta_ = nullptr;
+  uint8_t* dead_ = nullptr;
+  Turn* turns_ = nullptr;  // [batch, head][query tiles]: key tiles that are done
+  std::vector<WorkerScratch> workers_;
+};
+
+}  // namespace
+
+int64_t BackwardBytes(const Kernel& kernel, const LaneRequest& request) {
+  LaneRequest counting = request;
+  counting.workspace = {};
+  return BackwardPass(kernel, counting).bytes();
+}
+
+int64_t RunBackward(const Kernel& kernel, const LaneRequest& request, const BackwardArgs& args) {
+  return BackwardPass(kernel, request).Run(args);
+}
+
+}  // namespace tessera::lanes::cpu

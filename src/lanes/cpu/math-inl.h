@@ -1,0 +1,98 @@
+// exp2 and tanh on vectors, written once for every instruction set. Re-included per target by kernels.cc (and by the
+// test that holds the error bounds stated here); no include guard of the usual kind.
+#if defined(TESSERA_CPU_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef TESSERA_CPU_MATH_INL_H_
+#undef TESSERA_CPU_MATH_INL_H_
+#else
+#define TESSERA_CPU_MATH_INL_H_
+#endif
+
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tessera::lanes::cpu {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using DF = hn::ScalableTag<float>;
+using VF = hn::Vec<DF>;
+
+// 2^x for x <= 128, with a relative error below 2e-7; NaN stays NaN. Results below 2^-126 are 0, so that -inf (a masked
+// score) gives exactly 0. A minimax polynomial of degree 5 on [-1/2, 1/2]; the integer part becomes the exponent bits
+// of a factor, which is 0 for an exponent of -127 and infinity for 128. The order of the operands of Max matters: on
+// x86 it returns the second one when either is NaN.
+//
+// Several vectors go through every step together: one alone would wait for its own results.
+template <int kCount>
+HWY_INLINE void Exp2(VF (&x)[kCount]) {
+  const DF d;
+  const hn::RebindToSigned<DF> di;
+  // Adding it leaves the nearest integer, plus the exponent's bias, in the low bits.
+  const VF magic = hn::Set(d, 12582912.0F + 127.0F);
+  VF factor[kCount];
+  VF p[kCount];
+#pragma GCC unroll 8
+  for (int i = 0; i < kCount; ++i) x[i] = hn::Max(hn::Set(d, -127.0F), x[i]);
+#pragma GCC unroll 8
+  for (int i = 0; i < kCount; ++i) factor[i] = hn::Add(x[i], magic);
+#pragma GCC unroll 8
+  for (int i = 0; i < kCount; ++i) x[i] = hn::Sub(x[i], hn::Sub(factor[i], magic));
+#pragma GCC unroll 8
+  for (int i = 0; i < kCount; ++i) p[i] = hn::Set(d, 0.00132764719791664F);
+#pragma GCC unroll 8
+  for (int i = 0; i < kCount; ++i) p[i] = hn::MulAdd(p[i], x[i], hn::Set(d, 0.00967554133421079F));
+#pragma GCC unroll 8
+  for (int i = 0; i < kCount; ++i) p[i] = hn::MulAdd(p[i], x[i], hn::Set(d, 0.05550713273543588F));
+#pragma GCC unroll 8
+  for (int i = 0; i < kCount; ++i) p[i] = hn::MulAdd(p[i], x[i], hn::Set(d, 0.24022119723848648F));
+#pragma GCC unroll 8
+  for (int i = 0; i < kCount; ++i) p[i] = hn::MulAdd(p[i], x[i], hn::Set(d, 0.6931469670647326F));
+#pragma GCC unroll 8
+  for (int i = 0; i < kCount; ++i) p[i] = hn::MulAdd(p[i], x[i], hn::Set(d, 1.0F));
+#pragma GCC unroll 8
+  for (int i = 0; i < kCount; ++i) factor[i] = hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(di, factor[i])));
+#pragma GCC unroll 8
+  for (int i = 0; i < kCount; ++i) x[i] = hn::Mul(p[i], factor[i]);
+}
+
+HWY_INLINE VF Exp2(VF x) {
+  VF one[1] = {x};
+  Exp2(one);
+  return one[0];
+}
+
+// 1 / x for x in [1, 2^20], to the last bit or two: a division is slow where two steps from an estimate are not.
+HWY_INLINE VF Reciprocal(VF x) {
+#if HWY_TARGET == HWY_NEON || HWY_TARGET == HWY_AVX3
+  const VF two = hn::Set(DF(), 2.0F);
+  VF y = hn::ApproximateReciprocal(x);
+  y = hn::Mul(y, hn::NegMulAdd(x, y, two));
+  return hn::Mul(y, hn::NegMulAdd(x, y, two));
+#else
+  return hn::Div(hn::Set(DF(), 1.0F), x);
+#endif
+}
+
+// tanh x with a relative error below 4e-7, for any x; NaN stays NaN. x * P(x^2) / Q(x^2) up to 9.02, where tanh is 1 to
+// the last bit.
+HWY_INLINE VF Tanh(VF x) {
+  const DF d;
+  x = hn::Max(hn::Set(d, -9.02F), hn::Min(hn::Set(d, 9.02F), x));
+  const VF u = hn::Mul(x, x);
+  VF p = hn::Set(d, 1.3319151935676237e-08F);
+  p = hn::MulAdd(p, u, hn::Set(d, 2.0583545261936716e-05F));
+  p = hn::MulAdd(p, u, hn::Set(d, 0.003494038745839313F));
+  p = hn::MulAdd(p, u, hn::Set(d, 0.13379721588463608F));
+  p = hn::MulAdd(p, u, hn::Set(d, 0.9999999790767973F));
+  VF q = hn::Set(d, 7.762054010498394e-07F);
+  q = hn::MulAdd(q, u, hn::Set(d, 0.00032830994680570804F));
+  q = hn::MulAdd(q, u, hn::Set(d, 0.02587108948199912F));
+  q = hn::MulAdd(q, u, hn::Set(d, 0.46713036845260814F));
+  q = hn::MulAdd(q, u, hn::Set(d, 1.0F));
+  return hn::Mul(hn::Mul(x, p), Reciprocal(q));
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tessera::lanes::cpu
+HWY_AFTER_NAMESPACE();
+#endif

@@ -1,0 +1,78 @@
+// What both directions share: padded sizes, keys and values packed once for the whole run, and the repair of what
+// packing left out because it was not finite.
+#pragma once
+
+#include <cstdint>
+
+#include "lanes/cpu/kernel.h"
+#include "lanes/cpu/scratch.h"
+#include "lanes/cpu/tile_mask.h"
+#include "lanes/lane.h"
+
+namespace tessera::lanes::cpu {
+
+// One run's sizes: the contract's, padded as the kernel asks.
+struct Sizes {
+  Sizes(const Contract& contract, const Kernel& kernel);
+
+  Shape shape;
+  int64_t group = 1;   // query heads per key head
+  int64_t dim_qk = 0;  // padded
+  int64_t dim_v = 0;
+  int64_t kv_rows = 0;  // rows kept per key head: the keys, and zeros for steps that reach past the last
+  ScoreFunction score;
+  float scale = 1.0F;
+};
+
+inline const std::byte* RowAt(const TensorRef& tensor, int64_t batch, int64_t head, int64_t token) {
+  const int64_t at = batch * tensor.batch_stride + head * tensor.head_stride + token * tensor.token_stride;
+  return tensor.data + at * BytesOf(tensor.type);
+}
+inline std::byte* MutableRowAt(const TensorRef& tensor, int64_t batch, int64_t head, int64_t token) {
+  return const_cast<std::byte*>(RowAt(tensor, batch, head, token));
+}
+
+// A packed tensor of keys or values: [batch, head][row][dim], and [batch, head][dim][row] where the kernel's unit
+// reads columns only that way. Where flags are kept, rows that are not finite are zeros and flagged.
+struct PackedKeys {
+  int64_t dim = 0;
+  int64_t padded_dim = 0;
+  int64_t num_rows = 0;
+  int64_t element_bytes = 0;
+  std::byte* rows = nullptr;
+  std::byte* columns = nullptr;   // null: the unit reads columns out of `rows`
+  uint8_t* not_finite = nullptr;  // [batch, head][num_rows]; null: rows are kept as they are
+
+  // The A of a product over dims, from `row` on; its stride is padded_dim.
+  std::byte* Row(int64_t head, int64_t row) const {
+    return rows + (head * num_rows + row) * padded_dim * element_bytes;
+  }
+  // The A of a product over keys, from `row` on.
+  std::byte* Column(int64_t head, int64_t row) const {
+    if (columns == nullptr) return Row(head, row);
+    return columns + (head * padded_dim * num_rows + row) * element_bytes;
+  }
+  int64_t column_stride() const { return columns == nullptr ? padded_dim : num_rows; }
+  const uint8_t* Flags(int64_t head, int64_t row) const { return not_finite + head * num_rows + row; }
+};
+struct PackedForms {
+  bool rows = false;
+  bool columns = false;
+  bool flags = false;
+};
+PackedKeys TakeKeys(Scratch& scratch, const Kernel& kernel, const Sizes& sizes, int64_t dim, PackedForms forms);
+
+// Keys are packed in stretches of this many rows, each a unit of work of its own.
+inline constexpr int64_t kPackRows = 256;
+int64_t PackUnits(const Sizes& sizes);
+void PackUnit(const Kernel& kernel, const Sizes& sizes, const TensorRef& from, const PackedKeys& to, int64_t unit);
+
+// Sums of products that packing left out: C[lane or key] += weight * row, for pairs that may see each other.
+// Rare and slow; the common path only looks for a flag.
+inline bool HasFlag(const uint8_t* flags, int64_t count) {
+  return count > 0 && __builtin_memchr(flags, 1, static_cast<size_t>(count)) != nullptr;
+}
+float ScalarAt(const std::byte* row, ElementType type, int64_t at);
+float ScalarDot(const std::byte* a, ElementType a_type, const std::byte* b, ElementType b_type, int64_t dim);
+
+}  // namespace tessera::lanes::cpu

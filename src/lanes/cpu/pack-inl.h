@@ -1,0 +1,200 @@
+// Tensors in and out: strided rows of any float type become padded operands, sums become rows again.
+#if defined(TESSERA_CPU_PACK_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef TESSERA_CPU_PACK_INL_H_
+#undef TESSERA_CPU_PACK_INL_H_
+#else
+#define TESSERA_CPU_PACK_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstring>
+
+#include "hwy/highway.h"
+#include "lanes/cpu/kernel.h"
+#include "lanes/cpu/products-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tessera::lanes::cpu {
+namespace HWY_NAMESPACE {
+
+// A contract's dims end at 512; padded ones too.
+constexpr int64_t kMaxDim = 512;
+
+HWY_INLINE VF LoadF32(const std::byte* row, ElementType type, int64_t at) {
+  const DF d;
+  if (type == ElementType::kF32) return hn::LoadU(d, reinterpret_cast<const float*>(row) + at);
+  if (type == ElementType::kBf16) {
+    const hn::Rebind<uint16_t, DF> dh;
+    const DU du;
+    const VU bits = hn::PromoteTo(du, hn::LoadU(dh, reinterpret_cast<const uint16_t*>(row) + at));
+    return hn::BitCast(d, hn::ShiftLeft<16>(bits));
+  }
+  const hn::Rebind<hwy::float16_t, DF> dh;
+  return hn::PromoteTo(d, hn::LoadU(dh, reinterpret_cast<const hwy::float16_t*>(row) + at));
+}
+
+inline float LoadScalar(const std::byte* row, ElementType type, int64_t at) {
+  if (type == ElementType::kF32) return reinterpret_cast<const float*>(row)[at];
+  const uint16_t bits = reinterpret_cast<const uint16_t*>(row)[at];
+  return type == ElementType::kBf16 ? Bf16ToF32(bits) : F16ToF32(bits);
+}
+
+// One row as f32, zeros from `dim` on. Says whether every value is finite.
+inline bool ConvertRow(const PackRows& pack, int64_t row, float* HWY_RESTRICT to) {
+  const DF d;
+  const std::byte* from = pack.from + row * pack.from_stride * BytesOf(pack.type);
+  const VF zero = hn::Zero(d);
+  VF sum = zero;  // of x * 0: NaN as soon as one x is not finite
+  int64_t at = 0;
+  for (; at + kLanes <= pack.dim; at += kLanes) {
+    const VF x = LoadF32(from, pack.type, at);
+    sum = hn::MulAdd(x, zero, sum);
+    hn::StoreU(x, d, to + at);
+  }
+  bool is_finite = hn::AllTrue(d, hn::Eq(sum, zero));
+  for (; at < pack.dim; ++at) {
+    to[at] = LoadScalar(from, pack.type, at);
+    is_finite = is_finite && to[at] * 0.0F == 0.0F;
+  }
+  std::fill(to + at, to + pack.padded_dim, 0.0F);
+  return is_finite;
+}
+
+// The same with the rules for rows that are dead or not finite.
+inline void TakeRow(const PackRows& pack, int64_t row, float* HWY_RESTRICT to) {
+  if (pack.dead != nullptr && pack.dead[row] != 0) {
+    std::fill_n(to, pack.padded_dim, 0.0F);
+    return;
+  }
+  const bool is_finite = ConvertRow(pack, row, to);
+  if (is_finite || pack.not_finite == nullptr) return;
+  pack.not_finite[row] = 1;
+  std::fill_n(to, pack.padded_dim, 0.0F);
+}
+
+inline void PackF32Rows(const PackRows& pack) {
+  for (int64_t row = 0; row < pack.num_rows; ++row) {
+    TakeRow(pack, row, static_cast<float*>(pack.to) + row * pack.to_stride);
+  }
+}
+
+using D4 = hn::FixedTag<float, 4>;
+using V4 = hn::Vec<D4>;
+
+HWY_INLINE void Transpose4(V4 (&rows)[4]) {
+  const D4 d;
+  const V4 low02 = hn::InterleaveLower(d, rows[0], rows[2]);
+  const V4 low13 = hn::InterleaveLower(d, rows[1], rows[3]);
+  const V4 high02 = hn::InterleaveUpper(d, rows[0], rows[2]);
+  const V4 high13 = hn::InterleaveUpper(d, rows[1], rows[3]);
+  rows[0] = hn::InterleaveLower(d, low02, low13);
+  rows[1] = hn::InterleaveUpper(d, low02, low13);
+  rows[2] = hn::InterleaveLower(d, high02, high13);
+  rows[3] = hn::InterleaveUpper(d, high02, high13);
+}
+
+// Four rows of `count` 32-bit values, side by side in `from`, to columns of `to`.
+HWY_INLINE void ScatterFour(const float* HWY_RESTRICT from, int64_t from_stride, int64_t count, float* HWY_RESTRICT to,
+                            int64_t to_stride) {
+  const D4 d;
+  for (int64_t at = 0; at < count; at += 4) {
+    V4 rows[4];
+    for (int i = 0; i < 4; ++i) rows[i] = hn::LoadU(d, from + i * from_stride + at);
+    Transpose4(rows);
+    for (int i = 0; i < 4; ++i) hn::StoreU(rows[i], d, to + (at + i) * to_stride);
+  }
+}
+
+// At most a panel of rows; missing ones are zeros.
+inline void PackF32Panel(const PackRows& pack) {
+  alignas(64) float four[4 * kMaxDim];
+  for (int64_t row = 0; row < kPanel; row += 4) {
+    for (int64_t i = 0; i < 4; ++i) {
+      float* to = four + i * kMaxDim;
+      if (row + i < pack.num_rows) {
+        TakeRow(pack, row + i, to);
+      } else {
+        std::fill_n(to, pack.padded_dim, 0.0F);
+      }
+    }
+    ScatterFour(four, kMaxDim, pack.padded_dim, static_cast<float*>(pack.to) + row, kPanel);
+  }
+}
+
+inline void StoreRow(const float* HWY_RESTRICT from, int64_t dim, ElementType type, std::byte* to) {
+  const DF d;
+  int64_t at = 0;
+  if (type == ElementType::kF32) {
+    std::memcpy(to, from, static_cast<size_t>(dim) * sizeof(float));
+    return;
+  }
+  auto* halves = reinterpret_cast<uint16_t*>(to);
+  if (type == ElementType::kBf16) {
+    for (; at + kLanes <= dim; at += kLanes) {
+      Bf16Operand::StoreRow(RoundBf16(hn::LoadU(d, from + at)), halves, at);
+    }
+    for (; at < dim; ++at) halves[at] = F32ToBf16(from[at]);
+    return;
+  }
+  const hn::Rebind<hwy::float16_t, DF> dh;
+  for (; at + kLanes <= dim; at += kLanes) {
+    hn::StoreU(hn::DemoteTo(dh, hn::LoadU(d, from + at)), dh, reinterpret_cast<hwy::float16_t*>(halves) + at);
+  }
+  for (; at < dim; ++at) halves[at] = F32ToF16(from[at]);
+}
+
+inline void StorePanel(const FinishPanel& finish) {
+  const D4 d;
+  alignas(64) float four[4 * kMaxDim];
+  for (int64_t row = 0; row < finish.num_rows; row += 4) {
+    const V4 factors = hn::LoadU(d, finish.factors + row);
+    for (int64_t at = 0; at < finish.dim; at += 4) {
+      V4 rows[4];
+      for (int i = 0; i < 4; ++i) {
+        rows[i] = hn::Mul(hn::LoadU(d, finish.sums + (at + i) * kPanel + row), factors);
+      }
+      Transpose4(rows);
+      for (int i = 0; i < 4; ++i) hn::StoreU(rows[i], d, four + i * kMaxDim + at);
+    }
+    for (int64_t i = 0; i < std::min<int64_t>(4, finish.num_rows - row); ++i) {
+      std::byte* to = finish.to + (row + i) * finish.to_stride * BytesOf(finish.type);
+      StoreRow(four + i * kMaxDim, finish.dim, finish.type, to);
+    }
+  }
+}
+
+inline void StoreRows(const FinishRows& finish) {
+  const DF d;
+  alignas(64) float scaled[kMaxDim];
+  const VF factor = hn::Set(d, finish.factor);
+  for (int64_t row = 0; row < finish.num_rows; ++row) {
+    const float* from = finish.sums + row * finish.sums_stride;
+    for (int64_t at = 0; at < finish.dim; at += kLanes) {
+      hn::Store(hn::Mul(hn::LoadU(d, from + at), factor), d, scaled + at);
+    }
+    StoreRow(scaled, finish.dim, finish.type, finish.to + row * finish.to_stride * BytesOf(finish.type));
+  }
+}
+
+inline void DotRows(const RowDots& args) {
+  const DF d;
+  for (int64_t row = 0; row < args.num_rows; ++row) {
+    args.dots[row] = 0.0F;
+    if (args.dead[row] != 0) continue;
+    const std::byte* a = args.a + row * args.a_stride * BytesOf(args.a_type);
+    const std::byte* b = args.b + row * args.b_stride * BytesOf(args.b_type);
+    VF sum = hn::Zero(d);
+    int64_t at = 0;
+    for (; at + kLanes <= args.dim; at += kLanes) {
+      sum = hn::MulAdd(LoadF32(a, args.a_type, at), LoadF32(b, args.b_type, at), sum);
+    }
+    float total = hn::GetLane(hn::SumOfLanes(d, sum));
+    for (; at < args.dim; ++at) total += LoadScalar(a, args.a_type, at) * LoadScalar(b, args.b_type, at);
+    args.dots[row] = total;
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tessera::lanes::cpu
+HWY_AFTER_NAMESPACE();
+#endif

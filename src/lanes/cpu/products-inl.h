@@ -1,0 +1,188 @@
+// Matrix products with f32 operands. Register blocking: kBlockA rows of A against two vectors of B, so that each
+// loaded value is used often enough for the multiply-add units to be the limit.
+#if defined(TESSERA_CPU_PRODUCTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef TESSERA_CPU_PRODUCTS_INL_H_
+#undef TESSERA_CPU_PRODUCTS_INL_H_
+#else
+#define TESSERA_CPU_PRODUCTS_INL_H_
+#endif
+
+#include "hwy/highway.h"
+#include "lanes/cpu/kernel.h"
+#include "lanes/cpu/math-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tessera::lanes::cpu {
+namespace HWY_NAMESPACE {
+
+constexpr int64_t kLanes = hn::MaxLanes(DF());
+
+// A block of C is kBlockA x kBlockVectors accumulators, of 32 registers (NEON, AVX-512) or 16. Where vectors are short
+// a panel is several blocks wide: a row of A that came into the first cache serves them all.
+constexpr int kBlockVectors = 2;
+#if HWY_TARGET == HWY_AVX3
+constexpr int kBlockA = 12;
+constexpr int kVectors = 2;
+#elif HWY_TARGET == HWY_NEON
+constexpr int kBlockA = 8;
+constexpr int kVectors = 4;
+#elif HWY_TARGET == HWY_AVX2
+constexpr int kBlockA = 6;
+constexpr int kVectors = 2;
+#else
+constexpr int kBlockA = 4;
+constexpr int kVectors = 2;
+#endif
+constexpr int64_t kPanel = kVectors * kLanes;
+constexpr int64_t kBlockWidth = kBlockVectors * kLanes;
+
+enum class Stored { kRows, kColumns };  // A as [a][k] or as [k][a]
+
+#if HWY_TARGET == HWY_NEON
+// A multiply-add takes one lane of a register as a factor, so that four factors come with one load.
+template <int kLane, int kA>
+HWY_INLINE void StepLane(const VF (&a)[kA], const float* HWY_RESTRICT b, VF (&acc)[kA][kBlockVectors]) {
+  const DF d;
+  VF row[kBlockVectors];
+#pragma GCC unroll 16
+  for (int v = 0; v < kBlockVectors; ++v) row[v] = hn::Load(d, b + v * kLanes);
+#pragma GCC unroll 16
+  for (int i = 0; i < kA; ++i) {
+#pragma GCC unroll 16
+    for (int v = 0; v < kBlockVectors; ++v) acc[i][v] = hn::MulAdd(hn::Broadcast<kLane>(a[i]), row[v], acc[i][v]);
+  }
+}
+
+template <int kA>
+HWY_INLINE void SegmentRows(const float* HWY_RESTRICT a, int64_t a_stride, const float* HWY_RESTRICT b,
+                            int64_t b_stride, int64_t num_k, VF (&acc)[kA][kBlockVectors]) {
+  const DF d;
+  for (int64_t k = 0; k < num_k; k += 4) {
+    VF rows[kA];
+#pragma GCC unroll 16
+    for (int i = 0; i < kA; ++i) rows[i] = hn::LoadU(d, a + i * a_stride + k);
+    StepLane<0>(rows, b, acc);
+    StepLane<1>(rows, b + b_stride, acc);
+    StepLane<2>(rows, b + 2 * b_stride, acc);
+    StepLane<3>(rows, b + 3 * b_stride, acc);
+    b += 4 * b_stride;
+  }
+}
+
+template <int kA>
+HWY_INLINE void SegmentColumns(const float* HWY_RESTRICT a, int64_t a_stride, const float* HWY_RESTRICT b,
+                               int64_t b_stride, int64_t num_k, VF (&acc)[kA][kBlockVectors]) {
+  static_assert(kA % 4 == 0);
+  const DF d;
+  for (int64_t k = 0; k < num_k; ++k) {
+    VF row[kBlockVectors];
+#pragma GCC unroll 16
+    for (int v = 0; v < kBlockVectors; ++v) row[v] = hn::Load(d, b + v * kLanes);
+#pragma GCC unroll 16
+    for (int i = 0; i < kA; i += 4) {
+      const VF four = hn::LoadU(d, a + i);
+#pragma GCC unroll 16
+      for (int v = 0; v < kBlockVectors; ++v) {
+        acc[i][v] = hn::MulAdd(hn::Broadcast<0>(four), row[v], acc[i][v]);
+        acc[i + 1][v] = hn::MulAdd(hn::Broadcast<1>(four), row[v], acc[i + 1][v]);
+        acc[i + 2][v] = hn::MulAdd(hn::Broadcast<2>(four), row[v], acc[i + 2][v]);
+        acc[i + 3][v] = hn::MulAdd(hn::Broadcast<3>(four), row[v], acc[i + 3][v]);
+      }
+    }
+    a += a_stride;
+    b += b_stride;
+  }
+}
+#else
+// A multiply-add takes a factor from memory, broadcast: A is read where it lies, a_step from row to row.
+template <int kA>
+HWY_INLINE void Segment(const float* HWY_RESTRICT a, int64_t a_step, int64_t k_step, const float* HWY_RESTRICT b,
+                        int64_t b_stride, int64_t num_k, VF (&acc)[kA][kBlockVectors]) {
+  const DF d;
+  for (int64_t k = 0; k < num_k; ++k) {
+    VF row[kBlockVectors];
+#pragma GCC unroll 16
+    for (int v = 0; v < kBlockVectors; ++v) row[v] = hn::Load(d, b + v * kLanes);
+#pragma GCC unroll 16
+    for (int i = 0; i < kA; ++i) {
+      const VF factor = hn::Set(d, a[i * a_step]);
+#pragma GCC unroll 16
+      for (int v = 0; v < kBlockVectors; ++v) acc[i][v] = hn::MulAdd(factor, row[v], acc[i][v]);
+    }
+    a += k_step;
+    b += b_stride;
+  }
+}
+template <int kA>
+HWY_INLINE void SegmentRows(const float* a, int64_t a_stride, const float* b, int64_t b_stride, int64_t num_k,
+                            VF (&acc)[kA][kBlockVectors]) {
+  Segment<kA>(a, a_stride, 1, b, b_stride, num_k, acc);
+}
+template <int kA>
+HWY_INLINE void SegmentColumns(const float* a, int64_t a_stride, const float* b, int64_t b_stride, int64_t num_k,
+                               VF (&acc)[kA][kBlockVectors]) {
+  Segment<kA>(a, 1, a_stride, b, b_stride, num_k, acc);
+}
+#endif
+
+// kA rows of C, a block wide.
+template <int kA, Stored kStored>
+HWY_NOINLINE void Block(const Product& p, const float* a, const float* b, float* c) {
+  const DF d;
+  VF acc[kA][kBlockVectors];
+#pragma GCC unroll 16
+  for (int i = 0; i < kA; ++i) {
+#pragma GCC unroll 16
+    for (int v = 0; v < kBlockVectors; ++v) {
+      acc[i][v] = p.accumulate ? hn::Load(d, c + i * p.c_stride + v * kLanes) : hn::Zero(d);
+    }
+  }
+  for (int64_t s = 0; s < p.num_segments; ++s) {
+    const float* a_segment = a + s * p.a_segment;
+    const float* b_segment = b + s * p.b_segment;
+    if constexpr (kStored == Stored::kRows) {
+      SegmentRows<kA>(a_segment, p.a_stride, b_segment, p.b_stride, p.num_k, acc);
+    } else {
+      SegmentColumns<kA>(a_segment, p.a_stride, b_segment, p.b_stride, p.num_k, acc);
+    }
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < kA; ++i) {
+#pragma GCC unroll 16
+    for (int v = 0; v < kBlockVectors; ++v) hn::Store(acc[i][v], d, c + i * p.c_stride + v * kLanes);
+  }
+}
+
+// kA rows of C, a panel wide.
+template <int kA, Stored kStored>
+HWY_INLINE void PanelOfBlocks(const Product& p, const float* a, const float* b, float* c) {
+  for (int64_t j = 0; j < kPanel; j += kBlockWidth) Block<kA, kStored>(p, a, b + j, c + j);
+}
+
+// What the blocking leaves over is a multiple of kTail.
+template <Stored kStored>
+void Multiply(const Product& p) {
+  constexpr int kTail = kBlockA % 4 == 0 ? 4 : 2;
+  const int64_t a_step = kStored == Stored::kRows ? p.a_stride : 1;
+  for (int64_t j = 0; j < p.width; j += kPanel) {
+    const float* a = static_cast<const float*>(p.a);
+    const float* b = static_cast<const float*>(p.b) + j;
+    float* c = p.c + j;
+    int64_t left = p.num_a;
+    for (; left >= kBlockA; left -= kBlockA) {
+      PanelOfBlocks<kBlockA, kStored>(p, a, b, c);
+      a += kBlockA * a_step;
+      c += kBlockA * p.c_stride;
+    }
+    for (; left > 0; left -= kTail) {
+      PanelOfBlocks<kTail, kStored>(p, a, b, c);
+      a += kTail * a_step;
+      c += kTail * p.c_stride;
+    }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tessera::lanes::cpu
+HWY_AFTER_NAMESPACE();
+#endif

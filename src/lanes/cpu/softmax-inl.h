@@ -1,0 +1,243 @@
+// The work between the products: scores become probabilities (forward), or probabilities and score gradients
+// (backward), for one panel of queries and a stretch of keys. Masks are tested only where not every query sees a key.
+#if defined(TESSERA_CPU_SOFTMAX_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef TESSERA_CPU_SOFTMAX_INL_H_
+#undef TESSERA_CPU_SOFTMAX_INL_H_
+#else
+#define TESSERA_CPU_SOFTMAX_INL_H_
+#endif
+
+#include <algorithm>
+#include <limits>
+
+#include "hwy/highway.h"
+#include "lanes/cpu/kernel.h"
+#include "lanes/cpu/operands-inl.h"
+#include "lanes/cpu/products-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tessera::lanes::cpu {
+namespace HWY_NAMESPACE {
+
+using DI = hn::RebindToSigned<DF>;
+using VI = hn::Vec<DI>;
+using MF = hn::Mask<DF>;
+
+constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
+
+// Tests keys against the panel's vectors of queries.
+class KeyTest {
+ public:
+  explicit KeyTest(const StepMask& mask) : cells_(mask.cells) {
+    const DI di;
+    for (int v = 0; v < kVectors; ++v) {
+      begin_[v] = hn::LoadU(di, mask.begin + v * kLanes);
+      end_[v] = hn::LoadU(di, mask.end + v * kLanes);
+    }
+  }
+  HWY_INLINE MF Sees(int32_t key, int v) const {
+    const DI di;
+    const DF d;
+    if (cells_ != nullptr) {
+      const hn::Rebind<uint8_t, DI> du8;
+      const VI cells = hn::PromoteTo(di, hn::LoadU(du8, cells_ + key * kPanel + v * kLanes));
+      return hn::RebindMask(d, hn::Gt(cells, hn::Zero(di)));
+    }
+    const VI k = hn::Set(di, key);
+    return hn::RebindMask(d, hn::AndNot(hn::Lt(k, begin_[v]), hn::Lt(k, end_[v])));
+  }
+
+ private:
+  const uint8_t* cells_;
+  VI begin_[kVectors];
+  VI end_[kVectors];
+};
+
+// Rows of a step, [0, num_keys), as a stretch to test, one where all is seen, and a stretch to test.
+struct Stretches {
+  int32_t inner_begin;
+  int32_t inner_end;
+};
+HWY_INLINE Stretches StretchesOf(const StepMask& mask, int32_t num_keys) {
+  const int32_t begin = std::clamp(mask.inner_begin - mask.first, 0, num_keys);
+  return {begin, std::clamp(mask.inner_end - mask.first, begin, num_keys)};
+}
+
+enum class Logits { kScaleLater, kScaleNow, kSoftcap };
+
+inline Logits LogitsOf(const ScoreFunction& score) {
+  if (score.has_softcap) return Logits::kSoftcap;
+  // A maximum of scores is that of logits only when the scale is positive.
+  return score.scale_log2 > 0.0F ? Logits::kScaleLater : Logits::kScaleNow;
+}
+
+// Scores to logits where that cannot wait, masked, with their maximum.
+template <Logits kLogits, bool kTest>
+HWY_INLINE void MaxRows(const SoftmaxStep& step, const KeyTest& test, int32_t begin, int32_t end, VF (&max)[kVectors]) {
+  const DF d;
+  const VF minus_inf = hn::Set(d, kMinusInf);
+  const VF scale = hn::Set(d, step.score.scale_log2);
+  const VF inner = hn::Set(d, step.score.inner);
+  const VF cap = hn::Set(d, step.score.cap_log2);
+  for (int32_t row = begin; row < end; ++row) {
+    float* at = step.scores + row * kPanel;
+    for (int v = 0; v < kVectors; ++v) {
+      VF x = hn::Load(d, at + v * kLanes);
+      if constexpr (kLogits == Logits::kSoftcap) x = hn::Mul(cap, Tanh(hn::Mul(inner, x)));
+      if constexpr (kLogits == Logits::kScaleNow) x = hn::Mul(scale, x);
+      if constexpr (kTest) x = hn::IfThenElse(test.Sees(step.mask.first + row, v), x, minus_inf);
+      if constexpr (kTest || kLogits != Logits::kScaleLater) hn::Store(x, d, at + v * kLanes);
+      max[v] = hn::Max(max[v], x);
+    }
+  }
+}
+
+template <Logits kLogits>
+HWY_INLINE void MaxAllRows(const SoftmaxStep& step, VF (&max)[kVectors]) {
+  const KeyTest test(step.mask);
+  const Stretches at = StretchesOf(step.mask, step.num_keys);
+  MaxRows<kLogits, true>(step, test, 0, at.inner_begin, max);
+  MaxRows<kLogits, false>(step, test, at.inner_begin, at.inner_end, max);
+  MaxRows<kLogits, true>(step, test, at.inner_end, step.num_keys, max);
+}
+
+// A comparison drops a NaN on some machines and keeps it on others; who wants the maximum gets told.
+HWY_INLINE void NoteNan(const SoftmaxStep& step) {
+  const DF d;
+  for (int v = 0; v < kVectors; ++v) {
+    VF sum = hn::Zero(d);
+    for (int32_t row = 0; row < step.num_keys; ++row) {
+      const VF x = hn::Load(d, step.scores + row * kPanel + v * kLanes);
+      sum = hn::Add(sum, hn::IfThenElseZero(hn::IsNaN(x), x));
+    }
+    const DI di;
+    auto* at = reinterpret_cast<int32_t*>(step.row_nan) + v * kLanes;
+    const VI seen = hn::VecFromMask(di, hn::RebindMask(di, hn::IsNaN(sum)));
+    hn::StoreU(hn::Or(hn::LoadU(di, at), seen), di, at);
+  }
+}
+
+// Multiplies a panel's sums by `factor`, unless it is 1 for every query.
+HWY_INLINE void Rescale(float* HWY_RESTRICT out, int64_t rows, const VF (&factor)[kVectors]) {
+  const DF d;
+  const VF one = hn::Set(d, 1.0F);
+  bool is_one = true;
+  for (int v = 0; v < kVectors; ++v) is_one = is_one && hn::AllTrue(d, hn::Eq(factor[v], one));
+  if (is_one) return;
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int v = 0; v < kVectors; ++v) {
+      float* at = out + row * kPanel + v * kLanes;
+      hn::Store(hn::Mul(hn::Load(d, at), factor[v]), d, at);
+    }
+  }
+}
+
+template <class Operand>
+void Softmax(const SoftmaxStep& step) {
+  const DF d;
+  const Logits logits = LogitsOf(step.score);
+  VF top[kVectors];
+  for (int v = 0; v < kVectors; ++v) top[v] = hn::Set(d, kMinusInf);
+  switch (logits) {
+    case Logits::kScaleLater:
+      MaxAllRows<Logits::kScaleLater>(step, top);
+      break;
+    case Logits::kScaleNow:
+      MaxAllRows<Logits::kScaleNow>(step, top);
+      break;
+    case Logits::kSoftcap:
+      MaxAllRows<Logits::kSoftcap>(step, top);
+      break;
+  }
+  if (step.row_nan != nullptr) NoteNan(step);
+
+  const VF scale = hn::Set(d, logits == Logits::kScaleLater ? step.score.scale_log2 : 1.0F);
+  const VF minus_inf = hn::Set(d, kMinusInf);
+  VF shift[kVectors];
+  VF factor[kVectors];
+  VF sum[kVectors];
+  for (int v = 0; v < kVectors; ++v) {
+    const VF before = hn::Load(d, step.row_max + v * kLanes);
+    const VF now = hn::Max(before, hn::Mul(top[v], scale));
+    hn::Store(now, d, step.row_max + v * kLanes);
+    // A query that has seen nothing yet has no maximum to subtract.
+    shift[v] = hn::IfThenZeroElse(hn::Eq(now, minus_inf), now);
+    factor[v] = hn::IfThenElse(hn::Eq(before, now), hn::Set(d, 1.0F), Exp2(hn::Sub(before, shift[v])));
+    sum[v] = hn::Mul(hn::Load(d, step.row_sum + v * kLanes), factor[v]);
+  }
+  Rescale(step.out, step.out_rows, factor);
+
+  constexpr int kCount = Operand::kRows * kVectors;
+  for (int32_t row = 0; row < step.num_keys; row += Operand::kRows) {
+    float* at = step.scores + row * kPanel;
+    VF p[kCount];
+#pragma GCC unroll 8
+    for (int i = 0; i < kCount; ++i) p[i] = hn::MulSub(hn::Load(d, at + i * kLanes), scale, shift[i % kVectors]);
+    Exp2(p);
+#pragma GCC unroll 8
+    for (int i = 0; i < kCount; ++i) sum[i % kVectors] = hn::Add(sum[i % kVectors], p[i]);
+    Operand::StoreB(p, at, step.operand, row);
+  }
+  for (int v = 0; v < kVectors; ++v) hn::Store(sum[v], d, step.row_sum + v * kLanes);
+}
+
+template <class Operand, bool kSoftcap, bool kTest>
+HWY_INLINE void GradientRows(const GradientStep& step, const KeyTest& test, int32_t begin, int32_t end) {
+  const DF d;
+  const VF scale = hn::Set(d, kSoftcap ? step.score.cap_log2 : step.score.scale_log2);
+  const VF inner = hn::Set(d, step.score.inner);
+  const VF one = hn::Set(d, 1.0F);
+  constexpr int kCount = Operand::kRows * kVectors;
+  for (int32_t row = begin; row < end; row += Operand::kRows) {
+    const int64_t at = int64_t{row} * kPanel;
+    VF x[kCount];
+    VF p[kCount];
+#pragma GCC unroll 8
+    for (int i = 0; i < kCount; ++i) {
+      x[i] = hn::Load(d, step.scores + at + i * kLanes);
+      if constexpr (kSoftcap) x[i] = Tanh(hn::Mul(inner, x[i]));
+      // Above 128 a power is infinite; only a log-sum-exp of another run could ask for that.
+      p[i] = hn::Min(hn::Set(d, 128.0F), hn::MulSub(x[i], scale, hn::Load(d, step.lse_log2 + i % kVectors * kLanes)));
+    }
+    Exp2(p);
+    VF ds[kCount];
+#pragma GCC unroll 8
+    for (int i = 0; i < kCount; ++i) {
+      const VF delta = hn::Load(d, step.delta + i % kVectors * kLanes);
+      ds[i] = hn::Mul(p[i], hn::Sub(hn::Load(d, step.grads + at + i * kLanes), delta));
+      if constexpr (kSoftcap) ds[i] = hn::Mul(ds[i], hn::NegMulAdd(x[i], x[i], one));
+      if constexpr (kTest) {
+        const MF sees = test.Sees(step.mask.first + row + i / kVectors, i % kVectors);
+        p[i] = hn::IfThenElseZero(sees, p[i]);
+        ds[i] = hn::IfThenElseZero(sees, ds[i]);
+      }
+    }
+    Operand::StoreGradients(p, ds, step, row);
+  }
+}
+
+template <class Operand, bool kSoftcap>
+HWY_INLINE void AllGradientRows(const GradientStep& step) {
+  const KeyTest test(step.mask);
+  Stretches at = StretchesOf(step.mask, step.num_keys);
+  // Stretches are whole groups of rows.
+  at.inner_begin += -at.inner_begin & (Operand::kRows - 1);
+  at.inner_end = std::max(at.inner_begin, at.inner_end & -Operand::kRows);
+  GradientRows<Operand, kSoftcap, true>(step, test, 0, at.inner_begin);
+  GradientRows<Operand, kSoftcap, false>(step, test, at.inner_begin, at.inner_end);
+  GradientRows<Operand, kSoftcap, true>(step, test, at.inner_end, step.num_keys);
+}
+
+template <class Operand>
+void Gradients(const GradientStep& step) {
+  if (step.score.has_softcap) {
+    AllGradientRows<Operand, true>(step);
+  } else {
+    AllGradientRows<Operand, false>(step);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tessera::lanes::cpu
+HWY_AFTER_NAMESPACE();
+#endif

@@ -1,0 +1,50 @@
+#include "lanes/cpu/units.h"
+
+#include <algorithm>
+
+namespace tessera::lanes::cpu {
+namespace {
+
+// Enough whole rows for 32 workers to take eight each.
+constexpr int64_t kManyRows = 256;
+
+}  // namespace
+
+RowUnits MakeRowUnits(const PlanView& plan, const Worklist& list) {
+  std::vector<std::vector<uint32_t>> heads_of(static_cast<size_t>(plan.num_masks));
+  for (uint32_t head = 0; head < plan.mask_of.size(); ++head) heads_of[plan.mask_of[head]].push_back(head);
+  const bool may_split = static_cast<int64_t>(plan.mask_of.size()) * list.rows_per_mask < kManyRows;
+
+  const size_t num_rows = list.row_offsets.size() - 1;
+  std::vector<uint32_t> num_parts(num_rows, 0);
+  for (const Part& part : list.parts) ++num_parts[part.row];
+
+  RowUnits out;
+  std::vector<int64_t> first_partial(num_rows, kWholeRow);
+  for (const Part& part : list.parts) {
+    const bool is_split = may_split && num_parts[part.row] > 1;
+    if (!is_split && part.part_of_row != 0) continue;
+    const std::vector<uint32_t>& heads = heads_of[part.row / list.rows_per_mask];
+    const uint32_t row = part.row % list.rows_per_mask;
+    if (is_split && first_partial[part.row] == kWholeRow) {
+      first_partial[part.row] = out.num_partials;
+      for (const uint32_t head : heads) {
+        out.splits.push_back({row, head, out.num_partials, num_parts[part.row]});
+        out.num_partials += num_parts[part.row];
+      }
+    }
+    for (size_t i = 0; i < heads.size(); ++i) {
+      RowUnit unit{row, heads[i], static_cast<uint32_t>(list.row_offsets[part.row]),
+                   static_cast<uint32_t>(list.row_offsets[part.row + 1]), kWholeRow};
+      if (is_split) {
+        unit.slot_begin = part.slot_begin;
+        unit.slot_end = part.slot_end;
+        unit.partial = first_partial[part.row] + static_cast<int64_t>(i) * num_parts[part.row] + part.part_of_row;
+      }
+      out.units.push_back(unit);
+    }
+  }
+  return out;
+}
+
+}  // namespace tessera::lanes::cpu

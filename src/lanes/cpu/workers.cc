@@ -1,0 +1,35 @@
+#include "lanes/cpu/workers.h"
+
+#if TESSERA_HAS_TBB
+#include <tbb/parallel_for.h>
+#include <tbb/task_arena.h>
+#else
+#include <thread>
+#include <vector>
+#endif
+
+namespace tessera::lanes::cpu {
+
+#if TESSERA_HAS_TBB
+void RunWorkers(int64_t threads, const std::function<void(int64_t)>& work) {
+  if (threads <= 1) {
+    work(0);
+    return;
+  }
+  tbb::task_arena arena(static_cast<int>(threads));
+  arena.execute([&] {
+    tbb::parallel_for(
+        int64_t{0}, threads, [&](int64_t worker) { work(worker); }, tbb::simple_partitioner());
+  });
+}
+#else
+// Without oneTBB (cross builds, and under the thread sanitizer, which cannot see into it): plain threads.
+void RunWorkers(int64_t threads, const std::function<void(int64_t)>& work) {
+  std::vector<std::jthread> others;
+  others.reserve(static_cast<size_t>(threads));
+  for (int64_t worker = 1; worker < threads; ++worker) others.emplace_back([&work, worker] { work(worker); });
+  work(0);
+}
+#endif
+
+}  // namespace tessera::lanes::cpu

@@ -1,0 +1,53 @@
+// Threads. A run starts at most the threads it was given and each takes units of work in order until none is left, so
+// that who does what never changes what is computed.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+
+#include "lanes/cpu/kernel.h"
+
+namespace tessera::lanes::cpu {
+
+// Calls `work(worker)` for workers 0 .. threads - 1, at once where the machine has room for it: on oneTBB's pool, which
+// is one for the whole process, so that a caller who is parallel already does not end up with threads on threads.
+void RunWorkers(int64_t threads, const std::function<void(int64_t worker)>& work);
+
+// The next unit, in order; each is given out once.
+class UnitQueue {
+ public:
+  explicit UnitQueue(int64_t count) : count_(count) {}
+  // False when none is left.
+  bool Next(int64_t& unit) {
+    unit = next_.fetch_add(1, std::memory_order_relaxed);
+    return unit < count_;
+  }
+
+ private:
+  std::atomic<int64_t> next_{0};
+  int64_t count_;
+};
+
+// Runs `unit(index, worker)` for every index below `count`.
+template <class Unit>
+void RunUnits(int64_t threads, int64_t count, const Unit& unit) {
+  UnitQueue queue(count);
+  RunWorkers(std::min(threads, std::max<int64_t>(count, 1)), [&](int64_t worker) {
+    for (int64_t index = 0; queue.Next(index);) unit(index, worker);
+  });
+}
+
+// The same for units that use the kernel's steps.
+template <class Unit>
+void RunKernelUnits(const Kernel& kernel, int64_t threads, int64_t count, const Unit& unit) {
+  UnitQueue queue(count);
+  RunWorkers(std::min(threads, std::max<int64_t>(count, 1)), [&](int64_t worker) {
+    if (kernel.enter != nullptr) kernel.enter();
+    for (int64_t index = 0; queue.Next(index);) unit(index, worker);
+    if (kernel.leave != nullptr) kernel.leave();
+  });
+}
+
+}  // namespace tessera::lanes::cpu
