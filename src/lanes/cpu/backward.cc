@@ -176,15 +176,16 @@ class BackwardPass {
                         .dead = dead_ + lane,
                         .dots = delta_ + lane});
     }
-    PackQueryRows(args_->q, queries_, sizes_.shape.dim_qk, {batch, head, q_begin, num_rows, lane});
-    PackQueryRows(args_->dout, douts_, sizes_.shape.dim_v, {batch, head, q_begin, num_rows, lane});
+    const QueryRows rows{batch, head, q_begin, num_rows, lane};
+    PackQueryRows(args_->q, queries_, sizes_.shape.dim_qk, sizes_.query_factor, rows);
+    PackQueryRows(args_->dout, douts_, sizes_.shape.dim_v, 1.0F, rows);
     std::fill_n(dq_ + lane * sizes_.dim_qk, LanesPerTile() * sizes_.dim_qk, 0.0F);
   }
 
   struct QueryRows {
     int64_t batch, head, q_begin, num_rows, lane;
   };
-  void PackQueryRows(const TensorRef& from, const PackedQueries& to, int64_t dim, const QueryRows& at) {
+  void PackQueryRows(const TensorRef& from, const PackedQueries& to, int64_t dim, float factor, const QueryRows& at) {
     const int64_t padded_dim = RoundUp(dim, kernel_.dim_step);
     uint8_t* flags = to.not_finite + at.lane;
     std::fill_n(flags, LanesPerTile(), uint8_t{0});
@@ -203,6 +204,7 @@ class BackwardPass {
     kernel_.pack_b_rows(pack);
     // A score of a query that is not finite reaches only that query, so the panels keep such rows as they are.
     pack.not_finite = nullptr;
+    pack.factor = factor;
     for (int64_t begin = 0; begin < LanesPerTile(); begin += kernel_.panel) {
       pack.from = RowAt(from, at.batch, at.head, at.q_begin + begin);
       pack.dead = dead_ + at.lane + begin;
@@ -429,7 +431,7 @@ class BackwardPass {
       const int64_t cell = plane + (key - step.first_key) * panel + lane;
       const int64_t query = at.q_begin + p * panel + lane;
       if (*keys_.Flags(at.kv_head, token) != 0) {
-        worker.scores[cell] = ScalarDot(KeyRow(args_->k, at, token), args_->k.type,
+        worker.scores[cell] = sizes_.query_factor * ScalarDot(KeyRow(args_->k, at, token), args_->k.type,
                                         RowAt(args_->q, at.batch, at.head, query), args_->q.type, sizes_.shape.dim_qk);
       }
       if (*values_.Flags(at.kv_head, token) != 0) {

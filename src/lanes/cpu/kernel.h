@@ -45,6 +45,7 @@ struct PackRows {
   int64_t padded_dim = 0;         // zeros from dim on
   const uint8_t* dead = nullptr;  // rows to write as zeros without reading them; may be null
   uint8_t* not_finite = nullptr;  // set to 1 for rows that hold NaN or infinity, which then become zeros; null: copied
+  float factor = 1.0F;  // what a panel of a kernel that scales queries is multiplied by
   void* to = nullptr;
   int64_t to_stride = 0;
 };
@@ -137,10 +138,12 @@ struct Kernel {
   int64_t panel = 0;
   int64_t key_step = 0;   // keys come in multiples of this
   int64_t dim_step = 0;   // padded dims are multiples of this
-  int64_t key_block = 0;  // keys a forward step takes
+  int64_t key_block = 0;  // keys and panels a forward step takes
+  int64_t panels_per_step = 1;
   int64_t grad_keys = 0;  // keys and queries a backward step takes
   int64_t grad_queries = 0;
   int64_t operand_bytes = 4;   // of an element of A and B
+  bool scales_queries = false;  // panels of queries are multiplied by ScoreFunction's scale while they are packed
   bool needs_columns = false;  // `multiply_columns` reads its A stored [a][k] after all: keys are packed both ways
 
   void (*enter)() = nullptr;  // around a worker's steps, where the unit has a mode; null: nothing to do

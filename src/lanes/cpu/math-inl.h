@@ -17,10 +17,29 @@ namespace hn = hwy::HWY_NAMESPACE;
 using DF = hn::ScalableTag<float>;
 using VF = hn::Vec<DF>;
 
+// The larger (smaller) of both, NaN when x is: Highway's Max keeps a NaN on one machine and drops it on another.
+HWY_INLINE VF AtLeast(VF limit, VF x) {
+#if HWY_TARGET == HWY_NEON
+  return VF(vmaxq_f32(limit.raw, x.raw));
+#elif HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+  return hn::Max(limit, x);  // the instruction gives its second operand when either is NaN
+#else
+  return hn::IfThenElse(hn::Lt(x, limit), limit, x);
+#endif
+}
+HWY_INLINE VF AtMost(VF limit, VF x) {
+#if HWY_TARGET == HWY_NEON
+  return VF(vminq_f32(limit.raw, x.raw));
+#elif HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+  return hn::Min(limit, x);
+#else
+  return hn::IfThenElse(hn::Gt(x, limit), limit, x);
+#endif
+}
+
 // 2^x for x <= 128, with a relative error below 2e-7; NaN stays NaN. Results below 2^-126 are 0, so that -inf (a masked
 // score) gives exactly 0. A minimax polynomial of degree 5 on [-1/2, 1/2]; the integer part becomes the exponent bits
-// of a factor, which is 0 for an exponent of -127 and infinity for 128. The order of the operands of Max matters: on
-// x86 it returns the second one when either is NaN.
+// of a factor, which is 0 for an exponent of -127 and infinity for 128.
 //
 // Several vectors go through every step together: one alone would wait for its own results.
 template <int kCount>
@@ -32,23 +51,27 @@ HWY_INLINE void Exp2(VF (&x)[kCount]) {
   VF factor[kCount];
   VF p[kCount];
 #pragma GCC unroll 8
-  for (int i = 0; i < kCount; ++i) x[i] = hn::Max(hn::Set(d, -127.0F), x[i]);
+  for (int i = 0; i < kCount; ++i) x[i] = AtLeast(hn::Set(d, -127.0F), x[i]);
 #pragma GCC unroll 8
   for (int i = 0; i < kCount; ++i) factor[i] = hn::Add(x[i], magic);
 #pragma GCC unroll 8
   for (int i = 0; i < kCount; ++i) x[i] = hn::Sub(x[i], hn::Sub(factor[i], magic));
+  // Pairs of terms first: shorter chains, and where a multiply-add overwrites its addend, fewer copies of constants.
+  VF u[kCount];
+  VF high[kCount];
+  VF low[kCount];
 #pragma GCC unroll 8
-  for (int i = 0; i < kCount; ++i) p[i] = hn::Set(d, 0.00132764719791664F);
+  for (int i = 0; i < kCount; ++i) high[i] = hn::MulAdd(x[i], hn::Set(d, 0.00132764719791664F), hn::Set(d, 0.00967554133421079F));
 #pragma GCC unroll 8
-  for (int i = 0; i < kCount; ++i) p[i] = hn::MulAdd(p[i], x[i], hn::Set(d, 0.00967554133421079F));
+  for (int i = 0; i < kCount; ++i) u[i] = hn::Mul(x[i], x[i]);
 #pragma GCC unroll 8
-  for (int i = 0; i < kCount; ++i) p[i] = hn::MulAdd(p[i], x[i], hn::Set(d, 0.05550713273543588F));
+  for (int i = 0; i < kCount; ++i) low[i] = hn::MulAdd(x[i], hn::Set(d, 0.05550713273543588F), hn::Set(d, 0.24022119723848648F));
 #pragma GCC unroll 8
-  for (int i = 0; i < kCount; ++i) p[i] = hn::MulAdd(p[i], x[i], hn::Set(d, 0.24022119723848648F));
+  for (int i = 0; i < kCount; ++i) p[i] = hn::MulAdd(x[i], hn::Set(d, 0.6931469670647326F), hn::Set(d, 1.0F));
 #pragma GCC unroll 8
-  for (int i = 0; i < kCount; ++i) p[i] = hn::MulAdd(p[i], x[i], hn::Set(d, 0.6931469670647326F));
+  for (int i = 0; i < kCount; ++i) low[i] = hn::MulAdd(high[i], u[i], low[i]);
 #pragma GCC unroll 8
-  for (int i = 0; i < kCount; ++i) p[i] = hn::MulAdd(p[i], x[i], hn::Set(d, 1.0F));
+  for (int i = 0; i < kCount; ++i) p[i] = hn::MulAdd(low[i], u[i], p[i]);
 #pragma GCC unroll 8
   for (int i = 0; i < kCount; ++i) factor[i] = hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(di, factor[i])));
 #pragma GCC unroll 8
@@ -77,7 +100,7 @@ HWY_INLINE VF Reciprocal(VF x) {
 // the last bit.
 HWY_INLINE VF Tanh(VF x) {
   const DF d;
-  x = hn::Max(hn::Set(d, -9.02F), hn::Min(hn::Set(d, 9.02F), x));
+  x = AtLeast(hn::Set(d, -9.02F), AtMost(hn::Set(d, 9.02F), x));
   const VF u = hn::Mul(x, x);
   VF p = hn::Set(d, 1.3319151935676237e-08F);
   p = hn::MulAdd(p, u, hn::Set(d, 2.0583545261936716e-05F));

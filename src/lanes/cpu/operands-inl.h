@@ -43,6 +43,7 @@ struct RoundToF16 {
 // Operands stay f32, rounded where the inputs' type is narrower, in the place they were computed in.
 template <class Rounding>
 struct F32Operand {
+  static constexpr bool kScaled = true;  // queries were multiplied by the scale when they were packed
   static constexpr int kRows = 1;
   static HWY_INLINE void StoreB(const VF (&p)[kVectors], float* at, void* /*operand*/, int32_t /*row*/) {
     for (int v = 0; v < kVectors; ++v) hn::Store(Rounding::Round(p[v]), DF(), at + v * kLanes);
@@ -60,6 +61,7 @@ struct F32Operand {
 
 // Operands are bf16: B as pairs of keys, A as rows. The f32 values stay where they were.
 struct Bf16Operand {
+  static constexpr bool kScaled = false;
   static constexpr int kRows = 2;
   static HWY_INLINE VU Pair(VU first, VU second) {
     return hn::Or(hn::ShiftRight<16>(first), hn::And(second, hn::Set(DU(), 0xFFFF0000)));

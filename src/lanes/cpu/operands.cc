@@ -25,6 +25,7 @@ Sizes::Sizes(const Contract& contract, const Kernel& kernel) : shape(contract.sh
     score.inner = static_cast<float>(s / cap);
     score.cap_log2 = static_cast<float>(cap * kLog2E);
   }
+  if (kernel.scales_queries) query_factor = score.has_softcap ? score.inner : score.scale_log2;
 }
 
 PackedKeys TakeKeys(Scratch& scratch, const Kernel& kernel, const Sizes& sizes, int64_t dim, PackedForms forms) {

@@ -21,6 +21,7 @@ struct Sizes {
   int64_t dim_v = 0;
   int64_t kv_rows = 0;  // rows kept per key head: the keys, and zeros for steps that reach past the last
   ScoreFunction score;
+  float query_factor = 1.0F;  // what packed panels of queries are multiplied by
   float scale = 1.0F;
 };
 

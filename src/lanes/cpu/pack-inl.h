@@ -107,12 +107,17 @@ HWY_INLINE void ScatterFour(const float* HWY_RESTRICT from, int64_t from_stride,
 
 // At most a panel of rows; missing ones are zeros.
 inline void PackF32Panel(const PackRows& pack) {
+  const DF d;
+  const VF factor = hn::Set(d, pack.factor);
   alignas(64) float four[4 * kMaxDim];
   for (int64_t row = 0; row < kPanel; row += 4) {
     for (int64_t i = 0; i < 4; ++i) {
       float* to = four + i * kMaxDim;
       if (row + i < pack.num_rows) {
         TakeRow(pack, row + i, to);
+        for (int64_t at = 0; at < pack.padded_dim; at += kLanes) {
+          hn::Store(hn::Mul(hn::Load(d, to + at), factor), d, to + at);
+        }
       } else {
         std::fill_n(to, pack.padded_dim, 0.0F);
       }

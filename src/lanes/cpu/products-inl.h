@@ -126,25 +126,26 @@ HWY_INLINE void SegmentColumns(const float* a, int64_t a_stride, const float* b,
 #endif
 
 // kA rows of C, a block wide.
-template <int kA, Stored kStored>
-HWY_NOINLINE void Block(const Product& p, const float* a, const float* b, float* c) {
+template <int kA, Stored kStored, bool kAccumulate>
+HWY_INLINE void Block(const Product& p, const float* a, const float* b, float* c) {
   const DF d;
   VF acc[kA][kBlockVectors];
 #pragma GCC unroll 16
   for (int i = 0; i < kA; ++i) {
 #pragma GCC unroll 16
     for (int v = 0; v < kBlockVectors; ++v) {
-      acc[i][v] = p.accumulate ? hn::Load(d, c + i * p.c_stride + v * kLanes) : hn::Zero(d);
+      acc[i][v] = kAccumulate ? hn::Load(d, c + i * p.c_stride + v * kLanes) : hn::Zero(d);
     }
   }
-  for (int64_t s = 0; s < p.num_segments; ++s) {
-    const float* a_segment = a + s * p.a_segment;
-    const float* b_segment = b + s * p.b_segment;
+  for (int64_t s = p.num_segments;;) {
     if constexpr (kStored == Stored::kRows) {
-      SegmentRows<kA>(a_segment, p.a_stride, b_segment, p.b_stride, p.num_k, acc);
+      SegmentRows<kA>(a, p.a_stride, b, p.b_stride, p.num_k, acc);
     } else {
-      SegmentColumns<kA>(a_segment, p.a_stride, b_segment, p.b_stride, p.num_k, acc);
+      SegmentColumns<kA>(a, p.a_stride, b, p.b_stride, p.num_k, acc);
     }
+    if (--s == 0) break;
+    a += p.a_segment;
+    b += p.b_segment;
   }
 #pragma GCC unroll 16
   for (int i = 0; i < kA; ++i) {
@@ -153,31 +154,34 @@ HWY_NOINLINE void Block(const Product& p, const float* a, const float* b, float*
   }
 }
 
-// kA rows of C, a panel wide.
-template <int kA, Stored kStored>
-HWY_INLINE void PanelOfBlocks(const Product& p, const float* a, const float* b, float* c) {
-  for (int64_t j = 0; j < kPanel; j += kBlockWidth) Block<kA, kStored>(p, a, b + j, c + j);
+// Blocks from the top of C down, a panel wide. What kBlockA leaves over is a multiple of kTail.
+template <Stored kStored, bool kAccumulate>
+HWY_NOINLINE void MultiplyPanel(const Product& product, const float* a, const float* b, float* c) {
+  constexpr int kTail = kBlockA % 4 == 0 ? 4 : 2;
+  const Product p = product;  // a copy that no store can change
+  const int64_t a_step = kStored == Stored::kRows ? p.a_stride : 1;
+  int64_t left = p.num_a;
+  for (; left >= kBlockA; left -= kBlockA) {
+    for (int64_t j = 0; j < kPanel; j += kBlockWidth) Block<kBlockA, kStored, kAccumulate>(p, a, b + j, c + j);
+    a += kBlockA * a_step;
+    c += kBlockA * p.c_stride;
+  }
+  for (; left > 0; left -= kTail) {
+    for (int64_t j = 0; j < kPanel; j += kBlockWidth) Block<kTail, kStored, kAccumulate>(p, a, b + j, c + j);
+    a += kTail * a_step;
+    c += kTail * p.c_stride;
+  }
 }
 
-// What the blocking leaves over is a multiple of kTail.
 template <Stored kStored>
 void Multiply(const Product& p) {
-  constexpr int kTail = kBlockA % 4 == 0 ? 4 : 2;
-  const int64_t a_step = kStored == Stored::kRows ? p.a_stride : 1;
+  const auto* a = static_cast<const float*>(p.a);
+  const auto* b = static_cast<const float*>(p.b);
   for (int64_t j = 0; j < p.width; j += kPanel) {
-    const float* a = static_cast<const float*>(p.a);
-    const float* b = static_cast<const float*>(p.b) + j;
-    float* c = p.c + j;
-    int64_t left = p.num_a;
-    for (; left >= kBlockA; left -= kBlockA) {
-      PanelOfBlocks<kBlockA, kStored>(p, a, b, c);
-      a += kBlockA * a_step;
-      c += kBlockA * p.c_stride;
-    }
-    for (; left > 0; left -= kTail) {
-      PanelOfBlocks<kTail, kStored>(p, a, b, c);
-      a += kTail * a_step;
-      c += kTail * p.c_stride;
+    if (p.accumulate) {
+      MultiplyPanel<kStored, true>(p, a, b + j, p.c + j);
+    } else {
+      MultiplyPanel<kStored, false>(p, a, b + j, p.c + j);
     }
   }
 }

@@ -63,16 +63,19 @@ HWY_INLINE Stretches StretchesOf(const StepMask& mask, int32_t num_keys) {
   return {begin, std::clamp(mask.inner_end - mask.first, begin, num_keys)};
 }
 
-enum class Logits { kScaleLater, kScaleNow, kSoftcap };
+// What still has to happen to scores before they are logits in base 2.
+enum class Logits { kReady, kScaleLater, kScaleNow, kSoftcap };
 
-inline Logits LogitsOf(const ScoreFunction& score) {
+template <class Operand>
+Logits LogitsOf(const ScoreFunction& score) {
   if (score.has_softcap) return Logits::kSoftcap;
+  if (Operand::kScaled) return Logits::kReady;
   // A maximum of scores is that of logits only when the scale is positive.
   return score.scale_log2 > 0.0F ? Logits::kScaleLater : Logits::kScaleNow;
 }
 
 // Scores to logits where that cannot wait, masked, with their maximum.
-template <Logits kLogits, bool kTest>
+template <class Operand, Logits kLogits, bool kTest>
 HWY_INLINE void MaxRows(const SoftmaxStep& step, const KeyTest& test, int32_t begin, int32_t end, VF (&max)[kVectors]) {
   const DF d;
   const VF minus_inf = hn::Set(d, kMinusInf);
@@ -83,22 +86,22 @@ HWY_INLINE void MaxRows(const SoftmaxStep& step, const KeyTest& test, int32_t be
     float* at = step.scores + row * kPanel;
     for (int v = 0; v < kVectors; ++v) {
       VF x = hn::Load(d, at + v * kLanes);
-      if constexpr (kLogits == Logits::kSoftcap) x = hn::Mul(cap, Tanh(hn::Mul(inner, x)));
+      if constexpr (kLogits == Logits::kSoftcap) x = hn::Mul(cap, Tanh(Operand::kScaled ? x : hn::Mul(inner, x)));
       if constexpr (kLogits == Logits::kScaleNow) x = hn::Mul(scale, x);
       if constexpr (kTest) x = hn::IfThenElse(test.Sees(step.mask.first + row, v), x, minus_inf);
-      if constexpr (kTest || kLogits != Logits::kScaleLater) hn::Store(x, d, at + v * kLanes);
+      if constexpr (kTest || kLogits == Logits::kScaleNow || kLogits == Logits::kSoftcap) hn::Store(x, d, at + v * kLanes);
       max[v] = hn::Max(max[v], x);
     }
   }
 }
 
-template <Logits kLogits>
+template <class Operand, Logits kLogits>
 HWY_INLINE void MaxAllRows(const SoftmaxStep& step, VF (&max)[kVectors]) {
   const KeyTest test(step.mask);
   const Stretches at = StretchesOf(step.mask, step.num_keys);
-  MaxRows<kLogits, true>(step, test, 0, at.inner_begin, max);
-  MaxRows<kLogits, false>(step, test, at.inner_begin, at.inner_end, max);
-  MaxRows<kLogits, true>(step, test, at.inner_end, step.num_keys, max);
+  MaxRows<Operand, kLogits, true>(step, test, 0, at.inner_begin, max);
+  MaxRows<Operand, kLogits, false>(step, test, at.inner_begin, at.inner_end, max);
+  MaxRows<Operand, kLogits, true>(step, test, at.inner_end, step.num_keys, max);
 }
 
 // A comparison drops a NaN on some machines and keeps it on others; who wants the maximum gets told.
@@ -135,18 +138,21 @@ HWY_INLINE void Rescale(float* HWY_RESTRICT out, int64_t rows, const VF (&factor
 template <class Operand>
 void Softmax(const SoftmaxStep& step) {
   const DF d;
-  const Logits logits = LogitsOf(step.score);
+  const Logits logits = LogitsOf<Operand>(step.score);
   VF top[kVectors];
   for (int v = 0; v < kVectors; ++v) top[v] = hn::Set(d, kMinusInf);
   switch (logits) {
+    case Logits::kReady:
+      MaxAllRows<Operand, Logits::kReady>(step, top);
+      break;
     case Logits::kScaleLater:
-      MaxAllRows<Logits::kScaleLater>(step, top);
+      MaxAllRows<Operand, Logits::kScaleLater>(step, top);
       break;
     case Logits::kScaleNow:
-      MaxAllRows<Logits::kScaleNow>(step, top);
+      MaxAllRows<Operand, Logits::kScaleNow>(step, top);
       break;
     case Logits::kSoftcap:
-      MaxAllRows<Logits::kSoftcap>(step, top);
+      MaxAllRows<Operand, Logits::kSoftcap>(step, top);
       break;
   }
   if (step.row_nan != nullptr) NoteNan(step);
@@ -172,7 +178,10 @@ void Softmax(const SoftmaxStep& step) {
     float* at = step.scores + row * kPanel;
     VF p[kCount];
 #pragma GCC unroll 8
-    for (int i = 0; i < kCount; ++i) p[i] = hn::MulSub(hn::Load(d, at + i * kLanes), scale, shift[i % kVectors]);
+    for (int i = 0; i < kCount; ++i) {
+      p[i] = hn::Load(d, at + i * kLanes);
+      p[i] = Operand::kScaled ? hn::Sub(p[i], shift[i % kVectors]) : hn::MulSub(p[i], scale, shift[i % kVectors]);
+    }
     Exp2(p);
 #pragma GCC unroll 8
     for (int i = 0; i < kCount; ++i) sum[i % kVectors] = hn::Add(sum[i % kVectors], p[i]);
@@ -195,9 +204,11 @@ HWY_INLINE void GradientRows(const GradientStep& step, const KeyTest& test, int3
 #pragma GCC unroll 8
     for (int i = 0; i < kCount; ++i) {
       x[i] = hn::Load(d, step.scores + at + i * kLanes);
-      if constexpr (kSoftcap) x[i] = Tanh(hn::Mul(inner, x[i]));
+      if constexpr (kSoftcap) x[i] = Tanh(Operand::kScaled ? x[i] : hn::Mul(inner, x[i]));
+      const VF lse = hn::Load(d, step.lse_log2 + i % kVectors * kLanes);
+      p[i] = Operand::kScaled && !kSoftcap ? hn::Sub(x[i], lse) : hn::MulSub(x[i], scale, lse);
       // Above 128 a power is infinite; only a log-sum-exp of another run could ask for that.
-      p[i] = hn::Min(hn::Set(d, 128.0F), hn::MulSub(x[i], scale, hn::Load(d, step.lse_log2 + i % kVectors * kLanes)));
+      p[i] = AtMost(hn::Set(d, 128.0F), p[i]);
     }
     Exp2(p);
     VF ds[kCount];
