@@ -8,6 +8,9 @@ namespace {
 #if defined(__x86_64__)
 // What Highway's targets of these names may use; the compiler's function also asks whether the system saves the
 // registers.
+bool HasSse4() {
+  return __builtin_cpu_supports("ssse3") && __builtin_cpu_supports("sse4.1") && __builtin_cpu_supports("sse4.2");
+}
 bool HasAvx2() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
          __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("f16c");

@@ -2,13 +2,15 @@
 // foreach_target.h, which includes it again with other compiler options.
 #include "lanes/cpu/kernels.h"
 
-// Baseline and others that no machine here would prefer are left out to keep the build short.
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
+// Targets that no machine would prefer are left out to keep the build short; what the compiler assumes of every machine
+// may be no vectors at all, and has no kernels.
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "lanes/cpu/kernels.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 //
 #include "hwy/highway.h"
+#if HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
 #include "lanes/cpu/math-inl.h"
 #include "lanes/cpu/operands-inl.h"
 #include "lanes/cpu/pack-inl.h"
@@ -62,6 +64,7 @@ Kernel MakeF32Operands(const KernelRow& row) {
 }  // namespace HWY_NAMESPACE
 }  // namespace tessera::lanes::cpu
 HWY_AFTER_NAMESPACE();
+#endif
 
 #if HWY_ONCE
 #include <algorithm>

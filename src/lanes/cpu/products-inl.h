@@ -94,10 +94,32 @@ HWY_INLINE void SegmentColumns(const float* HWY_RESTRICT a, int64_t a_stride, co
   }
 }
 #else
-// A multiply-add takes a factor from memory, broadcast: A is read where it lies, a_step from row to row.
+// A multiply-add takes a factor from memory, broadcast: A is read where it lies. Rows come in twos, because there are
+// fewer address registers than rows.
 template <int kA>
-HWY_INLINE void Segment(const float* HWY_RESTRICT a, int64_t a_step, int64_t k_step, const float* HWY_RESTRICT b,
-                        int64_t b_stride, int64_t num_k, VF (&acc)[kA][kBlockVectors]) {
+HWY_INLINE void SegmentRows(const float* HWY_RESTRICT a, int64_t a_stride, const float* HWY_RESTRICT b,
+                            int64_t b_stride, int64_t num_k, VF (&acc)[kA][kBlockVectors]) {
+  static_assert(kA % 2 == 0);
+  const DF d;
+  const float* rows[kA / 2];
+#pragma GCC unroll 16
+  for (int i = 0; i < kA / 2; ++i) rows[i] = a + 2 * i * a_stride;
+  for (int64_t k = 0; k < num_k; ++k) {
+    VF row[kBlockVectors];
+#pragma GCC unroll 16
+    for (int v = 0; v < kBlockVectors; ++v) row[v] = hn::Load(d, b + v * kLanes);
+#pragma GCC unroll 16
+    for (int i = 0; i < kA; ++i) {
+      const VF factor = hn::Set(d, rows[i / 2][k + i % 2 * a_stride]);
+#pragma GCC unroll 16
+      for (int v = 0; v < kBlockVectors; ++v) acc[i][v] = hn::MulAdd(factor, row[v], acc[i][v]);
+    }
+    b += b_stride;
+  }
+}
+template <int kA>
+HWY_INLINE void SegmentColumns(const float* HWY_RESTRICT a, int64_t a_stride, const float* HWY_RESTRICT b,
+                               int64_t b_stride, int64_t num_k, VF (&acc)[kA][kBlockVectors]) {
   const DF d;
   for (int64_t k = 0; k < num_k; ++k) {
     VF row[kBlockVectors];
@@ -105,37 +127,34 @@ HWY_INLINE void Segment(const float* HWY_RESTRICT a, int64_t a_step, int64_t k_s
     for (int v = 0; v < kBlockVectors; ++v) row[v] = hn::Load(d, b + v * kLanes);
 #pragma GCC unroll 16
     for (int i = 0; i < kA; ++i) {
-      const VF factor = hn::Set(d, a[i * a_step]);
+      const VF factor = hn::Set(d, a[i]);
 #pragma GCC unroll 16
       for (int v = 0; v < kBlockVectors; ++v) acc[i][v] = hn::MulAdd(factor, row[v], acc[i][v]);
     }
-    a += k_step;
+    a += a_stride;
     b += b_stride;
   }
 }
-template <int kA>
-HWY_INLINE void SegmentRows(const float* a, int64_t a_stride, const float* b, int64_t b_stride, int64_t num_k,
-                            VF (&acc)[kA][kBlockVectors]) {
-  Segment<kA>(a, a_stride, 1, b, b_stride, num_k, acc);
-}
-template <int kA>
-HWY_INLINE void SegmentColumns(const float* a, int64_t a_stride, const float* b, int64_t b_stride, int64_t num_k,
-                               VF (&acc)[kA][kBlockVectors]) {
-  Segment<kA>(a, 1, a_stride, b, b_stride, num_k, acc);
-}
 #endif
+
+// Keeps the compiler from computing the addresses of all rows beforehand, for which it has no registers.
+HWY_INLINE float* NextRow(float* row, int64_t stride) {
+  row += stride;
+  asm("" : "+r"(row));  // NOLINT(hicpp-no-assembler): no instruction
+  return row;
+}
 
 // kA rows of C, a block wide.
 template <int kA, Stored kStored, bool kAccumulate>
 HWY_INLINE void Block(const Product& p, const float* a, const float* b, float* c) {
   const DF d;
   VF acc[kA][kBlockVectors];
+  float* row = c;
 #pragma GCC unroll 16
   for (int i = 0; i < kA; ++i) {
 #pragma GCC unroll 16
-    for (int v = 0; v < kBlockVectors; ++v) {
-      acc[i][v] = kAccumulate ? hn::Load(d, c + i * p.c_stride + v * kLanes) : hn::Zero(d);
-    }
+    for (int v = 0; v < kBlockVectors; ++v) acc[i][v] = kAccumulate ? hn::Load(d, row + v * kLanes) : hn::Zero(d);
+    if constexpr (kAccumulate) row = NextRow(row, p.c_stride);
   }
   for (int64_t s = p.num_segments;;) {
     if constexpr (kStored == Stored::kRows) {
@@ -147,10 +166,12 @@ HWY_INLINE void Block(const Product& p, const float* a, const float* b, float* c
     a += p.a_segment;
     b += p.b_segment;
   }
+  row = c;
 #pragma GCC unroll 16
   for (int i = 0; i < kA; ++i) {
 #pragma GCC unroll 16
-    for (int v = 0; v < kBlockVectors; ++v) hn::Store(acc[i][v], d, c + i * p.c_stride + v * kLanes);
+    for (int v = 0; v < kBlockVectors; ++v) hn::Store(acc[i][v], d, row + v * kLanes);
+    row = NextRow(row, p.c_stride);
   }
 }
 
