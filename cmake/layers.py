@@ -30,6 +30,9 @@ LAYERS = {
                  "src/dispatch"},
 }
 
+# What lanes share: the interface, and the checks before a run.
+SHARED_BY_LANES = {"lanes/lane.h", "lanes/check_args.h"}
+
 # Third-party headers by folder: anywhere in it, and in its .cc files only.
 LIBRARIES = {
     "src/base": (BASE_LIBRARIES, set()),
@@ -137,9 +140,9 @@ def check_internal(folder, path, name):
         return f'{name} is not a known folder; write "folder/file.h"'
     if not may_use(folder, target):
         return f"{folder} may not include {name}"
-    if folder == "src/lanes" and name.startswith("lanes/") and name != "lanes/lane.h":
+    if folder == "src/lanes" and name.startswith("lanes/") and name not in SHARED_BY_LANES:
         if name.split("/")[1] != path.parts[2]:
-            return f"a lane may include lanes/lane.h and itself, not {name}"
+            return f"a lane may include {', '.join(sorted(SHARED_BY_LANES))} and itself, not {name}"
     return None
 
 

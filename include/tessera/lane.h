@@ -18,7 +18,7 @@ enum class ReasonCode : uint16_t {
 #include "tessera/reasons.def"
 #undef TESSERA_REASON
 };
-std::string_view ReasonText(ReasonCode reason);  // "cpu.not_built"
+std::string_view ReasonText(ReasonCode reason);  // "cuda.not_built"
 std::string_view ReasonMeaning(ReasonCode reason);
 
 // Never a bool: "yes", or "no, because" with a catalogued reason and the facts of this case.

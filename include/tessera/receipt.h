@@ -63,7 +63,7 @@ struct Receipt {
 };
 
 std::string ToJson(const Receipt& receipt);
-// One line: "reference ran (asked auto, selected cpu: cpu.not_built) ...".
+// One line: "cpu ran (asked auto) ...".
 std::string ToLine(const Receipt& receipt);
 // What a receipt of this build says under `versions`.
 std::map<std::string, std::string> Versions();

@@ -14,7 +14,7 @@
 namespace tessera {
 namespace {
 
-constexpr std::align_val_t kWorkspaceAlign{64};
+constexpr std::align_val_t kWorkspaceAlign{kWorkspaceAlignment};
 
 struct FreeWorkspace {
   void operator()(std::byte* bytes) const { ::operator delete[](bytes, kWorkspaceAlign); }

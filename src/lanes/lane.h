@@ -42,12 +42,15 @@ struct RunStats {
   int64_t tiles_executed = 0;
 };
 
+// Of a workspace, in bytes.
+inline constexpr size_t kWorkspaceAlignment = 64;
+
 struct LaneRequest {
   const Contract* contract = nullptr;
   const PlanView* plan = nullptr;
   int64_t threads = 1;
-  std::string_view isa = "auto";  // or one of Isas(), that one and no other
-  std::span<std::byte> workspace;
+  std::string_view isa = "auto";   // or one of Isas(), that one and no other
+  std::span<std::byte> workspace;  // aligned to kWorkspaceAlignment
 };
 
 enum class Pass : uint8_t { kForward, kBackward };

@@ -493,7 +493,7 @@ static void test_bad_runs(void) {
   check(strstr(tessera_receipt_json(receipt), "\"failed_at\": \"inputs\"") != NULL, "and where it failed");
   check(strstr(tessera_receipt_json(receipt), "TSR-R001") != NULL, "and why");
   tessera_receipt_free(receipt);
-  bad(status, &error, "TSR-R001", "same address", "bad tensors");
+  bad(status, &error, "TSR-R001", "shares some with q", "bad tensors");
 
   args = make_args(&in, &out);
   args.sink_logits = NULL;

@@ -16,19 +16,14 @@ std::vector<std::string> CaseNames() {
   return names;
 }
 
-std::string Slug(std::string text) {
-  std::replace_if(
-      text.begin(), text.end(), [](char c) { return !isalnum(static_cast<unsigned char>(c)); }, '_');
-  return text;
-}
-
 class EveryCase : public testing::TestWithParam<std::tuple<std::string, std::string>> {};
 
 TEST_P(EveryCase, Run_MatchesOracle) {
   Proves("R10");
   const auto& [lane, name] = GetParam();
   const uint64_t seed = FreshSeed();
-  SCOPED_TRACE("tessera verify " + name + " --lane " + lane + " --seed " + std::to_string(seed) + " --backward");
+  SCOPED_TRACE("tessera verify " + name + " --lane " + LaneOf(lane) + " --isa " + IsaOf(lane) + " --seed " +
+               std::to_string(seed) + " --backward");
   Result<Case> built = BuildCase(name, seed);
   ASSERT_TRUE(built.has_value()) << ToText(built.error());
   RunAndCheck(MakeSetting(lane, std::move(built->contract), std::move(built->batch), seed));
@@ -167,7 +162,7 @@ TEST_P(RandomMasks, AnyExpressionAnyTile_MatchesOracleAndDenseMask) {
     if (testing::Test::HasFailure()) return;
   }
 }
-INSTANTIATE_TEST_SUITE_P(Lanes, RandomMasks, testing::ValuesIn(LanesUnderTest()));
+INSTANTIATE_TEST_SUITE_P(Lanes, RandomMasks, testing::ValuesIn(LanesUnderTest()), LaneTestName);
 
 }  // namespace
 }  // namespace tessera::conformance

@@ -11,12 +11,6 @@
 namespace tessera::conformance {
 namespace {
 
-Target CpuTarget() {
-  Result<Target> target = FindTarget("cpu");
-  EXPECT_TRUE(target.has_value());
-  return target.value_or(Target{});
-}
-
 // Element offsets of one token's heads.
 struct TokenRows {
   int64_t first = 0;
@@ -33,6 +27,12 @@ TokenRows RowsOf(const Tensor& tensor, const Token& at) {
 
 }  // namespace
 
+Target CpuTarget() {
+  Result<Target> target = FindTarget("cpu");
+  EXPECT_TRUE(target.has_value());
+  return target.value_or(Target{});
+}
+
 const std::vector<std::string>& LanesUnderTest() {
   static const std::vector<std::string> lanes = [] {
     std::vector<std::string> names;
@@ -40,20 +40,40 @@ const std::vector<std::string>& LanesUnderTest() {
     EXPECT_TRUE(selection.has_value());
     if (!selection) return names;
     for (const LaneDecision& decision : selection->decisions) {
-      if (decision.decision.accepted) names.push_back(decision.lane);
+      if (!decision.decision.accepted) continue;
+      for (const LaneInfo& lane : Lanes()) {
+        if (lane.name != decision.lane) continue;
+        EXPECT_FALSE(lane.isas.empty()) << lane.name;
+        for (const std::string& isa : lane.isas) names.push_back(lane.name + ":" + isa);
+      }
     }
     return names;
   }();
   return lanes;
 }
 
-Arithmetic ArithmeticOf(const std::string& lane) {
-  return lane == "reference" ? Arithmetic::Double() : Arithmetic::Single();
+std::string LaneOf(const std::string& lane) { return lane.substr(0, lane.find(':')); }
+
+std::string IsaOf(const std::string& lane) {
+  const size_t colon = lane.find(':');
+  return colon == std::string::npos ? "auto" : lane.substr(colon + 1);
 }
 
-bool IsBitwise(const std::string& lane) { return lane == "reference"; }
+std::string Slug(std::string text) {
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return !isalnum(static_cast<unsigned char>(c)); }, '_');
+  return text;
+}
 
-bool IsolatesNonFinite(const std::string& lane) { return lane == "reference" || lane == "cpu"; }
+bool IsSlow(const std::string& lane) { return LaneOf(lane) == "reference"; }
+
+Arithmetic ArithmeticOf(const std::string& lane) {
+  return LaneOf(lane) == "reference" ? Arithmetic::Double() : Arithmetic::Single();
+}
+
+bool IsBitwise(const std::string& lane) { return LaneOf(lane) == "reference"; }
+
+bool IsolatesNonFinite(const std::string& lane) { return LaneOf(lane) == "reference" || LaneOf(lane) == "cpu"; }
 
 uint64_t FreshSeed() {
   const char* fixed = std::getenv("TESSERA_TEST_SEED");
@@ -108,31 +128,38 @@ Setting MakeSetting(const std::string& lane, Contract contract, Batch batch, uin
   return setting;
 }
 
-RunOutcome RunSetting(const Setting& setting) {
+RunOptions OptionsOf(const Setting& setting) {
   RunOptions options = setting.options;
-  options.lane = setting.lane;
-  RunOutcome outcome = Run(setting.contract, setting.batch, setting.inputs, CpuTarget(), options);
+  options.lane = LaneOf(setting.lane);
+  options.isa = IsaOf(setting.lane);
+  return options;
+}
+
+RunOutcome RunSetting(const Setting& setting) {
+  RunOutcome outcome = Run(setting.contract, setting.batch, setting.inputs, CpuTarget(), OptionsOf(setting));
   EXPECT_FALSE(outcome.error.has_value()) << ToText(outcome.error.value_or(Error{}));
   if (!outcome.error) {
-    EXPECT_EQ(outcome.receipt.executed, setting.lane);
+    EXPECT_EQ(outcome.receipt.executed, LaneOf(setting.lane));
+    const std::string isa = IsaOf(setting.lane);
+    EXPECT_TRUE(isa == "auto" || outcome.receipt.isa == isa) << outcome.receipt.isa << " ran, not " << isa;
   }
   return outcome;
 }
 
-RunOutcome RunAndCheck(const Setting& setting) {
-  RunOutcome outcome = RunSetting(setting);
-  if (outcome.error) return outcome;
+void ExpectMatchesOracle(const Setting& setting, const TensorMap& outputs) {
   CheckOptions check;
   check.oracle.layout = setting.options.layout == Layout::kBhtd ? OracleLayout::kBhtd : OracleLayout::kBthd;
   check.oracle.arithmetic = ArithmeticOf(setting.lane);
-  const Result<CheckReport> report =
-      CheckOutputs(setting.contract, setting.batch, setting.inputs, outcome.outputs, check);
-  EXPECT_TRUE(report.has_value()) << (report ? "" : ToText(report.error()));
-  if (report) {
-    EXPECT_TRUE(report->pass) << report->text;
-    EXPECT_FALSE(report->sampled) << "this suite compares every element";
-    EXPECT_EQ(report->outputs.size(), outcome.outputs.size()) << report->text;
-  }
+  const Result<CheckReport> report = CheckOutputs(setting.contract, setting.batch, setting.inputs, outputs, check);
+  ASSERT_TRUE(report.has_value()) << ToText(report.error());
+  EXPECT_TRUE(report->pass) << report->text;
+  EXPECT_FALSE(report->sampled) << "this suite compares every element";
+  EXPECT_EQ(report->outputs.size(), outputs.size()) << report->text;
+}
+
+RunOutcome RunAndCheck(const Setting& setting) {
+  RunOutcome outcome = RunSetting(setting);
+  if (!outcome.error) ExpectMatchesOracle(setting, outcome.outputs);
   return outcome;
 }
 

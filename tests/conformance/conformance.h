@@ -1,5 +1,6 @@
 // What the conformance tests share: the lanes under test, small contracts, and runs that are checked by the oracle.
-// Every test goes through Run() with the lane forced by name, so that a fallback can never stand in for the lane.
+// Every test goes through Run() with the lane and its instruction set forced by name, so that a fallback can never
+// stand in for either.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,9 +16,16 @@
 
 namespace tessera::conformance {
 
-// Every lane that accepts a plain contract on this machine. A lane that is not built is not tested here; the
-// dispatch tests hold its refusal.
+// Every lane that accepts a plain contract on this machine, once with each of its instruction sets: "reference:scalar".
+// A lane that is not built is not tested here; the dispatch tests hold its refusal. Below, `lane` is such a name;
+// without a colon it leaves the choice to the lane.
 const std::vector<std::string>& LanesUnderTest();
+std::string LaneOf(const std::string& lane);
+std::string IsaOf(const std::string& lane);
+// For the names of tests: every other character becomes '_'.
+std::string Slug(std::string text);
+// The lane that is never optimised gets smaller problems and fewer repeats.
+bool IsSlow(const std::string& lane);
 Arithmetic ArithmeticOf(const std::string& lane);
 // Whether the lane promises the same bits packed and alone, at every tile size.
 bool IsBitwise(const std::string& lane);
@@ -54,10 +62,15 @@ struct Setting {
 // A setting with inputs from the seed, backward and row maximum on.
 Setting MakeSetting(const std::string& lane, Contract contract, Batch batch, uint64_t seed);
 
+Target CpuTarget();
+// The setting's options with its lane and instruction set forced.
+RunOptions OptionsOf(const Setting& setting);
 // Runs the forced lane on the cpu target. A failure to run fails the test and gives no outputs.
 RunOutcome RunSetting(const Setting& setting);
 // Runs, and compares every output with the oracle.
 RunOutcome RunAndCheck(const Setting& setting);
+// Compares outputs, whoever ran, with the oracle.
+void ExpectMatchesOracle(const Setting& setting, const TensorMap& outputs);
 
 // Plans at this tile size, decompresses every direction, batch row and head, and compares with the oracle's mask.
 void ExpectDenseMask(const Contract& contract, const Batch& batch, TileSize tile);
@@ -73,5 +86,6 @@ std::vector<std::byte> TokenBytes(const Tensor& tensor, const Token& at);
 bool IsZero(const Tensor& tensor, const Token& at);
 
 class EveryLane : public testing::TestWithParam<std::string> {};
+inline std::string LaneTestName(const testing::TestParamInfo<std::string>& info) { return Slug(info.param); }
 
 }  // namespace tessera::conformance

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <string>
 
 #include "conformance/conformance.h"
 
@@ -14,7 +15,7 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
 class Isolation : public EveryLane {};
-INSTANTIATE_TEST_SUITE_P(Lanes, Isolation, testing::ValuesIn(LanesUnderTest()));
+INSTANTIATE_TEST_SUITE_P(Lanes, Isolation, testing::ValuesIn(LanesUnderTest()), LaneTestName);
 
 // Tokens [begin, end) of batch row 0, as a tensor of batch 1.
 Tensor Slice(const Tensor& from, int64_t begin, int64_t end) {
@@ -190,6 +191,103 @@ TEST_P(Isolation, NonFiniteKeyOrValue_ReachesOnlyRowsThatSeeIt) {
       EXPECT_EQ(std::isnan(dirty.outputs.at("o").At(token * 8)), sees(token, kPoisoned)) << token;
     }
     EXPECT_GT(clean_rows, 0);
+  }
+}
+
+// Two runs, and which tokens differ between them.
+struct Touched {
+  const RunOutcome& clean;
+  const RunOutcome& dirty;
+  bool Differs(const char* name, int64_t token) const {
+    return TokenBytes(clean.outputs.at(name), {0, token}) != TokenBytes(dirty.outputs.at(name), {0, token});
+  }
+};
+
+// One bad token in each input in turn, at every dtype, in the middle of tiles that other rows see in part.
+TEST_P(Isolation, AnyBadTokenOfAnyInput_ReachesOnlyWhatSeesIt) {
+  if (!IsolatesNonFinite(GetParam())) GTEST_SKIP() << "this lane does not promise it";
+  Proves("R66");
+  const uint64_t seed = FreshSeed();
+  constexpr int64_t kLen = 100;
+  for (const DType dtype : {DType::kF32, DType::kBf16, DType::kF16}) {
+    const Contract contract = MakeContract({.mask = "causal and window(17, 0) and documents or causal and sink(2)",
+                                            .q_len = kLen,
+                                            .kv_len = kLen,
+                                            .num_q_heads = 2,
+                                            .num_kv_heads = 1,
+                                            .dim_qk = 24,
+                                            .dim_v = 40,
+                                            .dtype = dtype,
+                                            .softcap = seed % 2 == 0 ? 5.0 : 0.0});
+    Setting clean_setting = MakeSetting(GetParam(), contract, DocumentBatch(contract, {45, 30, 25}), seed);
+    clean_setting.options.plan.tile = TileSize{32, 32};
+    clean_setting.options.threads = 2;
+    const RunOutcome clean = RunAndCheck(clean_setting);
+    ASSERT_FALSE(clean.error.has_value());
+    const Result<std::vector<uint8_t>> mask = DenseMask(contract, clean_setting.batch, 0, 0);
+    ASSERT_TRUE(mask.has_value());
+    const auto sees = [&](int64_t i, int64_t j) { return (*mask)[static_cast<size_t>(i * kLen + j)] != 0; };
+    const double huge = dtype == DType::kF16 ? 60000.0 : 3e38;
+    for (const double poison : {kNan, kInf, -kInf, huge}) {
+      for (const int64_t bad : {1, 40, 44, 60, 99}) {
+        for (const std::string name : {"q", "k", "v", "do"}) {
+          SCOPED_TRACE(testing::Message() << ToText(dtype) << " " << poison << " in token " << bad << " of " << name
+                                          << " TESSERA_TEST_SEED=" << seed);
+          Setting setting = clean_setting;
+          FillToken(setting.inputs.at(name), {0, bad}, poison);
+          const RunOutcome dirty = RunSetting(setting);
+          ASSERT_FALSE(dirty.error.has_value());
+          const Touched touched{clean, dirty};
+          const bool is_key = name == "k" || name == "v";
+          const auto is_dirty_row = [&](int64_t i) { return is_key ? sees(i, bad) : i == bad; };
+          for (int64_t token = 0; token < kLen; ++token) {
+            if (!is_dirty_row(token) || name == "do") {
+              for (const char* output : {"o", "lse", "max"})
+                ASSERT_FALSE(touched.Differs(output, token)) << output << " " << token;
+            }
+            ASSERT_FALSE(!is_dirty_row(token) && touched.Differs("dq", token)) << "dq " << token;
+            bool is_reached = false;
+            for (int64_t i = 0; i < kLen; ++i) is_reached = is_reached || (is_dirty_row(i) && sees(i, token));
+            if (is_reached) continue;
+            for (const char* output : {"dk", "dv"})
+              ASSERT_FALSE(touched.Differs(output, token)) << output << " " << token;
+          }
+          // What sees a NaN is a NaN.
+          if (std::isnan(poison) && name != "do" && sees(bad, bad)) {
+            EXPECT_TRUE(std::isnan(dirty.outputs.at("o").At(bad * 40))) << "hidden";
+          }
+        }
+      }
+    }
+  }
+}
+
+// Padding of every kind of value at every dtype and a large dim, where packing could pull it into a tile.
+TEST_P(Isolation, PoisonedPadding_IsInertAtEveryDtype) {
+  Proves("R67");
+  const uint64_t seed = FreshSeed();
+  constexpr int64_t kLen = 70;
+  constexpr int64_t kUsed = 51;
+  for (const DType dtype : {DType::kF32, DType::kBf16, DType::kF16}) {
+    const Contract contract = MakeContract({.mask = "causal and valid",
+                                            .q_len = kLen,
+                                            .kv_len = kLen,
+                                            .num_q_heads = 2,
+                                            .dim_qk = 96,
+                                            .dim_v = 128,
+                                            .dtype = dtype});
+    Batch batch;
+    batch.valid_tokens = std::vector<int64_t>{kUsed};
+    Setting setting = MakeSetting(GetParam(), contract, batch, seed);
+    setting.options.plan.tile = TileSize{32, 32};
+    const RunOutcome clean = RunAndCheck(setting);
+    const double huge = dtype == DType::kF16 ? 60000.0 : 3e38;
+    for (const double poison : {kNan, kInf, -kInf, huge}) {
+      for (const char* name : {"q", "k", "v", "do"}) {
+        for (int64_t token = kUsed; token < kLen; ++token) FillToken(setting.inputs.at(name), {0, token}, poison);
+      }
+      EXPECT_TRUE(RunSetting(setting).outputs == clean.outputs) << ToText(dtype) << " " << poison;
+    }
   }
 }
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <memory>
 #include <thread>
 
 #include "conformance/conformance.h"
@@ -23,7 +24,12 @@ struct Direct {
     Tensor& t = tensors.at(name);
     return {t.type, t.bytes.data(), t.shape[1] * t.shape[2] * t.shape[3], t.shape[2] * t.shape[3], t.shape[3]};
   }
-  LaneRequest Request() { return {.contract = &contract, .plan = &plan.view(), .workspace = workspace}; }
+  LaneRequest Request() {
+    void* data = workspace.data();
+    size_t size = workspace.size();
+    std::align(kWorkspaceAlignment, 0, data, size);
+    return {.contract = &contract, .plan = &plan.view(), .workspace = {static_cast<std::byte*>(data), size}};
+  }
   ForwardArgs Forward() { return {Ref("q"), Ref("k"), Ref("v"), sink, Ref("o"), lse, row_max}; }
   BackwardArgs Backward() {
     return {Ref("q"), Ref("k"), Ref("v"),  Ref("o"),  Ref("do"), sink,
@@ -53,9 +59,9 @@ Direct MakeDirect(const Small& small, uint64_t seed) {
     }
     direct.dsink.resize(direct.sink.size());
   }
-  direct.workspace.resize(
-      static_cast<size_t>(std::max(ReferenceLane().WorkspaceBytes(direct.Request(), Pass::kForward),
-                                   ReferenceLane().WorkspaceBytes(direct.Request(), Pass::kBackward))));
+  direct.workspace.resize(static_cast<size_t>(
+      std::max(ReferenceLane().WorkspaceBytes(direct.Request(), Pass::kForward),
+               ReferenceLane().WorkspaceBytes(direct.Request(), Pass::kBackward)) + kWorkspaceAlignment));
   return direct;
 }
 

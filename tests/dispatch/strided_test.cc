@@ -290,10 +290,41 @@ TEST(RunStrided, Outputs_MayNotOverlapButInputsMay) {
   RunTensors in_place = tensors;
   in_place.o = in_place.q;
   in_place.o.token_stride = contract.shape.dim_v;
-  EXPECT_NE(FieldsOf(RunStrided(contract, {}, in_place, TargetNamed("cpu")))["o"].find("q starts"), std::string::npos);
+  EXPECT_NE(FieldsOf(RunStrided(contract, {}, in_place, TargetNamed("cpu")))["o"].find("shares some with q"),
+            std::string::npos);
   RunTensors same = tensors;
   same.row_max = same.lse;
   EXPECT_EQ(FieldsOf(RunStrided(contract, {}, same, TargetNamed("cpu"))).size(), 1u);
+}
+
+TEST(RunStrided, OutputsInOneBuffer_MayInterleaveButNotTouch) {
+  Contract contract = MakeContract({.num_q_heads = 4, .num_kv_heads = 2});
+  contract.shape.dim_v = contract.shape.dim_qk;
+  const Shape& s = contract.shape;
+  Memory memory(contract, MakeInputs(contract, 1, true), {});
+  RunTensors tensors = memory.Tensors();
+  const RunOptions options = Ask{.backward = true};
+  ASSERT_FALSE(RunStrided(contract, {}, tensors, TargetNamed("cpu"), options).error.has_value());
+  // dq, dk and dv as the heads of one [B,T,8,D].
+  const int64_t heads = s.num_q_heads + 2 * s.num_kv_heads;
+  std::vector<float> fused(static_cast<size_t>(s.batch * s.q_len * heads * s.dim_qk) + 1, -7.0F);
+  const auto slice = [&](int64_t head) {
+    return TensorRef{.type = ElementType::kF32,
+                     .data = reinterpret_cast<std::byte*>(fused.data() + head * s.dim_qk),
+                     .batch_stride = s.q_len * heads * s.dim_qk,
+                     .head_stride = s.dim_qk,
+                     .token_stride = heads * s.dim_qk};
+  };
+  tensors.dq = slice(0);
+  tensors.dk = slice(s.num_q_heads);
+  tensors.dv = slice(s.num_q_heads + s.num_kv_heads);
+  const RunOutcome good = RunStrided(contract, {}, tensors, TargetNamed("cpu"), options);
+  EXPECT_FALSE(good.error.has_value()) << ErrorText(good);
+  std::fill(fused.begin(), fused.end(), -7.0F);
+  tensors.dk.data += 4;  // its last value is dv's first
+  const RunOutcome bad = RunStrided(contract, {}, tensors, TargetNamed("cpu"), options);
+  EXPECT_EQ(FieldsOf(bad)["dk"], "memory of its own expected, but it shares some with dv") << ErrorText(bad);
+  EXPECT_EQ(std::count(fused.begin(), fused.end(), -7.0F), std::ssize(fused));
 }
 
 // What a run does not use is not looked at: one set of tensors serves a forward and a later backward.

@@ -177,7 +177,7 @@ TEST_F(ReceiptFiles, Repeat_LanesAndPlansThatDiffer) {
   Put("r.json", good);
   Edit([](json& r) { r["isa"] = "sse9"; });
   const std::string isas = Refusal();
-  EXPECT_TRUE(Contains(isas, "\n  isa: sse9 then, reference has scalar here")) << isas;
+  EXPECT_TRUE(Contains(isas, "\n  isa: sse9 then, ")) << isas;
   Put("r.json", good);
   Edit([](json& r) {
     for (const char* key : {"plan_fingerprint", "mask_digest", "class_key"}) r[key] = std::string(32, 'f');

@@ -1,10 +1,7 @@
 // The lane object: what it accepts, which kernel runs, and the checks that stand before any output is written.
 #include "lanes/cpu/cpu.h"
 
-#include <fmt/format.h>
-
-#include <algorithm>
-
+#include "lanes/check_args.h"
 #include "lanes/cpu/isa.h"
 #include "lanes/cpu/kernels.h"
 #include "lanes/cpu/passes.h"
@@ -26,35 +23,32 @@ class Cpu final : public Lane {
     return names;
   }
 
-  Decision Decide(const Contract&, const Target&) const override { return Decision::Yes(); }
+  Decision Decide(const Contract&, const Target&) const override {
+    return Isas().empty() ? Decision::No(ReasonCode::kCpuNoIsa) : Decision::Yes();
+  }
   Decision DecidePlan(const Contract&, const PlanView&, const Target&) const override { return Decision::Yes(); }
 
   int64_t WorkspaceBytes(const LaneRequest& request, Pass pass) const override {
-    const cpu::Kernel* kernel = cpu::FindKernel(request.contract->shape.dtype, request.isa);
-    if (kernel == nullptr) return 0;
-    return pass == Pass::kForward ? cpu::ForwardBytes(*kernel, request) : cpu::BackwardBytes(*kernel, request);
+    const cpu::Kernel& kernel = KernelFor(request);
+    return pass == Pass::kForward ? cpu::ForwardBytes(kernel, request) : cpu::BackwardBytes(kernel, request);
   }
 
   Result<RunStats> Forward(const LaneRequest& request, const ForwardArgs& args) const override {
-    Result<const cpu::Kernel*> kernel = KernelFor(request);
-    if (!kernel) return tl::unexpected(kernel.error());
-    return RunStats{(*kernel)->name, (*kernel)->isa, cpu::RunForward(**kernel, request, args)};
+    if (Status ok = CheckForward(request, args, *this); !ok) return tl::unexpected(ok.error());
+    const cpu::Kernel& kernel = KernelFor(request);
+    return RunStats{kernel.name, kernel.isa, cpu::RunForward(kernel, request, args)};
   }
 
   Result<RunStats> Backward(const LaneRequest& request, const BackwardArgs& args) const override {
-    Result<const cpu::Kernel*> kernel = KernelFor(request);
-    if (!kernel) return tl::unexpected(kernel.error());
-    return RunStats{(*kernel)->name, (*kernel)->isa, cpu::RunBackward(**kernel, request, args)};
+    if (Status ok = CheckBackward(request, args, *this); !ok) return tl::unexpected(ok.error());
+    const cpu::Kernel& kernel = KernelFor(request);
+    return RunStats{kernel.name, kernel.isa, cpu::RunBackward(kernel, request, args)};
   }
 
  private:
-  Result<const cpu::Kernel*> KernelFor(const LaneRequest& request) const {
-    const cpu::Kernel* kernel = cpu::FindKernel(request.contract->shape.dtype, request.isa);
-    if (kernel != nullptr) return kernel;
-    return Fail(
-        ErrorCode::kIsaUnavailable,
-        fmt::format("this machine has no instruction set \"{}\"; it has {}", request.isa, fmt::join(Isas(), ", ")),
-        "cpu");
+  // Every instruction set has a kernel for every type, its own or that of the one it builds on.
+  static const cpu::Kernel& KernelFor(const LaneRequest& request) {
+    return *cpu::FindKernel(request.contract->shape.dtype, request.isa);
   }
 };
 

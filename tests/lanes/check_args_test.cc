@@ -1,0 +1,361 @@
+// What every lane refuses before it writes a byte, on every lane that is built: each mistake alone has its number, and
+// the outputs keep the pattern they were filled with.
+#include "lanes/check_args.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "dispatch/lane_table.h"
+#include "tessera/tessera.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::byte kUntouched{0xa5};
+
+std::vector<std::string> BuiltLanes() {
+  std::vector<std::string> names;
+  for (const LaneRow& row : LaneTable()) {
+    if (row.lane != nullptr) names.emplace_back(row.name);
+  }
+  return names;
+}
+
+// Memory at any alignment, filled with a pattern.
+class Block {
+ public:
+  explicit Block(int64_t bytes) : bytes_(static_cast<size_t>(bytes) + 128, kUntouched) {}
+  std::byte* data() {
+    const auto at = reinterpret_cast<uintptr_t>(bytes_.data());
+    return bytes_.data() + (64 - at % 64) % 64;
+  }
+  void Clear() { std::fill(bytes_.begin(), bytes_.end(), kUntouched); }
+  bool IsUntouched() const { return std::count(bytes_.begin(), bytes_.end(), kUntouched) == std::ssize(bytes_); }
+  template <class T>
+  std::span<T> As(int64_t count) {
+    return {reinterpret_cast<T*>(data()), static_cast<size_t>(count)};
+  }
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+constexpr int64_t kBatch = 2, kHeads = 4, kKvHeads = 2, kLen = 24, kDimQk = 8, kDimV = 12;
+constexpr int64_t kRows = kBatch * kHeads * kLen;
+
+Contract MakeContract() {
+  Contract contract;
+  contract.shape = {.batch = kBatch,
+                    .q_len = kLen,
+                    .kv_len = kLen,
+                    .num_q_heads = kHeads,
+                    .num_kv_heads = kKvHeads,
+                    .dim_qk = kDimQk,
+                    .dim_v = kDimV,
+                    .dtype = DType::kF32};
+  contract.mask.heads = {*ParseMaskExpr("causal")};
+  contract.score = {.scale = 0.5, .softcap = 0.0, .sink_logits = true};
+  contract.tiles = {16, 16};
+  contract.tiles_reason = "a small test";
+  return contract;
+}
+
+TensorRef Dense(std::byte* data, int64_t heads, int64_t dim) {
+  return {ElementType::kF32, data, heads * kLen * dim, kLen * dim, dim};
+}
+
+// A good call of a lane, for a test to spoil.
+class CheckArgs : public testing::TestWithParam<std::string> {
+ protected:
+  // For both passes.
+  int64_t WorkspaceBytes() const {
+    return std::max(lane_.WorkspaceBytes(request_, Pass::kForward), lane_.WorkspaceBytes(request_, Pass::kBackward));
+  }
+  CheckArgs() {
+    Result<PlanResult> made = MakePlan(contract_, {}, *FindTarget("cpu"));
+    EXPECT_TRUE(made.has_value());
+    plan_ = std::move(made->plan);
+    view_ = plan_.view();
+    inputs_.Clear();
+    std::fill_n(inputs_.As<float>(kInputs).begin(), kInputs, 0.25F);
+    request_ = {.contract = &contract_, .plan = &view_, .threads = 2, .workspace = {}};
+    workspace_bytes_ = WorkspaceBytes();
+    workspace_ = Block(workspace_bytes_);
+    request_.workspace = workspace_.As<std::byte>(workspace_bytes_);
+    std::byte* in = inputs_.data();
+    const auto next = [&in](int64_t floats) {
+      std::byte* at = in;
+      in += floats * 4;
+      return at;
+    };
+    backward_.q = Dense(next(kRows * kDimQk), kHeads, kDimQk);
+    backward_.k = Dense(next(kBatch * kKvHeads * kLen * kDimQk), kKvHeads, kDimQk);
+    backward_.v = Dense(next(kBatch * kKvHeads * kLen * kDimV), kKvHeads, kDimV);
+    backward_.dout = Dense(next(kRows * kDimV), kHeads, kDimV);
+    backward_.o = Dense(next(kRows * kDimV), kHeads, kDimV);
+    backward_.lse = {reinterpret_cast<float*>(next(kRows)), static_cast<size_t>(kRows)};
+    backward_.sink_logits = {reinterpret_cast<float*>(next(kHeads)), static_cast<size_t>(kHeads)};
+    forward_.q = backward_.q;
+    forward_.k = backward_.k;
+    forward_.v = backward_.v;
+    forward_.sink_logits = backward_.sink_logits;
+    std::byte* out = outputs_.data();
+    const auto put = [&out](int64_t floats) {
+      std::byte* at = out;
+      out += floats * 4;
+      return at;
+    };
+    forward_.o = Dense(put(kRows * kDimV), kHeads, kDimV);
+    forward_.lse = {reinterpret_cast<float*>(put(kRows)), static_cast<size_t>(kRows)};
+    forward_.row_max = {reinterpret_cast<float*>(put(kRows)), static_cast<size_t>(kRows)};
+    backward_.dq = Dense(put(kRows * kDimQk), kHeads, kDimQk);
+    backward_.dk = Dense(put(kBatch * kKvHeads * kLen * kDimQk), kKvHeads, kDimQk);
+    backward_.dv = Dense(put(kBatch * kKvHeads * kLen * kDimV), kKvHeads, kDimV);
+    backward_.dsink_logits = {reinterpret_cast<float*>(put(kHeads)), static_cast<size_t>(kHeads)};
+  }
+
+  void Expect(const Result<RunStats>& result, ErrorCode code, const std::string& field) {
+    ASSERT_FALSE(result.has_value()) << field;
+    EXPECT_EQ(CodeText(result.error().code), CodeText(code)) << field << ": " << ToText(result.error());
+    if (!field.empty()) {
+      ASSERT_EQ(result.error().violations.size(), 1u) << field << ": " << ToText(result.error());
+      EXPECT_EQ(result.error().violations[0].field, field) << ToText(result.error());
+    }
+    EXPECT_EQ(result.error().where, GetParam());
+    EXPECT_TRUE(outputs_.IsUntouched()) << field << ": an output was written";
+  }
+  void ForwardFails(ErrorCode code, const std::string& field,
+                    const std::function<void(LaneRequest&, ForwardArgs&)>& spoil) {
+    LaneRequest request = request_;
+    ForwardArgs args = forward_;
+    spoil(request, args);
+    Expect(lane_.Forward(request, args), code, field);
+  }
+  void BackwardFails(ErrorCode code, const std::string& field,
+                     const std::function<void(LaneRequest&, BackwardArgs&)>& spoil) {
+    LaneRequest request = request_;
+    BackwardArgs args = backward_;
+    spoil(request, args);
+    Expect(lane_.Backward(request, args), code, field);
+  }
+  // The same mistake, made in either call.
+  void BothFail(ErrorCode code, const std::string& field, const std::function<void(LaneRequest&)>& spoil) {
+    ForwardFails(code, field, [&](LaneRequest& request, ForwardArgs&) { spoil(request); });
+    BackwardFails(code, field, [&](LaneRequest& request, BackwardArgs&) { spoil(request); });
+  }
+
+  static constexpr int64_t kInputs = 64 * 1024;
+  const Lane& lane_ = *FindLane(LaneTable(), GetParam())->lane;
+  Contract contract_ = MakeContract();
+  Plan plan_;
+  PlanView view_;
+  Block inputs_{kInputs * 4}, outputs_{kInputs * 4}, workspace_{0};
+  int64_t workspace_bytes_ = 0;
+  LaneRequest request_;
+  ForwardArgs forward_;
+  BackwardArgs backward_;
+};
+INSTANTIATE_TEST_SUITE_P(Lanes, CheckArgs, testing::ValuesIn(BuiltLanes()));
+
+using T = TensorRef;
+
+TEST_P(CheckArgs, GoodCalls_Run) {
+  const Result<RunStats> forward = lane_.Forward(request_, forward_);
+  ASSERT_TRUE(forward.has_value()) << ToText(forward.error());
+  const Result<RunStats> backward = lane_.Backward(request_, backward_);
+  ASSERT_TRUE(backward.has_value()) << ToText(backward.error());
+  EXPECT_FALSE(outputs_.IsUntouched());
+  const std::vector<std::string_view> isas = lane_.Isas();
+  ASSERT_FALSE(isas.empty());
+  EXPECT_EQ(forward->isa, isas.front()) << "auto is the best";
+  for (const std::string_view isa : isas) {
+    LaneRequest request = request_;
+    request.isa = isa;
+    const Result<RunStats> forced = lane_.Forward(request, forward_);
+    ASSERT_TRUE(forced.has_value()) << ToText(forced.error());
+    EXPECT_EQ(forced->isa, isa);
+    const Result<RunStats> forced_back = lane_.Backward(request, backward_);
+    ASSERT_TRUE(forced_back.has_value()) << ToText(forced_back.error());
+    EXPECT_EQ(forced_back->isa, isa);
+  }
+}
+
+TEST_P(CheckArgs, EachTensorOfAForward_NullMisalignedWrong) {
+  constexpr ErrorCode kCode = ErrorCode::kTensorMismatch;
+  const std::vector<std::pair<std::string, T ForwardArgs::*>> tensors = {
+      {"q", &ForwardArgs::q}, {"k", &ForwardArgs::k}, {"v", &ForwardArgs::v}, {"o", &ForwardArgs::o}};
+  for (const auto& [name, member] : tensors) {
+    const auto spoil = [&, member = member](const std::function<void(T&)>& how) {
+      ForwardFails(kCode, name, [&](LaneRequest&, ForwardArgs& args) { how(args.*member); });
+    };
+    spoil([](T& t) { t.data = nullptr; });
+    spoil([](T& t) { t.data += 2; });
+    spoil([](T& t) { t.type = ElementType::kI32; });
+    spoil([](T& t) { t.token_stride = -1; });
+    spoil([](T& t) { t.head_stride = -1; });
+    spoil([](T& t) { t.batch_stride = -1; });
+    spoil([](T& t) { t.batch_stride = INT64_MAX / 2; });
+    if (name != "o") spoil([](T& t) { t.type = ElementType::kF16; });
+  }
+  const auto output = [&](const std::function<void(T&)>& how) {
+    ForwardFails(kCode, "o", [&](LaneRequest&, ForwardArgs& args) { how(args.o); });
+  };
+  output([](T& o) { o.token_stride = kDimV - 1; });
+  output([](T& o) { o.head_stride = 0; });
+  output([](T& o) { o.batch_stride = kDimV; });
+  const auto floats = [&](const std::string& name, auto member) {
+    ForwardFails(kCode, name, [&](LaneRequest&, ForwardArgs& args) { args.*member = (args.*member).subspan(1); });
+  };
+  floats("lse", &ForwardArgs::lse);
+  floats("max", &ForwardArgs::row_max);
+  floats("sink_logits", &ForwardArgs::sink_logits);
+  ForwardFails(kCode, "sink_logits", [](LaneRequest&, ForwardArgs& args) { args.sink_logits = {}; });
+  ForwardFails(kCode, "lse", [](LaneRequest&, ForwardArgs& args) {
+    auto* odd = reinterpret_cast<float*>(reinterpret_cast<std::byte*>(args.lse.data()) + 2);
+    args.row_max = {};
+    args.lse = {odd, args.lse.size()};
+  });
+}
+
+TEST_P(CheckArgs, EachTensorOfABackward_NullMisalignedWrong) {
+  constexpr ErrorCode kCode = ErrorCode::kTensorMismatch;
+  const std::vector<std::pair<std::string, T BackwardArgs::*>> tensors = {
+      {"q", &BackwardArgs::q}, {"k", &BackwardArgs::k},   {"v", &BackwardArgs::v},   {"do", &BackwardArgs::dout},
+      {"o", &BackwardArgs::o}, {"dq", &BackwardArgs::dq}, {"dk", &BackwardArgs::dk}, {"dv", &BackwardArgs::dv}};
+  for (const auto& [name, member] : tensors) {
+    const auto spoil = [&, member = member](const std::function<void(T&)>& how) {
+      BackwardFails(kCode, name, [&](LaneRequest&, BackwardArgs& args) { how(args.*member); });
+    };
+    spoil([](T& t) { t.data = nullptr; });
+    spoil([](T& t) { t.data += 1; });
+    spoil([](T& t) { t.type = ElementType::kBool; });
+    spoil([](T& t) { t.token_stride = INT64_MIN; });
+    if (name.size() == 2 && name[0] == 'd' && name != "do") spoil([](T& t) { t.token_stride = 3; });
+  }
+  const auto floats = [&](const std::string& name, auto member) {
+    BackwardFails(kCode, name, [&](LaneRequest&, BackwardArgs& args) { args.*member = (args.*member).subspan(1); });
+  };
+  floats("lse", &BackwardArgs::lse);
+  floats("sink_logits", &BackwardArgs::sink_logits);
+  floats("dsink_logits", &BackwardArgs::dsink_logits);
+  BackwardFails(kCode, "lse", [](LaneRequest&, BackwardArgs& args) { args.lse = {}; });
+  BackwardFails(kCode, "delta", [](LaneRequest&, BackwardArgs& args) { args.delta = args.lse.subspan(1); });
+}
+
+TEST_P(CheckArgs, OutputsThatShareMemory) {
+  constexpr ErrorCode kCode = ErrorCode::kTensorMismatch;
+  const auto forward = [&](const std::string& field, const std::function<void(ForwardArgs&)>& how) {
+    ForwardFails(kCode, field, [&](LaneRequest&, ForwardArgs& args) { how(args); });
+  };
+  forward("o", [](ForwardArgs& args) {  // its last value alone
+    args.q.data = args.o.data + (kRows * kDimV - 1) * 4;
+    args.lse = args.row_max = {};
+  });
+  forward("lse", [](ForwardArgs& args) { args.lse = args.row_max; });
+  forward("max", [](ForwardArgs& args) {
+    args.row_max = {reinterpret_cast<float*>(args.o.data) + kRows * kDimV - 1, args.row_max.size()};
+    args.lse = {};
+  });
+  const auto backward = [&](const std::string& field, const std::function<void(BackwardArgs&)>& how) {
+    BackwardFails(kCode, field, [&](LaneRequest&, BackwardArgs& args) { how(args); });
+  };
+  backward("dk", [](BackwardArgs& args) { args.dk.data = args.dv.data + 64; });
+  backward("dq", [](BackwardArgs& args) { args.dq.data = args.q.data; });
+  backward("dsink_logits", [](BackwardArgs& args) {
+    args.dsink_logits = {const_cast<float*>(args.lse.data()) + 3, kHeads};
+  });
+  // The workspace is written too.
+  BothFail(kCode, "workspace", [](LaneRequest& request) { request.workspace = request.workspace.first(0); });
+  ForwardFails(kCode, "q", [](LaneRequest& request, ForwardArgs& args) {
+    args.q.data = request.workspace.data();
+    args.q.batch_stride = args.q.head_stride = args.q.token_stride = 0;
+  });
+}
+
+TEST_P(CheckArgs, ViewsOfOneBufferThatOnlyInterleave_Run) {
+  // dq, dk and dv as slices of one [B, T, heads, dim] buffer, and q, k, v of another.
+  constexpr int64_t kDim = 16;
+  contract_.shape.dim_qk = contract_.shape.dim_v = kDim;
+  Result<PlanResult> made = MakePlan(contract_, {}, *FindTarget("cpu"));
+  ASSERT_TRUE(made.has_value());
+  view_ = made->plan.view();
+  Block workspace(WorkspaceBytes());
+  request_.workspace = workspace.As<std::byte>(WorkspaceBytes());
+  constexpr int64_t kAll = kHeads + 2 * kKvHeads;
+  const auto slice = [&](Block& block, int64_t first_head) {
+    return T{ElementType::kF32, block.data() + first_head * kDim * 4, kLen * kAll * kDim, kDim, kAll * kDim};
+  };
+  Block gradients(kBatch * kLen * kAll * kDim * 4);
+  Block rest(kInputs * 4);
+  std::fill_n(rest.As<float>(kInputs).begin(), kInputs, 0.5F);
+  backward_.q = slice(inputs_, 0);
+  backward_.k = slice(inputs_, kHeads);
+  backward_.v = slice(inputs_, kHeads + kKvHeads);
+  backward_.dout = backward_.o = Dense(rest.data(), kHeads, kDim);
+  backward_.lse = rest.As<float>(kRows);
+  backward_.sink_logits = rest.As<float>(kHeads);
+  backward_.dq = slice(gradients, 0);
+  backward_.dk = slice(gradients, kHeads);
+  backward_.dv = slice(gradients, kHeads + kKvHeads);
+  const Result<RunStats> good = lane_.Backward(request_, backward_);
+  ASSERT_TRUE(good.has_value()) << ToText(good.error());
+  backward_.dv.data -= 4;
+  EXPECT_FALSE(lane_.Backward(request_, backward_).has_value()) << "one element of dk";
+}
+
+TEST_P(CheckArgs, Requests_WithoutPlanContractThreadsOrRoom) {
+  BothFail(ErrorCode::kBadArgument, "", [](LaneRequest& request) { request.contract = nullptr; });
+  BothFail(ErrorCode::kBadArgument, "", [](LaneRequest& request) { request.plan = nullptr; });
+  for (const int64_t threads : {0, -1}) {
+    BothFail(ErrorCode::kBadArgument, "", [&](LaneRequest& request) { request.threads = threads; });
+  }
+  BothFail(ErrorCode::kIsaUnavailable, "", [](LaneRequest& request) { request.isa = "sse9"; });
+  BothFail(ErrorCode::kTensorMismatch, "workspace", [](LaneRequest& request) { request.workspace = {}; });
+  if (workspace_bytes_ <= 64) GTEST_SKIP() << "this lane needs hardly any workspace";
+  BothFail(ErrorCode::kTensorMismatch, "workspace", [](LaneRequest& request) {
+    request.workspace = {request.workspace.data() + 8, request.workspace.size()};
+  });
+}
+
+TEST_P(CheckArgs, Plans_OfAnotherShapeOrForwardOnly) {
+  PlanView other = view_;
+  for (int64_t PlanView::*field : {&PlanView::batch, &PlanView::q_len, &PlanView::kv_len, &PlanView::num_q_heads}) {
+    other = view_;
+    other.*field += 1;
+    BothFail(ErrorCode::kPlanMismatch, "", [&](LaneRequest& request) { request.plan = &other; });
+  }
+  PlanOptions options;
+  options.disable = {"transpose"};
+  const Result<PlanResult> forward_only = MakePlan(contract_, {}, *FindTarget("cpu"), options);
+  ASSERT_TRUE(forward_only.has_value());
+  other = forward_only->plan.view();
+  BackwardFails(ErrorCode::kPlanMismatch, "", [&](LaneRequest& request, BackwardArgs&) { request.plan = &other; });
+  request_.plan = &other;
+  EXPECT_TRUE(lane_.Forward(request_, forward_).has_value()) << "a forward needs no transposed worklist";
+}
+
+TEST_P(CheckArgs, ShapesOfZero) {
+  for (int64_t Shape::*field : {&Shape::batch, &Shape::q_len, &Shape::kv_len, &Shape::num_q_heads, &Shape::num_kv_heads,
+                                &Shape::dim_qk, &Shape::dim_v}) {
+    for (const int64_t value : {int64_t{0}, int64_t{-1}, INT64_MAX}) {
+      Contract bad = contract_;
+      bad.shape.*field = value;
+      const auto spoil = [&](LaneRequest& request) { request.contract = &bad; };
+      LaneRequest request = request_;
+      spoil(request);
+      Expect(lane_.Forward(request, forward_), ErrorCode::kContractInvalid, "");
+      Expect(lane_.Backward(request, backward_), ErrorCode::kContractInvalid, "");
+    }
+  }
+  Contract uneven = contract_;
+  uneven.shape.num_kv_heads = 3;
+  BothFail(ErrorCode::kContractInvalid, "shape.num_q_heads", [&](LaneRequest& request) { request.contract = &uneven; });
+}
+
+}  // namespace
+}  // namespace tessera
