@@ -1,6 +1,9 @@
 #include "lanes/cpu/workers.h"
 
+#include <algorithm>
+
 #if TESSERA_HAS_TBB
+#include <tbb/info.h>
 #include <tbb/parallel_for.h>
 #include <tbb/task_arena.h>
 #else
@@ -16,7 +19,8 @@ void RunWorkers(int64_t threads, const std::function<void(int64_t)>& work) {
     work(0);
     return;
   }
-  tbb::task_arena arena(static_cast<int>(threads));
+  // More threads than the machine has would only take turns, and oneTBB would complain on standard error.
+  tbb::task_arena arena(static_cast<int>(std::min<int64_t>(threads, tbb::info::default_concurrency())));
   arena.execute([&] {
     tbb::parallel_for(
         int64_t{0}, threads, [&](int64_t worker) { work(worker); }, tbb::simple_partitioner());
