@@ -59,14 +59,23 @@ class Folder {
   std::string path_;
 };
 
-// "Neoverse-N1" or the like: the kernel's word for the processor, and how many there are.
+// "Neoverse-N1", or a model name as the kernel writes it, and how many cores there are.
 std::string MachineName() {
+  constexpr std::pair<const char*, const char*> kArmParts[] = {{"0xd0c", "Neoverse-N1"}, {"0xd40", "Neoverse-V1"},
+                                                               {"0xd49", "Neoverse-N2"}, {"0xd4f", "Neoverse-V2"},
+                                                               {"0xd8e", "Neoverse-N3"}, {"0xd84", "Neoverse-V3"}};
   std::ifstream info("/proc/cpuinfo");
   std::string name = ThisMachine() == Machine::kX86 ? "x86-64" : "aarch64";
   for (std::string line; std::getline(info, line);) {
     const size_t colon = line.find(": ");
-    if (line.starts_with("model name") && colon != std::string::npos) name = line.substr(colon + 2);
-    if (line.starts_with("CPU part") && colon != std::string::npos) name = "aarch64 part " + line.substr(colon + 2);
+    if (colon == std::string::npos) continue;
+    const std::string value = line.substr(colon + 2);
+    if (line.starts_with("model name")) name = value;
+    if (!line.starts_with("CPU part")) continue;
+    name = "aarch64 part " + value;
+    for (const auto& [part, known] : kArmParts) {
+      if (value == part) name = known;
+    }
   }
   return fmt::format("{}, {} cores", name, std::thread::hardware_concurrency());
 }
@@ -214,7 +223,11 @@ int Main(int argc, char** argv) {
   app.add_option("--python", options.python, "the Python that has them")->envname("TESSERA_PEER_PYTHON");
   app.add_flag("--json", options.json, "one JSON document on standard output, text on standard error");
   app.add_option("--plot", options.plot, "write the table as a bar chart")->type_name("FILE.svg");
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
   if (options.list) {
     for (const Case& shape : TableCases()) {
       for (const Mode mode : shape.ModesOn(ThisMachine())) {

@@ -60,7 +60,8 @@ Peer::Peer(std::string name, const std::string& python, int64_t threads, std::st
   Pipe from = MakePipe();
   const std::string errors = folder_ + "/" + info_.name + ".stderr";
   const std::string count = std::to_string(threads);
-  // Prepared before the fork: nothing may be allocated after it.
+  const std::string cannot = fmt::format("cannot run {}\n", python);
+  // All of this before the fork: the child may only exec.
   const char* arguments[] = {python.c_str(), "-B",   TESSERA_CPU_PEER_SCRIPT, info_.name.c_str(), "--threads",
                              count.c_str(),  nullptr};
   std::fflush(nullptr);
@@ -72,6 +73,7 @@ Peer::Peer(std::string name, const std::string& python, int64_t threads, std::st
     if (error_file >= 0) ::dup2(error_file, STDERR_FILENO);
     ::setenv("OMP_NUM_THREADS", count.c_str(), 1);
     ::execvp(arguments[0], const_cast<char* const*>(arguments));
+    [[maybe_unused]] const ssize_t told = ::write(STDERR_FILENO, cannot.data(), cannot.size());
     ::_exit(127);
   }
   Close(to.read);

@@ -9,7 +9,7 @@
 namespace tessera::bench {
 namespace {
 
-constexpr double kLabelWidth = 270;
+constexpr double kLabelWidth = 320;
 constexpr double kPlotWidth = 560;
 constexpr double kRight = 90;
 constexpr double kBar = 13;
@@ -17,7 +17,7 @@ constexpr double kGap = 12;
 constexpr double kTop = 96;
 constexpr double kBottom = 44;
 // Ours first; chosen to stay apart for colour-blind readers and in grey.
-constexpr const char* kColours[] = {"#0b3d91", "#e08214", "#8073ac", "#5aae61", "#b2abd2"};
+constexpr const char* kColours[] = {"#0b3d91", "#e08214", "#9e9e9e", "#4d9221", "#8073ac"};
 
 std::string Escaped(const std::string& text) {
   std::string out;
@@ -75,14 +75,16 @@ std::string ToSvg(const Results& results) {
       "font-family=\"sans-serif\" font-size=\"11\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
       width, height);
   svg += Text(12, 24, "CPU attention beside what people use today", "font-size=\"16\" font-weight=\"bold\"");
-  svg += Text(12, 42,
-              fmt::format("{}, {} thread{}, {}. Roof per core: f32 {:.0f} GFLOP/s ({}), bf16 {}", results.machine,
-                          results.settings.threads, results.settings.threads == 1 ? "" : "s", results.date,
-                          results.f32_roof.gflops, results.f32_roof.instructions,
-                          results.bf16_roof.gflops > 0
-                              ? fmt::format("{:.0f} ({})", results.bf16_roof.gflops, results.bf16_roof.instructions)
-                              : results.bf16_roof.instructions),
-              "fill=\"#444\"");
+  const auto roof_text = [](const Roof& roof) {
+    return roof.gflops > 0 ? fmt::format("{:.0f} GFLOP/s ({})", roof.gflops, roof.instructions) : roof.instructions;
+  };
+  svg += Text(
+      12, 42,
+      fmt::format("{}, {} thread{}, {}{}. Roof of one core: f32 {}; bf16 {}", results.machine, results.settings.threads,
+                  results.settings.threads == 1 ? "" : "s", results.date,
+                  results.settings.tokens > 0 ? fmt::format(", every case at {} tokens", results.settings.tokens) : "",
+                  roof_text(results.f32_roof), roof_text(results.bf16_roof)),
+      "fill=\"#444\"");
   double legend = 12;
   const auto add_legend = [&](size_t colour, const std::string& name) {
     svg +=
@@ -90,7 +92,8 @@ std::string ToSvg(const Results& results) {
     svg += Text(legend + 16, 66, name);
     legend += 34 + 6.2 * static_cast<double>(name.size());
   };
-  add_legend(0, "Tessera");
+  const std::string lane = results.table.empty() ? "" : results.table[0].lane;
+  add_legend(0, lane == "cpu" ? "Tessera" : "Tessera, lane " + lane);
   for (size_t i = 0; i < results.peers.size(); ++i) {
     const PeerInfo& peer = results.peers[i];
     if (peer.missing.empty()) add_legend(i + 1, peer.title + " " + peer.version);
