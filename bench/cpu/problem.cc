@@ -136,8 +136,14 @@ TensorRef Ref(TensorMap& tensors, const std::string& name) {
 
 // A member that RunOptions may not have yet.
 template <class Options>
-void SetIsa(Options& options, const std::string& isa) {
-  if constexpr (requires { options.isa; }) options.isa = isa;
+Status SetIsa(Options& options, const std::string& isa) {
+  if constexpr (requires { options.isa; }) {
+    options.isa = isa;
+  } else if (isa != "auto") {
+    return Fail(ErrorCode::kBadArgument,
+                fmt::format("no lane of this build lets an instruction set ({}) be chosen", isa), "--isa");
+  }
+  return {};
 }
 
 double LargestNorm(const Tensor& tensor) {
@@ -215,7 +221,7 @@ Result<Times> RunOurs(Problem& problem, Mode mode, const Settings& settings) {
   options.lane = settings.lane;
   options.threads = settings.threads;
   options.backward = mode == Mode::kBoth;
-  SetIsa(options, settings.isa);
+  if (Status set = SetIsa(options, settings.isa); !set) return tl::unexpected(std::move(set.error()));
   RunTensors tensors;
   tensors.q = Ref(problem.inputs, "q");
   tensors.k = Ref(problem.inputs, "k");

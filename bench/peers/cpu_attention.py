@@ -461,11 +461,12 @@ def self_check():
                     print(f"{name}: {reason}")
                     break
                 tensors = {}
-                for tensor, heads in (("q", case["heads"]), ("k", case["kv_heads"]), ("v", case["kv_heads"])):
-                    count = heads * case["tokens"] * case["dim"]
+                for tensor, num_heads in (("q", case["heads"]), ("k", case["kv_heads"]), ("v", case["kv_heads"])):
+                    count = num_heads * case["tokens"] * case["dim"]
                     data = struct.pack(f"<{count}f", *(generator.gauss(0, 1) for _ in range(count)))
-                    tensors[tensor] = ("F32", [1, heads, case["tokens"], case["dim"]], data)
-                label = f"{name} on {case['mask']}, softcap {case['softcap']}, {case['heads']}/{case['kv_heads']} heads"
+                    tensors[tensor] = ("F32", [1, num_heads, case["tokens"], case["dim"]], data)
+                heads = f"{case['heads']}/{case['kv_heads']} heads"
+                label = f"{name} on {case['mask']}, softcap {case['softcap']}, {heads}"
                 for how, worst in differences(peer, case, tensors, folder):
                     print(f"{label}: {how}" + ("" if worst is None else f", largest difference {worst:.1e}"))
                     # Scores are below 4 and sums at most 24 long: f32 rounding stays under 100 units of 2^-24.

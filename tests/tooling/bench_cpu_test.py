@@ -116,8 +116,8 @@ class BenchCpu(unittest.TestCase):
             python.write_text(WRONG_PEER)
             python.chmod(python.stat().st_mode | stat.S_IEXEC)
             plot = pathlib.Path(folder, "plot.svg")
-            result = bench("--json", "--cases", "causal-4k-d64-f32", "--peers", "--python", str(python), "--plot", str(plot),
-                           expect=1)
+            options = ("--json", "--cases", "causal-4k-d64-f32", "--peers", "--python", str(python), "--plot", str(plot))
+            result = bench(*options, expect=1)
             xml.dom.minidom.parse(str(plot))
         self.assertIn("RESULTS DIFFER from sdpa in o", result.stderr)
         forward, both = json.loads(result.stdout)["table"]
