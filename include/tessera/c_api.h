@@ -161,9 +161,10 @@ typedef struct tessera_run_options {
   const char* const* exclude; /* names of lanes never to use */
   size_t num_exclude;
   int64_t strict;           /* 1: any fallback is an error */
-  int64_t threads;          /* 0 = as many as the target has workers */
+  int64_t threads;          /* 0 = as many as the target has workers; negative is an error */
   const char* input_source; /* for the receipt: where the inputs came from */
   const char* batch_source; /* and the batch */
+  const char* isa;          /* NULL = "auto"; an instruction set's name: that one or an error */
 } tessera_run_options;
 static inline tessera_run_options tessera_run_options_init(void) {
   tessera_run_options out;

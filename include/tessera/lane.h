@@ -34,7 +34,8 @@ struct Decision {
 struct LaneInfo {
   std::string name;
   std::string description;
-  std::string runtime_mode;  // how it would run: native, payload, bridge, interpreted, compile-only
+  std::string runtime_mode;       // how it would run: native, payload, bridge, interpreted, compile-only
+  std::vector<std::string> isas;  // what it can run with on this machine, best first; none when it is not built
 };
 
 // Every lane there is, in order of preference, `reference` last.

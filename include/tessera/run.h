@@ -27,7 +27,8 @@ struct RunOptions {
   bool backward = false;
   bool row_max = false;  // also return the row maximum of the logits as "max"
   Layout layout = Layout::kBhtd;
-  int64_t threads = 0;  // 0 = as many as the target has workers
+  std::optional<int64_t> threads = {};  // absent: as many as the target has workers; 0 is an error
+  std::string isa = "auto";  // or an instruction set's name: that one or an error; auto asks TESSERA_ISA first
   PlanOptions plan = {};
   std::string input_source = {};  // for the receipt
   std::string batch_source = {};
@@ -40,6 +41,10 @@ struct RunOutcome {
   TensorMap outputs;           // o, lse, [max], and with backward dq, dk, dv, [dsink_logits]
   std::vector<StageReport> stages;
 };
+
+// The instruction set a run with these options is held to: isa, else the environment's TESSERA_ISA where that says
+// something, else "auto". A run asks once, when it begins.
+std::string AskedIsa(const RunOptions& options);
 
 // Inputs are named q, k, v, [sink_logits], and with backward do; a backward alone also takes o and lse.
 RunOutcome Run(const Contract& contract, const Batch& batch, const TensorMap& inputs, const Target& target,

@@ -30,7 +30,8 @@ Result<RunOptions> ReadOptions(const tessera_run_options* given, int64_t what, s
   Result<bool> strict = ReadFlag(options->strict, "options->strict", where);
   if (!strict) return tl::unexpected(std::move(strict.error()));
   out.strict = *strict;
-  out.threads = options->threads;
+  if (options->threads != 0) out.threads = options->threads;
+  if (options->isa != nullptr) out.isa = options->isa;
   if (options->input_source != nullptr) out.input_source = options->input_source;
   if (options->batch_source != nullptr) out.batch_source = options->batch_source;
   return out;

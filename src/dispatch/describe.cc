@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "base/hash.h"
 #include "dispatch/run.h"
@@ -81,7 +82,14 @@ std::map<std::string, std::string> Versions() {
 }
 
 int64_t ThreadsOf(const RunRequest& request) {
-  return request.options.threads > 0 ? request.options.threads : std::max<int64_t>(request.target.workers, 1);
+  return std::max<int64_t>(request.options.threads.value_or(request.target.workers), 1);
+}
+
+// The one place that reads the environment: what it says becomes part of the request, and of the receipt.
+std::string AskedIsa(const RunOptions& options) {
+  if (options.isa != "auto") return options.isa;
+  const char* from_environment = std::getenv("TESSERA_ISA");
+  return from_environment == nullptr || *from_environment == '\0' ? options.isa : from_environment;
 }
 
 void DescribeRequest(const RunRequest& request, Receipt& receipt) {
@@ -101,6 +109,7 @@ void DescribeRequest(const RunRequest& request, Receipt& receipt) {
       {"disable", fmt::format("{}", fmt::join(options.plan.disable, ","))},
       {"exclude", fmt::format("{}", fmt::join(options.exclude, ","))},
       {"forward", YesNo(options.forward)},
+      {"isa", request.isa},
       {"lane", options.lane},
       {"layout", std::string(ToText(request.tensors != nullptr ? Layout::kBhtd : options.layout))},
       {"plan", request.plan != nullptr ? "given" : "made"},
@@ -124,6 +133,7 @@ Receipt ReceiptOf(const UnbegunRun& run, const RunOptions& options, const Error&
   RunRequest request{
       .table = LaneTable(), .contract = contract, .batch = run.batch, .target = target, .options = options};
   request.inputs = run.inputs;
+  request.isa = AskedIsa(options);
   DescribeRequest(request, receipt);
   if (run.inputs == nullptr) receipt.input_digest.clear();
   if (run.contract != nullptr) {

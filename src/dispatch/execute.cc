@@ -64,6 +64,7 @@ ExecuteResult Execute(const ExecuteRequest& request) {
   const LaneRequest lane_request{.contract = &contract,
                                  .plan = &request.plan,
                                  .threads = request.threads,
+                                 .isa = request.isa,
                                  .workspace = {workspace.get(), static_cast<size_t>(result.workspace_bytes)}};
 
   if (request.options.forward) {

@@ -17,6 +17,7 @@ struct ExecuteRequest {
   const RunTensors& tensors;  // checked before
   const RunOptions& options;
   int64_t threads = 1;
+  std::string_view isa = "auto";
 };
 
 // What ran, as far as it came: `step` is the last step begun, and `error` is set when that step failed.

@@ -85,10 +85,18 @@ const LaneRow* FindLane(std::span<const LaneRow> table, std::string_view name) {
   return it == table.end() ? nullptr : &*it;
 }
 
+std::vector<std::string_view> IsasOf(const LaneRow& row) {
+  return row.lane == nullptr ? std::vector<std::string_view>() : row.lane->Isas();
+}
+
 std::vector<LaneInfo> Lanes() {
   std::vector<LaneInfo> infos;
   for (const LaneRow& row : LaneTable()) {
-    infos.push_back({std::string(row.name), std::string(row.description), std::string(row.runtime_mode)});
+    const std::vector<std::string_view> isas = IsasOf(row);
+    infos.push_back({.name = std::string(row.name),
+                     .description = std::string(row.description),
+                     .runtime_mode = std::string(row.runtime_mode),
+                     .isas = {isas.begin(), isas.end()}});
   }
   return infos;
 }

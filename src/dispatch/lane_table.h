@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "lanes/lane.h"
 #include "tessera/contract.h"
@@ -33,6 +34,9 @@ struct LaneRow {
 // Every lane, in order of preference.
 std::span<const LaneRow> LaneTable();
 const LaneRow* FindLane(std::span<const LaneRow> table, std::string_view name);
+
+// The instruction sets a row's lane can run with here, best first; none for a lane that is not built.
+std::vector<std::string_view> IsasOf(const LaneRow& row);
 
 // What the row says of the contract: the target first, then what the lane cannot do, then whether it is built.
 Decision DecideContract(const LaneRow& row, const Contract& contract, const MaskFacts& facts, const Target& target);

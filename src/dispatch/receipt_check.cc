@@ -22,8 +22,9 @@ namespace {
 
 constexpr std::string_view kSteps[] = {"contract",    "request",   "read",    "inputs",   "decide", "batch", "plan",
                                        "decide_plan", "workspace", "forward", "backward", "check",  "write"};
-constexpr std::string_view kOptions[] = {"backward", "disable", "exclude", "forward", "lane", "layout",      "plan",
-                                         "row_max",  "strict",  "target",  "threads", "tile", "widen_class", "workers"};
+constexpr std::string_view kOptions[] = {"backward", "disable", "exclude", "forward",     "isa",
+                                         "lane",     "layout",  "plan",    "row_max",     "strict",
+                                         "target",   "threads", "tile",    "widen_class", "workers"};
 constexpr std::string_view kVersions[] = {"arch", "compiler", "contract", "plan", "receipt", "tessera"};
 
 bool IsHex32(std::string_view text) {
@@ -95,6 +96,8 @@ class Checker {
     return found == r_.options.end() ? std::string() : found->second;
   }
 
+  bool HasForcedIsa() const { return Option("isa") != "auto"; }
+
   void CheckLanes() {
     const bool is_forced = r_.requested != "auto";
     if (HasSelection()) {
@@ -129,6 +132,7 @@ class Checker {
            fmt::format("\"{}\", which is what {} promises", row->determinism, row->name));
     Expect(!r_.kernel.empty(), "kernel", "the kernel's name when a lane ran");
     Expect(!r_.isa.empty(), "isa", "an instruction set's name when a lane ran");
+    Expect(!HasForcedIsa() || r_.isa == Option("isa"), "isa", "the instruction set of options.isa, when one is forced");
     Expect(HasOutputs() || r_.failed_at == "backward", "executed",
            fmt::format("empty: a run that failed at {} ran nothing", r_.failed_at));
     Expect(Option("strict") != "true" || r_.executed == r_.selected, "executed", "the selected lane in a strict run");
@@ -204,6 +208,8 @@ class Checker {
       const bool is_other = r_.requested != "auto" && d.lane != r_.requested && !is_excluded;
       Expect(is_other == (d.decision.reason == ReasonCode::kNotRequested), at,
              "dispatch.not_requested if and only if another lane was asked for by name");
+      Expect(HasForcedIsa() || d.decision.reason != ReasonCode::kIsa, at,
+             "dispatch.isa only where options.isa forces an instruction set");
     }
   }
 

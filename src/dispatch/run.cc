@@ -44,6 +44,26 @@ Result<MaskFacts> ReadContractFacts(const Contract& contract, Receipt& receipt) 
   return DescribeMask(contract);
 }
 
+bool HasIsa(const LaneRow& row, std::string_view isa) {
+  const std::vector<std::string_view> isas = IsasOf(row);
+  return isa == "auto" || std::find(isas.begin(), isas.end(), isa) != isas.end();
+}
+
+// A name that no lane here knows is a mistake of the caller's, not a lane's refusal.
+Outcome CheckIsa(const RunRequest& request) {
+  const auto has_it = [&](const LaneRow& row) { return HasIsa(row, request.isa); };
+  if (std::any_of(request.table.begin(), request.table.end(), has_it)) return std::nullopt;
+  std::vector<std::string> available;
+  for (const LaneRow& row : request.table) {
+    if (row.lane == nullptr) continue;
+    available.push_back(fmt::format("{} ({})", fmt::join(IsasOf(row), ", "), row.name));
+  }
+  return FailAt("request", ErrorCode::kIsaUnavailable,
+                fmt::format("no lane has the instruction set \"{}\" on this machine; there are {}", request.isa,
+                            fmt::join(available, ", ")),
+                request.options.isa == "auto" ? "TESSERA_ISA" : "isa");
+}
+
 Outcome CheckRequest(const RunRequest& request) {
   std::vector<std::string> names = request.options.exclude;
   if (IsForced(request.options)) names.push_back(request.options.lane);
@@ -54,10 +74,12 @@ Outcome CheckRequest(const RunRequest& request) {
     return FailAt("request", ErrorCode::kLaneUnknown,
                   fmt::format("there is no lane \"{}\"; the lanes are {}", name, fmt::join(known, ", ")));
   }
-  if (request.options.threads < 0) {
+  if (Outcome bad = CheckIsa(request)) return bad;
+  if (const int64_t threads = request.options.threads.value_or(1); threads < 1) {
     return FailAt(
         "request", ErrorCode::kBadArgument,
-        fmt::format("threads must be 0 (as many as the target has) or more, got {}", request.options.threads));
+        fmt::format("threads must be 1 or more, got {}; not given, they are as many as the target has workers",
+                    threads));
   }
   if (!request.options.forward && !request.options.backward) {
     return FailAt("request", ErrorCode::kBadArgument, "a run needs a forward, a backward or both, got neither");
@@ -76,7 +98,12 @@ Decision DecideRow(const RunRequest& request, const LaneRow& row, const MaskFact
   if (IsForced(options) && row.name != options.lane) {
     return Decision::No(ReasonCode::kNotRequested, fmt::format("{} was asked for", options.lane));
   }
-  return DecideContract(row, request.contract, facts, request.target);
+  Decision decision = DecideContract(row, request.contract, facts, request.target);
+  if (decision.accepted && !HasIsa(row, request.isa)) {
+    return Decision::No(ReasonCode::kIsa,
+                        fmt::format("{} was asked for, and here it has {}", request.isa, fmt::join(IsasOf(row), ", ")));
+  }
+  return decision;
 }
 
 const Decision& ContractDecision(const Receipt& receipt, std::string_view lane) {
@@ -146,7 +173,8 @@ Outcome RunLane(const RunRequest& request, const LaneRow& row, const PlanView& p
                                   .plan = plan,
                                   .tensors = tensors,
                                   .options = request.options,
-                                  .threads = ThreadsOf(request)});
+                                  .threads = ThreadsOf(request),
+                                  .isa = request.isa});
   receipt.workspace_bytes = result.workspace_bytes;
   if (const std::optional<RunStats>& first = result.forward ? result.forward : result.backward) {
     receipt.executed = row.name;
@@ -229,8 +257,10 @@ Outcome AttemptInMemory(const RunRequest& request, RunOutcome& outcome) try {
 
 }  // namespace
 
-RunOutcome RunOn(const RunRequest& request) {
+RunOutcome RunOn(const RunRequest& asked) {
   Clock clock;
+  RunRequest request = asked;
+  request.isa = AskedIsa(asked.options);
   RunOutcome outcome;
   Receipt& receipt = outcome.receipt;
   DescribeRequest(request, receipt);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 
 #include "dispatch/lane_table.h"
 #include "tessera/run.h"
@@ -18,6 +19,7 @@ struct RunRequest {
   const TensorMap* inputs = nullptr;
   const RunTensors* tensors = nullptr;
   const Plan* plan = nullptr;  // made before; else each lane that gets that far has one made
+  std::string isa = "auto";    // RunOn fills it: what AskedIsa says when the run begins
 };
 
 RunOutcome RunOn(const RunRequest& request);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "tessera/contract.h"
 #include "tessera/error.h"
@@ -37,7 +38,7 @@ struct BackwardArgs {
 
 struct RunStats {
   std::string_view kernel;
-  std::string_view isa;
+  std::string_view isa;  // one of Isas()
   int64_t tiles_executed = 0;
 };
 
@@ -45,6 +46,7 @@ struct LaneRequest {
   const Contract* contract = nullptr;
   const PlanView* plan = nullptr;
   int64_t threads = 1;
+  std::string_view isa = "auto";  // or one of Isas(), that one and no other
   std::span<std::byte> workspace;
 };
 
@@ -52,6 +54,8 @@ class Lane {
  public:
   virtual ~Lane() = default;
   virtual std::string_view name() const = 0;
+  // The instruction sets it can run with on this machine, best first; "auto" is the first.
+  virtual std::vector<std::string_view> Isas() const = 0;
   virtual Decision Decide(const Contract& contract, const Target& target) const = 0;
   virtual Decision DecidePlan(const Contract& contract, const PlanView& plan, const Target& target) const = 0;
   virtual int64_t WorkspaceBytes(const Contract& contract, const PlanView& plan, int64_t threads) const = 0;

@@ -527,7 +527,12 @@ static void test_bad_runs(void) {
   tessera_receipt_free(receipt);
   options.strict = 0;
   options.input_source = "a \"test\"\n";
+  options.threads = -1;
+  bad(tessera_run(plan, TESSERA_FORWARD, &args, &options, NULL, &error), &error, "TSR-R007", "threads", "fewer than 0");
   options.threads = 1;
+  options.isa = "no_such";
+  bad(tessera_run(plan, TESSERA_FORWARD, &args, &options, NULL, &error), &error, "TSR-L004", "scalar", "no such isa");
+  options.isa = "scalar";
   good(tessera_run(plan, TESSERA_FORWARD, &args, &options, &receipt, &error), &error, "not strict");
   check(strstr(tessera_receipt_json(receipt), "a \\\"test\\\"\\n") != NULL, "the receipt has the source");
   tessera_receipt_free(receipt);

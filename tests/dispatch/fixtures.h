@@ -36,8 +36,9 @@ struct Ask {
   bool backward = false;
   bool row_max = false;
   Layout layout = Layout::kBhtd;
-  int64_t threads = 0;
+  std::optional<int64_t> threads = {};
   std::string input_source = {};
+  std::string isa = "auto";
 
   operator RunOptions() const {  // NOLINT(google-explicit-constructor): stands for RunOptions at every call
     RunOptions options;
@@ -48,6 +49,7 @@ struct Ask {
     options.row_max = row_max;
     options.layout = layout;
     options.threads = threads;
+    options.isa = isa;
     options.input_source = input_source;
     return options;
   }
@@ -107,6 +109,7 @@ class TestLane : public Lane {
  public:
   explicit TestLane(std::string_view name) : name_(name) {}
   std::string_view name() const override { return name_; }
+  std::vector<std::string_view> Isas() const override { return isas; }
   Decision Decide(const Contract&, const Target&) const override { return on_contract; }
   Decision DecidePlan(const Contract&, const PlanView&, const Target&) const override { return on_plan; }
   int64_t WorkspaceBytes(const Contract& contract, const PlanView& plan, int64_t threads) const override {
@@ -115,15 +118,17 @@ class TestLane : public Lane {
   Result<RunStats> Forward(const LaneRequest& request, const ForwardArgs& args) const override {
     ++forwards;
     if (forward_error) return tl::unexpected(*forward_error);
-    Result<RunStats> stats = ReferenceLane().Forward(request, args);
+    Result<RunStats> stats = ReferenceLane().Forward(Plain(request), args);
+    last_isa = request.isa;
     if (stats) stats->kernel = "test_kernel";
+    if (stats) stats->isa = request.isa == "auto" ? isas.front() : request.isa;
     if (stats) stats->tiles_executed += extra_tiles;
     return stats;
   }
   Result<RunStats> Backward(const LaneRequest& request, const BackwardArgs& args) const override {
     ++backwards;
     if (backward_error) return tl::unexpected(*backward_error);
-    return ReferenceLane().Backward(request, args);
+    return ReferenceLane().Backward(Plain(request), args);
   }
 
   Decision on_contract = Decision::Yes();
@@ -132,10 +137,16 @@ class TestLane : public Lane {
   std::optional<Error> forward_error;
   std::optional<Error> backward_error;
   int64_t extra_tiles = 0;
+  std::vector<std::string_view> isas = {"wide", "narrow"};
+  mutable std::string last_isa;  // as the last forward was asked
   mutable int forwards = 0;
   mutable int backwards = 0;
 
  private:
+  static LaneRequest Plain(LaneRequest request) {
+    request.isa = "auto";
+    return request;
+  }
   std::string_view name_;
 };
 

@@ -63,12 +63,15 @@ TEST(Inputs, OtherLayout_IsRefused) {
   EXPECT_FALSE(RunWith(contract, inputs, Ask{.layout = Layout::kBthd}).error.has_value());
 }
 
-TEST(Inputs, NegativeThreads_AreRefused) {
+TEST(Inputs, ThreadsBelowOne_AreRefused) {
   const Contract contract = MakeContract();
-  const RunOutcome outcome = RunWith(contract, MakeInputs(contract, 1, false), Ask{.threads = -1});
-  ASSERT_TRUE(outcome.error.has_value());
-  EXPECT_EQ(outcome.error->code, ErrorCode::kBadArgument);
-  ExpectSound(outcome.receipt);
+  for (const int64_t threads : {0, -1}) {
+    const RunOutcome outcome = RunWith(contract, MakeInputs(contract, 1, false), Ask{.threads = threads});
+    ASSERT_TRUE(outcome.error.has_value()) << threads;
+    EXPECT_EQ(outcome.error->code, ErrorCode::kBadArgument);
+    EXPECT_EQ(outcome.receipt.failed_at, "request");
+    ExpectSound(outcome.receipt);
+  }
 }
 
 TEST(Inputs, InvalidContract_IsRefusedWithEveryViolation) {

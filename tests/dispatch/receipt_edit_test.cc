@@ -83,13 +83,15 @@ bool IsFreeDigest(const std::string& at) {
 }
 
 // A run that ended at its request may have read its files or not, and a target without a name here has any memory.
-// Letters inside the reason of a tile are a contract of the same key.
+// Letters inside the reason of a tile are a contract of the same key. Which instruction sets another machine has, a
+// receipt of a run that used none does not say.
 bool IsUnknowable(const Receipt& receipt, const std::string& at, const Json& value) {
   if (at == "/contract_text") {
     const auto text = value.get<std::string>();
     const Result<Contract> contract = ParseContract(text);
     return contract && ToToml(*contract) == text && ContractKey(*contract).value() == receipt.contract_key;
   }
+  if (at == "/options/isa") return receipt.executed.empty();
   if (receipt.failed_at != "request") return false;
   return (at == "/metadata_limit" && receipt.target == "v9") ||
          ((at == "/input_digest" || at == "/batch_digest") && value == "");

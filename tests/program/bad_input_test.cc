@@ -195,6 +195,11 @@ TEST_F(BadInput, Names_Unknown) {
   Expect({"explain", contract, "--dump", "guess"}, "TSR-P001");
   Expect({"verify", "no_such_case"}, "TSR-R008");
   ExpectOneMessage(Tessera({"run", contract}, {.env = {{"TESSERA_LANE", "gpu"}}}), "TSR-L001", 2);
+  Expect({"run", contract, "--isa", "sse9"}, "TSR-L004");
+  Expect({"verify", contract, "--isa", "sse9"}, "TSR-L004");
+  Expect({"bench", "run", contract, "--isa", "sse9"}, "TSR-L004");
+  Expect({"demo", "--isa", "sse9"}, "TSR-L004");
+  ExpectOneMessage(Tessera({"run", contract}, {.env = {{"TESSERA_ISA", "sse9"}}}), "TSR-L004", 2);
 }
 
 TEST_F(BadInput, Arguments_Wrong) {
@@ -209,7 +214,7 @@ TEST_F(BadInput, Arguments_Wrong) {
   Expect({"explain", contract, "--head", "1"}, "TSR-R007");
   Expect({"explain", contract, "--batch-row", "-1"}, "TSR-R007");
   Expect({"run", contract, "--layout", "dthb"}, "TSR-R007");
-  Expect({"run", contract, "--threads", "-1"}, "TSR-R007");
+  for (const char* threads : {"0", "-1"}) Expect({"run", contract, "--threads", threads}, "TSR-R007");
   Expect({"run", contract, "--seed", "one"}, "TSR-R007");
   Expect({"run", contract, "--seed", "1", "--inputs", "x.safetensors"}, "TSR-R007");
   Expect({"plan"}, "TSR-R007");

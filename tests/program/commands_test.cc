@@ -315,6 +315,8 @@ TEST(Lanes, Table_EndsWithReference) {
   for (const LaneInfo& lane : Lanes()) EXPECT_TRUE(Contains(result.out, lane.name)) << lane.name;
   const nlohmann::json json = OnlyDocument(Tessera({"lanes", "--json"}));
   EXPECT_EQ(json["lanes"].size(), Lanes().size());
+  EXPECT_EQ(json["lanes"].back()["isas"], nlohmann::json({"scalar"}));
+  EXPECT_TRUE(Contains(result.out, "scalar"));
 }
 
 TEST(Lanes, ContractOnTpu_IsSelectedByTheTable) {

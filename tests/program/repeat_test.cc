@@ -77,7 +77,8 @@ TEST_F(ReceiptFiles, Repeat_GivesTheSameOutputs) {
        {std::vector<std::string>{"--inputs", "qkv.safetensors"},
         {"--seed", "18446744073709551615", "--backward", "--max", "--layout", "bthd"},
         {"--tile", "16x8", "--disable", "balance", "--exclude", "cuda", "--exclude", "cpu", "--threads", "3"},
-        {"--target", "v6e", "--lane", "reference", "--strict", "--widen-class"}}) {
+        {"--target", "v6e", "--lane", "reference", "--strict", "--widen-class"},
+        {"--isa", "scalar"}}) {
     MakeReceipt(more);
     const ProgramResult again =
         Do({"run", "--from-receipt", "r.json", "--receipt", "s.json", "--out", "o.safetensors"});
@@ -174,6 +175,10 @@ TEST_F(ReceiptFiles, Repeat_LanesAndPlansThatDiffer) {
   const std::string lanes = Refusal();
   EXPECT_TRUE(Contains(lanes, "\n  executed: cpu ran then; here it says no, cpu.not_built")) << lanes;
   Put("r.json", good);
+  Edit([](json& r) { r["isa"] = "sse9"; });
+  const std::string isas = Refusal();
+  EXPECT_TRUE(Contains(isas, "\n  isa: sse9 then, reference has scalar here")) << isas;
+  Put("r.json", good);
   Edit([](json& r) {
     for (const char* key : {"plan_fingerprint", "mask_digest", "class_key"}) r[key] = std::string(32, 'f');
   });
@@ -248,6 +253,9 @@ TEST_F(ReceiptFiles, Repeat_TakesNoOptionThatTheReceiptHas) {
   }
   // The environment is only a default, and the receipt is more.
   EXPECT_EQ(Do({"run", "--from-receipt", "r.json"}, {.env = {{"TESSERA_LANE", "cuda"}}}).exit_code, 0);
+  const ProgramResult isa = Do({"run", "--from-receipt", "r.json"}, {.env = {{"TESSERA_ISA", "sse9"}}});
+  EXPECT_EQ(isa.exit_code, 0) << isa.err;
+  EXPECT_TRUE(Contains(isa.out, "note: isa: auto then, asked for by name here: ")) << isa.out;
 }
 
 TEST_F(ReceiptFiles, Diff_SaysInWordsWhatChanged) {

@@ -91,6 +91,7 @@ inline std::string ReadAll(std::FILE* file) {
   dup2(fileno(err), STDERR_FILENO);
   if (!options.folder.empty() && chdir(options.folder.c_str()) != 0) _exit(126);
   unsetenv("TESSERA_LANE");
+  unsetenv("TESSERA_ISA");
   for (const auto& [name, value] : options.env) setenv(name.c_str(), value.c_str(), 1);
   if (options.max_file_bytes >= 0) {
     std::signal(SIGXFSZ, SIG_IGN);  // the write fails instead, as it does on a full disk

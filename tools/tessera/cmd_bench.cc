@@ -13,9 +13,8 @@ namespace {
 struct Options {
   ProblemArguments problem;
   int64_t repeat = 0;  // 0 = about half a second's worth
-  std::string lane = "auto";
+  RunOptions run;      // lane, isa, threads, backward
   uint64_t seed = 1;
-  bool backward = false;
   bool json = false;
   bool progress = false;
 };
@@ -80,13 +79,11 @@ int BenchPlanner(const Options& options) {
 int BenchRun(const Options& options) {
   auto problem = ReadProblem(options.problem);
   if (!problem) return Report(problem.error(), options.json);
-  if (auto fits = CheckTensorMemory(problem->contract, options.backward); !fits) {
+  if (auto fits = CheckTensorMemory(problem->contract, options.run.backward); !fits) {
     return Report(fits.error(), options.json);
   }
-  const TensorMap inputs = MakeInputs(problem->contract, options.seed, options.backward);
-  RunOptions run;
-  run.lane = options.lane;
-  run.backward = options.backward;
+  const TensorMap inputs = MakeInputs(problem->contract, options.seed, options.run.backward);
+  RunOptions run = options.run;
   run.plan = problem->options;
   Measured result;
   result.tiles = "tiles executed";
@@ -101,8 +98,8 @@ int BenchRun(const Options& options) {
     }
     result.times.push_back(ns);
     result.kept = outcome.receipt.tiles_executed + outcome.receipt.tiles_executed_backward;
-    result.what =
-        fmt::format("{} on {}", options.backward ? "forward and backward" : "forward", outcome.receipt.executed);
+    result.what = fmt::format("{} on {} with {}", run.backward ? "forward and backward" : "forward",
+                              outcome.receipt.executed, outcome.receipt.isa);
   }
   return Show(std::move(result), options);
 }
@@ -131,12 +128,13 @@ void AddBench(CLI::App& app, Action& action) {
   };
   add("planner", "Time the planner: every stage, forward and transposed, packed", BenchPlanner);
   CLI::App* run = add("run", "Time a lane: forward, and with --backward both", BenchRun);
-  run->add_option("--lane", options->lane, "Run on this lane or not at all")
+  run->add_option("--lane", options->run.lane, "Run on this lane or not at all")
       ->type_name("LANE")
       ->capture_default_str()
       ->envname("TESSERA_LANE");
   run->add_option("--seed", options->seed, "Seed of the inputs")->capture_default_str();
-  run->add_flag("--backward", options->backward, "Also compute gradients");
+  run->add_flag("--backward", options->run.backward, "Also compute gradients");
+  AddWorkOptions(*run, options->run);
 }
 
 }  // namespace tessera::program

@@ -13,6 +13,7 @@ namespace {
 
 struct Options {
   uint64_t seed = 7;
+  RunOptions run;  // isa, threads
   std::string receipt = "tessera_demo_receipt.json";
   bool ascii = false;
   bool json = false;
@@ -116,7 +117,7 @@ int Demo(const Options& options) {
   say(DrawTiles(planned->plan.view(), 0, 0, 34, 24));
 
   const TensorMap inputs = MakeInputs(*contract, options.seed, true);
-  RunOptions run;
+  RunOptions run = options.run;
   run.backward = true;
   run.input_source = fmt::format("seed {}", options.seed);
   run.batch_source = "made by tessera demo";
@@ -167,6 +168,7 @@ void AddDemo(CLI::App& app, Action& action) {
   auto options = std::make_shared<Options>();
   CLI::App* sub = app.add_subcommand("demo", "Plan, run and check a packed batch, with a picture and a receipt");
   sub->add_option("--seed", options->seed, "Seed of the inputs")->capture_default_str();
+  AddWorkOptions(*sub, options->run);
   sub->add_option("--receipt", options->receipt, "Where the receipt goes")->type_name("F.json")->capture_default_str();
   sub->add_flag("--ascii", options->ascii, "Draw with plain characters");
   sub->add_flag("--json", options->json, "Print the receipt as one JSON document");

@@ -22,12 +22,16 @@ constexpr const char* kFooter =
 
 int ListLanes(const Options& options) {
   std::vector<std::string> documents;
-  if (!options.json) Print(fmt::format("{:<12} {:<12} {}\n", "lane", "mode", "what it is"));
+  if (!options.json) Print(fmt::format("{:<12} {:<12} {:<16} {}\n", "lane", "mode", "instruction sets", "what it is"));
   for (const LaneInfo& lane : Lanes()) {
     JsonObject object;
     object.Text("lane", lane.name).Text("runtime_mode", lane.runtime_mode).Text("description", lane.description);
-    documents.push_back(object.Done());
-    if (!options.json) Print(fmt::format("{:<12} {:<12} {}\n", lane.name, lane.runtime_mode, lane.description));
+    std::vector<std::string> isas;
+    for (const std::string& isa : lane.isas) isas.push_back(JsonString(isa));
+    documents.push_back(object.Raw("isas", JsonList(isas)).Done());
+    if (options.json) continue;
+    const std::string here = lane.isas.empty() ? "not built" : fmt::format("{}", fmt::join(lane.isas, ", "));
+    Print(fmt::format("{:<12} {:<12} {:<16} {}\n", lane.name, lane.runtime_mode, here, lane.description));
   }
   if (options.json) Print(JsonObject().Raw("lanes", JsonList(documents)).Done() + "\n");
   return kGood;

@@ -25,7 +25,7 @@ struct Options {
 
 constexpr const char* kFooter =
     "Inputs are q, k, v, [sink_logits] and with --backward do; outputs o, lse, [max] and dq, dk, dv, [dsink_logits].\n"
-    "The environment variable TESSERA_LANE is the default of --lane.\n\n"
+    "The environment variables TESSERA_LANE and TESSERA_ISA are the defaults of --lane and --isa.\n\n"
     "Examples:\n"
     "  tessera run examples/packed.toml --batch examples/packed_batch.json --seed 7 --backward --check\n"
     "  tessera run model.toml --inputs qkv.safetensors --out o.safetensors --receipt receipt.json --lane reference\n"
@@ -188,11 +188,11 @@ void AddRun(CLI::App& app, Action& action) {
       ->capture_default_str()
       ->check(CLI::IsMember({"bhtd", "bthd"}));
   sub->add_flag("--max", run.row_max, "Also return the row maximum of the logits");
-  sub->add_option("--threads", run.threads, "Threads; 0 = as many as the target has workers")->capture_default_str();
+  AddWorkOptions(*sub, run);
   AddProblemOptions(*sub, arguments.problem);
   // What the receipt says is not to be said again, in other words.
-  for (const char* name : {"--seed", "--backward", "--exclude", "--strict", "--layout", "--max", "--target", "--tile",
-                           "--disable", "--widen-class"}) {
+  for (const char* name : {"--seed", "--backward", "--exclude", "--strict", "--layout", "--max", "--isa", "--target",
+                           "--tile", "--disable", "--widen-class"}) {
     from->excludes(sub->get_option(name));
   }
   sub->add_flag("--json", options->json, "Print the receipt as one JSON document");

@@ -14,8 +14,7 @@ namespace {
 struct Options {
   ProblemArguments problem;  // `contract` holds the case's name, the contract or the plan file
   uint64_t seed = 1;
-  std::string lane = "auto";
-  bool backward = false;
+  RunOptions run;  // lane, isa, threads, backward
   bool all = false;
   bool list = false;
   bool json = false;
@@ -43,7 +42,7 @@ struct Verdict {
 
 Result<Verdict> VerifyProblem(const std::string& name, const Problem& problem, const Options& options) {
   const Stopwatch watch;
-  if (auto fits = CheckTensorMemory(problem.contract, options.backward); !fits) return tl::unexpected(fits.error());
+  if (auto fits = CheckTensorMemory(problem.contract, options.run.backward); !fits) return tl::unexpected(fits.error());
   PlanOptions plan_options = problem.options;
   plan_options.verify_stages = true;
   auto planned = MakePlan(problem.contract, problem.batch, problem.target, plan_options);
@@ -51,10 +50,8 @@ Result<Verdict> VerifyProblem(const std::string& name, const Problem& problem, c
   auto mask = CheckMask(problem.contract, problem.batch, planned->plan.view());
   if (!mask) return tl::unexpected(mask.error());
 
-  const TensorMap inputs = MakeInputs(problem.contract, options.seed, options.backward);
-  RunOptions run;
-  run.lane = options.lane;
-  run.backward = options.backward;
+  const TensorMap inputs = MakeInputs(problem.contract, options.seed, options.run.backward);
+  RunOptions run = options.run;
   run.row_max = true;
   run.plan = plan_options;
   run.input_source = fmt::format("seed {}", options.seed);
@@ -72,8 +69,12 @@ Result<Verdict> VerifyProblem(const std::string& name, const Problem& problem, c
   JsonObject mask_json;
   mask_json.Bool("pass", mask->pass).Bool("sampled", mask->sampled).Int("pairs", mask->pairs).Text("text", mask->text);
   JsonObject object;
-  object.Text("name", name).Bool("pass", verdict.pass).Text("lane", verdict.lane).Int("ns", verdict.ns);
-  object.Text("input_source", run.input_source).Bool("backward", options.backward);
+  object.Text("name", name)
+      .Bool("pass", verdict.pass)
+      .Text("lane", verdict.lane)
+      .Text("isa", outcome.receipt.isa)
+      .Int("ns", verdict.ns);
+  object.Text("input_source", run.input_source).Bool("backward", options.run.backward);
   object.Text("plan_fingerprint", outcome.receipt.plan_fingerprint).Raw("mask", mask_json.Done());
   verdict.json = object.Raw("outputs", ToJson(*report)).Done();
   return verdict;
@@ -103,12 +104,14 @@ bool IsCase(const std::string& name) {
 }
 
 std::string ReproduceLine(const std::string& name, const Options& options) {
-  std::string line = fmt::format("tessera verify {} --seed {} --lane {}", name, options.seed, options.lane);
+  std::string line = fmt::format("tessera verify {} --seed {} --lane {}", name, options.seed, options.run.lane);
+  if (options.run.isa != "auto") line += " --isa " + options.run.isa;
+  if (options.run.threads) line += fmt::format(" --threads {}", *options.run.threads);
   if (!options.problem.batch.empty()) line += " --batch " + options.problem.batch;
   if (options.problem.target != "cpu") line += " --target " + options.problem.target;
   if (!options.problem.tile.empty()) line += " --tile " + options.problem.tile;
   for (const std::string& stage : options.problem.disable) line += " --disable " + stage;
-  return line + (options.backward ? " --backward" : "");
+  return line + (options.run.backward ? " --backward" : "");
 }
 
 int Failed(const std::string& name, const Options& options) {
@@ -222,12 +225,13 @@ void AddVerify(CLI::App& app, Action& action) {
       ->type_name("CASE|FILE");
   sub->add_flag("--list", options->list, "List the named cases");
   sub->add_flag("--all", options->all, "Verify every named case");
-  sub->add_option("--lane", options->lane, "Run on this lane or not at all")
+  sub->add_option("--lane", options->run.lane, "Run on this lane or not at all")
       ->type_name("LANE")
       ->capture_default_str()
       ->envname("TESSERA_LANE");
   sub->add_option("--seed", options->seed, "Seed of the inputs, and of a case's batch")->capture_default_str();
-  sub->add_flag("--backward", options->backward, "Also check gradients");
+  sub->add_flag("--backward", options->run.backward, "Also check gradients");
+  AddWorkOptions(*sub, options->run);
   AddProblemOptions(*sub, options->problem);
   sub->add_flag("--json", options->json, "Print one JSON document");
   sub->add_flag("--progress", options->progress, "Report progress also when standard error is no terminal");

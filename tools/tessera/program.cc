@@ -138,6 +138,14 @@ void AddProblemOptions(CLI::App& app, ProblemArguments& arguments) {
                "A batch that does not fit its class gets a wider class, not an error");
 }
 
+void AddWorkOptions(CLI::App& app, RunOptions& run) {
+  app.add_option("--isa", run.isa, "Run with this instruction set or not at all (default: TESSERA_ISA, else the best)")
+      ->type_name("ISA")
+      ->capture_default_str();
+  app.add_option("--threads", run.threads, "Threads, 1 or more (default: as many as the target has workers)")
+      ->type_name("N");
+}
+
 Result<Contract> ReadContractArgument(const std::string& path) {
   if (path != "-") return ReadContract(path);
   std::string text;

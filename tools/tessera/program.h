@@ -68,6 +68,8 @@ struct Problem {
   PlanOptions options;
 };
 void AddProblemOptions(CLI::App& app, ProblemArguments& arguments);
+// --isa and --threads: what a lane works with.
+void AddWorkOptions(CLI::App& app, RunOptions& run);
 Result<Problem> ReadProblem(const ProblemArguments& arguments);
 // "-" is standard input.
 Result<Contract> ReadContractArgument(const std::string& path);

@@ -2,6 +2,7 @@
 // the outputs and is not the same here is a difference, and any difference is a refusal; docs/receipts.md has the list.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <map>
@@ -55,6 +56,7 @@ class Preparation {
     ReadBatchAgain();
     ReadInputsAgain();
     CompareLanes();
+    CompareIsas();
     ComparePlans();
     return std::move(repeat_);
   }
@@ -80,7 +82,7 @@ class Preparation {
   void ReadOptions() {
     RunOptions& run = arguments_.run;
     run.lane = receipt_.requested;
-    const int64_t threads_asked = run.threads;
+    const std::optional<int64_t> threads_asked = run.threads;
     const std::map<std::string, bool*> flags = {{"backward", &run.backward},
                                                 {"row_max", &run.row_max},
                                                 {"strict", &run.strict},
@@ -94,7 +96,9 @@ class Preparation {
         good = value == "bhtd" || value == "bthd";
         run.layout = value == "bthd" ? Layout::kBthd : Layout::kBhtd;
       } else if (name == "threads") {
-        good = ReadNumber(value, &run.threads);
+        good = ReadNumber(value, &run.threads.emplace()) && *run.threads > 0;
+      } else if (name == "isa") {
+        run.isa = value;
       } else if (name == "workers") {
         good = ReadNumber(value, &workers_);
       } else if (name == "tile" && value != "default") {
@@ -116,8 +120,8 @@ class Preparation {
       }
       if (!good) Differ("options." + name, fmt::format("\"{}\" then, which this version does not understand", value));
     }
-    if (threads_asked > 0 && threads_asked != run.threads) {
-      Note(fmt::format("threads: {} then, {} asked for", run.threads, threads_asked));
+    if (threads_asked && threads_asked != run.threads) {
+      if (run.threads) Note(fmt::format("threads: {} then, {} asked for", *run.threads, *threads_asked));
       run.threads = threads_asked;
     }
   }
@@ -227,6 +231,25 @@ class Preparation {
       is_other = true;
     }
     if (is_other) arguments_.run.lane = receipt_.executed;
+  }
+
+  // Another instruction set may round differently, so the one that ran then is asked for by name wherever "auto" would
+  // now lead to another: to a better one that this machine has, or to the environment's.
+  void CompareIsas() {
+    for (const LaneInfo& lane : Lanes()) {
+      if (lane.name != receipt_.executed || lane.isas.empty()) continue;
+      std::string& asked = arguments_.run.isa;
+      const bool is_here = std::find(lane.isas.begin(), lane.isas.end(), receipt_.isa) != lane.isas.end();
+      if (!is_here) {
+        return Differ("isa",
+                      ThenAndHere(receipt_.isa, fmt::format("{} has {}", lane.name, fmt::join(lane.isas, ", "))));
+      }
+      const std::string here = AskedIsa(arguments_.run);
+      if (asked == "auto" && (here == "auto" ? lane.isas.front() : here) != receipt_.isa) {
+        Note(fmt::format("isa: auto then, asked for by name here: {}", receipt_.isa));
+        asked = receipt_.isa;
+      }
+    }
   }
 
   void ComparePlans() {

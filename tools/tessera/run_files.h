@@ -15,7 +15,7 @@ struct RunArguments {
   std::string from_receipt;
   std::string inputs;
   uint64_t seed = 1;
-  RunOptions run;  // lane, exclude, strict, backward, row_max, layout, threads
+  RunOptions run;  // lane, isa, exclude, strict, backward, row_max, layout, threads
 };
 
 // What has been read; the parts that are not there could not be.

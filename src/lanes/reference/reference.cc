@@ -101,6 +101,7 @@ Status CheckPlan(const LaneRequest& request) {
 class Reference final : public Lane {
  public:
   std::string_view name() const override { return "reference"; }
+  std::vector<std::string_view> Isas() const override { return {ref::kIsa}; }
 
   Decision Decide(const Contract& contract, const Target&) const override {
     if (contract.routing) {
