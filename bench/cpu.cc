@@ -215,8 +215,7 @@ int Main(int argc, char** argv) {
   app.add_option("--lane", options.settings.lane, "run on this lane or not at all")
       ->envname("TESSERA_LANE")
       ->capture_default_str();
-  app.add_option("--isa", options.settings.isa, "the lane's instruction set; auto = the best here")
-      ->envname("TESSERA_ISA")
+  app.add_option("--isa", options.settings.isa, "the lane's instruction set; auto = TESSERA_ISA, else the best here")
       ->capture_default_str();
   app.add_option("--seed", options.settings.seed, "of the inputs and random masks")->capture_default_str();
   app.add_flag("--peers", options.peers, "also time PyTorch and ONNX Runtime (script/bench installs them)");
@@ -237,6 +236,7 @@ int Main(int argc, char** argv) {
     }
     return 0;
   }
+  StopOnSignals();
   std::signal(SIGPIPE, SIG_IGN);  // a peer that ends is a stated skip
   FILE* people = options.json ? stderr : stdout;
   Results results;
@@ -244,8 +244,8 @@ int Main(int argc, char** argv) {
   if (done && !options.plot.empty()) done = WriteFile(options.plot, ToSvg(results));
   ClearProgress();
   if (!done) {
-    fmt::print(stderr, "bench_cpu: {}\n", ToText(done.error()));
-    return 2;
+    fmt::print(stderr, "bench_cpu: {}\n", IsStopped() ? "stopped before the end" : ToText(done.error()));
+    return IsStopped() ? 130 : 2;
   }
   if (options.json) fmt::print("{}", ToJson(results));
   const bool agrees = std::all_of(results.table.begin(), results.table.end(), [](const TableRow& row) {

@@ -55,7 +55,10 @@ Peer::Peer(std::string name, const std::string& python, int64_t threads, std::st
     : folder_(std::move(folder)) {
   info_.name = std::move(name);
   info_.title = info_.name;
-  for (const Mode mode : kModes) skipped_[mode] = "not prepared";
+  for (const Mode mode : kModes) {
+    skipped_[mode] = "not prepared";
+    how_[mode] = "";
+  }
   Pipe to = MakePipe();
   Pipe from = MakePipe();
   const std::string errors = folder_ + "/" + info_.name + ".stderr";
@@ -143,7 +146,6 @@ Peer::Reply Peer::Ask(const std::string& request) {
 
 void Peer::Prepare(const Problem& problem, const std::string& inputs_path) {
   const Case& shape = problem.shape;
-  how_.clear();
   for (const Mode mode : kModes) skipped_[mode] = info_.missing;
   if (!info_.missing.empty()) return;
   const Json request = {{"op", "prepare"},
@@ -159,12 +161,10 @@ void Peer::Prepare(const Problem& problem, const std::string& inputs_path) {
                           {"document_lengths", problem.document_lengths},
                           {"softcap", shape.softcap}}}};
   Reply reply = Ask(request.dump());
-  how_ = reply.body.value("how", "");
   for (const Mode mode : kModes) {
-    skipped_[mode] = reply.reason;
-    if (reply.reason.empty() && reply.body.contains("modes")) {
-      skipped_[mode] = reply.body["modes"].value(std::string(ToText(mode)), "");
-    }
+    const std::string name(ToText(mode));
+    how_[mode] = reply.reason.empty() ? reply.body.value("how", Json::object()).value(name, "") : "";
+    skipped_[mode] = reply.reason.empty() ? reply.body.value("modes", Json::object()).value(name, "") : reply.reason;
   }
 }
 

@@ -32,8 +32,8 @@ class Peer {
   // Hands the case over. Afterwards Skipped says for each mode why it cannot run; empty = it can.
   void Prepare(const Problem& problem, const std::string& inputs_path);
   const std::string& Skipped(Mode mode) const { return skipped_.at(mode); }
-  const std::string& how() const { return how_; }  // which of the library's functions runs this case
-  Result<double> Run(Mode mode);                   // seconds
+  const std::string& How(Mode mode) const { return how_.at(mode); }  // which of the library's functions runs
+  Result<double> Run(Mode mode);                                     // seconds
   Result<TensorMap> Outputs(Mode mode);
   // The rate of a large matrix product, 0 where the library has none to offer.
   double MatmulGflops(DType dtype);
@@ -45,7 +45,7 @@ class Peer {
 
   PeerInfo info_;
   std::string folder_;
-  std::string how_;
+  std::map<Mode, std::string> how_;
   std::map<Mode, std::string> skipped_;
   pid_t child_ = -1;
   int to_ = -1;

@@ -134,18 +134,6 @@ TensorRef Ref(TensorMap& tensors, const std::string& name) {
           .token_stride = tensor.shape[3]};
 }
 
-// A member that RunOptions may not have yet.
-template <class Options>
-Status SetIsa(Options& options, const std::string& isa) {
-  if constexpr (requires { options.isa; }) {
-    options.isa = isa;
-  } else if (isa != "auto") {
-    return Fail(ErrorCode::kBadArgument,
-                fmt::format("no lane of this build lets an instruction set ({}) be chosen", isa), "--isa");
-  }
-  return {};
-}
-
 double LargestNorm(const Tensor& tensor) {
   const int64_t dim = tensor.shape[3];
   double largest = 0;
@@ -221,7 +209,7 @@ Result<Times> RunOurs(Problem& problem, Mode mode, const Settings& settings) {
   options.lane = settings.lane;
   options.threads = settings.threads;
   options.backward = mode == Mode::kBoth;
-  if (Status set = SetIsa(options, settings.isa); !set) return tl::unexpected(std::move(set.error()));
+  options.isa = settings.isa;
   RunTensors tensors;
   tensors.q = Ref(problem.inputs, "q");
   tensors.k = Ref(problem.inputs, "k");

@@ -76,6 +76,10 @@ struct Results {
 // Says on standard error what is being waited for: rewritten in place on a terminal, silent elsewhere.
 void ShowProgress(const std::string& text);
 void ClearProgress();
+// The same before each run, and an error once the user has asked to stop (Ctrl-C): files are then cleaned up.
+Status BeginStep(const std::string& text);
+void StopOnSignals();
+bool IsStopped();
 
 // The sections. Rows are printed to `people` as they come.
 struct TableRequest {

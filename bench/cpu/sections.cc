@@ -41,8 +41,10 @@ Status MeasureScaling(FILE* people, Results& results) {
       std::vector<double> best(counts.size(), kNever);
       for (int64_t repeat = 0; repeat < results.settings.repeats; ++repeat) {
         for (size_t i = 0; i < counts.size(); ++i) {
-          ShowProgress(fmt::format("{} {}, {} of {}: {} threads", shape.name, ToText(mode), repeat + 1,
-                                   results.settings.repeats, counts[i]));
+          if (Status go = BeginStep(fmt::format("{} {}, {} of {}: {} threads", shape.name, ToText(mode), repeat + 1,
+                                                results.settings.repeats, counts[i]));
+              !go)
+            return go;
           Settings settings = results.settings;
           settings.threads = counts[i];
           // A plan is balanced for a number of workers, so each count has its own.
@@ -95,8 +97,10 @@ Status MeasureSparsity(FILE* people, Results& results) {
     std::vector<double> best(problems.size(), kNever);
     for (int64_t repeat = 0; repeat < results.settings.repeats; ++repeat) {
       for (size_t i = 0; i < problems.size(); ++i) {
-        ShowProgress(fmt::format("{}% of tiles, {}, {} of {}", kPercents[i], ToText(mode), repeat + 1,
-                                 results.settings.repeats));
+        if (Status go = BeginStep(fmt::format("{}% of tiles, {}, {} of {}", kPercents[i], ToText(mode), repeat + 1,
+                                              results.settings.repeats));
+            !go)
+          return go;
         Result<Times> times = RunOurs(problems[i], mode, results.settings);
         if (!times) return tl::unexpected(std::move(times.error()));
         best[i] = std::min(best[i], times->total_s());

@@ -2,7 +2,6 @@
 // all of them, and the best of many runs is what each can do.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <limits>
@@ -64,13 +63,16 @@ Status MeasureRow(const TableRequest& request, Problem& problem, Results& result
   const Settings& settings = results.settings;
   double best = kNever;
   for (const auto& peer : *request.peers) {
-    row.peers.push_back({.peer = peer->info().name, .skipped = peer->Skipped(row.mode), .how = peer->how()});
+    row.peers.push_back({.peer = peer->info().name, .skipped = peer->Skipped(row.mode), .how = peer->How(row.mode)});
     row.peers.back().seconds = kNever;
   }
   std::vector<bool> is_slow(row.peers.size(), false);
   // One round more than asked for: the first pays for what a library sets up on its first run.
   for (int64_t repeat = 0; repeat <= settings.repeats; ++repeat) {
-    ShowProgress(fmt::format("{} {}, {} of {}: ours", problem.shape.name, ToText(row.mode), repeat, settings.repeats));
+    if (Status go = BeginStep(
+            fmt::format("{} {}, {} of {}: ours", problem.shape.name, ToText(row.mode), repeat, settings.repeats));
+        !go)
+      return go;
     Result<Times> times = RunOurs(problem, row.mode, settings);
     if (!times) return tl::unexpected(std::move(times.error()));
     best = std::min(best, times->total_s());
@@ -81,8 +83,10 @@ Status MeasureRow(const TableRequest& request, Problem& problem, Results& result
     for (size_t i = 0; i < row.peers.size(); ++i) {
       PeerFigure& figure = row.peers[i];
       if (!figure.skipped.empty() || is_slow[i]) continue;
-      ShowProgress(fmt::format("{} {}, {} of {}: {}", problem.shape.name, ToText(row.mode), repeat, settings.repeats,
-                               figure.peer));
+      if (Status go = BeginStep(fmt::format("{} {}, {} of {}: {}", problem.shape.name, ToText(row.mode), repeat,
+                                            settings.repeats, figure.peer));
+          !go)
+        return go;
       Result<double> seconds = (*request.peers)[i]->Run(row.mode);
       if (!seconds) {
         figure.skipped = seconds.error().message;
@@ -178,14 +182,6 @@ void PrintNotes(const Results& results, FILE* people) {
 }
 
 }  // namespace
-
-void ShowProgress(const std::string& text) {
-  if (::isatty(STDERR_FILENO) != 0) fmt::print(stderr, "\r\033[K{}", text);
-}
-
-void ClearProgress() {
-  if (::isatty(STDERR_FILENO) != 0) fmt::print(stderr, "\r\033[K");
-}
 
 Status MeasureTable(const TableRequest& request, FILE* people, Results& results) {
   PrintHead(results, people);

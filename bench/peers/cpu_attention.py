@@ -5,7 +5,7 @@ Usage: cpu_attention.py sdpa|unfused|flex|onnx [--threads N]
 
 Requests and replies are JSON, one per line. A reply with "ok": false carries the "reason".
   {"op": "hello"}                                      -> title, version
-  {"op": "prepare", "case": {...}, "inputs": FILE}     -> how it will be computed; "modes": {mode: "" or why not}
+  {"op": "prepare", "case": {...}, "inputs": FILE}     -> "how": {mode: text}, "modes": {mode: "" or why not}
   {"op": "run", "mode": "forward" | "forward_backward"} -> seconds
   {"op": "outputs", "mode": ..., "file": FILE}         writes o and, after a backward, dq, dk, dv (safetensors)
   {"op": "matmul", "dtype": "f32" | "bf16"}            -> gflops of a 2048^3 product (PyTorch only)
@@ -90,7 +90,8 @@ class Torch:
         }
         self.q, self.k, self.v, self.dout = loaded["q"], loaded["k"], loaded["v"], loaded.get("do")
         self.set_up()
-        return {"how": self.how, "modes": self.modes}
+        how = self.how if isinstance(self.how, dict) else {FORWARD: self.how, BOTH: self.how}
+        return {"how": how, "modes": self.modes}
 
     def visible(self):
         """The boolean [tokens, tokens] mask, for libraries that take one."""
@@ -113,11 +114,11 @@ class Torch:
             tensor.requires_grad_(mode == BOTH)
         begin = time.perf_counter()
         if mode == BOTH:
-            out = self.attention()
+            out = self.attention(mode)
             grads = self.torch.autograd.grad(out, leaves, self.dout)
         else:
             with self.torch.no_grad():
-                out, grads = self.attention(), ()
+                out, grads = self.attention(mode), ()
         seconds = time.perf_counter() - begin
         self.results[mode] = dict(zip(("o", "dq", "dk", "dv"), (out.detach(), *grads)))
         return seconds
@@ -155,7 +156,7 @@ class Sdpa(Torch):
         self.mask = None if causal else self.visible()
         self.how = "is_causal" if causal else "boolean attn_mask"
 
-    def attention(self):
+    def attention(self, mode):
         with self.fused():
             return self.torch.nn.functional.scaled_dot_product_attention(
                 self.q, self.k, self.v, attn_mask=self.mask, is_causal=self.mask is None,
@@ -164,18 +165,36 @@ class Sdpa(Torch):
 
 
 class Unfused(Torch):
+    """The whole score tensor: written out, or SDPA's own unfused path; whichever is faster in a mode."""
+
     title = "PyTorch unfused"
+    operators = ("written_out", "math_backend")
 
     def set_up(self):
         case = self.case
         scores = case["heads"] * case["tokens"] ** 2 * self.q.element_size()
         if scores > UNFUSED_BYTES:
             raise Skip(f"its score tensor takes {scores >> 20} MiB; runs where that is at most {UNFUSED_BYTES >> 20}")
-        self.hidden = ~self.visible()
+        self.mask = self.visible()
+        self.hidden = ~self.mask
         self.group = self.q.shape[1] // self.k.shape[1]
-        self.how = "softmax(q k') v"
+        self.how = {}
+        for mode in (FORWARD, BOTH) if self.dout is not None else (FORWARD,):
+            seconds = {}
+            for name in self.operators:
+                if name == "math_backend" and case["softcap"]:
+                    continue
+                self.how[mode] = name
+                self.run(mode)
+                seconds[name] = self.run(mode)
+            if not seconds:
+                raise Skip("scaled_dot_product_attention has no softcap")
+            self.how[mode] = min(seconds, key=seconds.get)
 
-    def attention(self):
+    def attention(self, mode):
+        return getattr(self, self.how[mode])()
+
+    def written_out(self):
         k, v, softcap = self.k, self.v, self.case["softcap"]
         if self.group > 1:
             k, v = k.repeat_interleave(self.group, 1), v.repeat_interleave(self.group, 1)
@@ -183,6 +202,15 @@ class Unfused(Torch):
         if softcap:
             scores = softcap * self.torch.tanh(scores / softcap)
         return self.torch.softmax(scores.masked_fill(self.hidden, -math.inf), -1) @ v
+
+    def math_backend(self):
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        causal = self.case["mask"] == "causal"
+        with sdpa_kernel(SDPBackend.MATH):
+            return self.torch.nn.functional.scaled_dot_product_attention(
+                self.q, self.k, self.v, attn_mask=None if causal else self.mask, is_causal=causal, enable_gqa=self.group > 1
+            )
 
 
 class Flex(Torch):
@@ -212,7 +240,7 @@ class Flex(Torch):
         capped = lambda score, b, h, q, k: softcap * torch.tanh(score / softcap)
         torch._dynamo.reset()
         compiled = torch.compile(flex_attention, dynamic=False)
-        self.attention = lambda: compiled(
+        self.attention = lambda mode: compiled(
             self.q, self.k, self.v, score_mod=capped if softcap else None, block_mask=block_mask,
             enable_gqa=self.q.shape[1] != self.k.shape[1],
         )
@@ -335,7 +363,7 @@ class Onnx:
         if best == math.inf:
             raise Skip("; ".join(reasons))
         self.prepared = chosen
-        return {"how": how, "modes": self.modes}
+        return {"how": {FORWARD: how}, "modes": self.modes}
 
     def run(self, mode):
         session, feeds, self.is_flat = self.prepared
@@ -433,7 +461,7 @@ def differences(peer, case, tensors, folder):
         if operator:
             peer.operators = (operator,)
         try:
-            how = peer.prepare(case, inputs)["how"]
+            how = peer.prepare(case, inputs)["how"][FORWARD]
         except Skip as reason:
             yield f"skipped: {reason}", None
             continue

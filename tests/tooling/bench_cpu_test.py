@@ -29,7 +29,7 @@ for line in sys.stdin:
     elif op == "hello":
         reply |= {{"title": "Wrong", "version": "7"}}
     elif op == "prepare":
-        reply |= {{"how": "badly", "modes": {{"forward": "", "forward_backward": "cannot go back"}}}}
+        reply |= {{"how": {{"forward": "badly"}}, "modes": {{"forward": "", "forward_backward": "cannot go back"}}}}
         case = request["case"]
         shape = [1, case["heads"], case["tokens"], case["dim"]]
     elif op == "run":
@@ -124,6 +124,7 @@ class BenchCpu(unittest.TestCase):
         figure = forward["peers"][0]
         self.assertFalse(figure["difference"]["agrees"])
         self.assertEqual(figure["seconds"], 0.5)
+        self.assertEqual(figure["how"], "badly")
         if forward["must_reach"] is not None:  # a rule of this architecture
             self.assertEqual(forward["must_reach"]["held"], figure["ours_over_theirs"] >= 1.3)
         self.assertEqual(both["peers"][0]["skipped"], "cannot go back")
