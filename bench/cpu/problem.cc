@@ -249,7 +249,7 @@ double Tolerance(const Problem& problem, const std::string& name) {
   return 2 * (4 * 2 * weight + cast) * largest;
 }
 
-Difference Compare(const Problem& problem, const TensorMap& theirs) {
+Difference Compare(const Problem& problem, const TensorMap& theirs, double slack) {
   Difference result;
   double worst = -1;
   for (const auto& [name, tensor] : theirs) {
@@ -262,7 +262,7 @@ Difference Compare(const Problem& problem, const TensorMap& theirs) {
       const double apart = std::abs(tensor.At(i) - ours->second.At(i));
       largest = std::isnan(apart) ? std::numeric_limits<double>::infinity() : std::max(largest, apart);
     }
-    const double tolerance = Tolerance(problem, name);
+    const double tolerance = slack * Tolerance(problem, name);
     const double share = largest / tolerance;
     result.agrees = result.agrees && largest <= tolerance;
     if (share > worst) {

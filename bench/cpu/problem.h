@@ -56,6 +56,7 @@ struct Difference {
   double tolerance = 0;
   bool agrees = true;
 };
-Difference Compare(const Problem& problem, const TensorMap& theirs);
+// `slack` multiplies the tolerances, for a library that rounds more than it has to.
+Difference Compare(const Problem& problem, const TensorMap& theirs, double slack = 1);
 
 }  // namespace tessera::bench

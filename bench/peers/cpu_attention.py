@@ -28,7 +28,7 @@ import time
 FORWARD, BOTH = "forward", "forward_backward"
 NO_BACKWARD = "no backward on CPUs"
 # An unfused score tensor may take this much; a backward holds several of them.
-UNFUSED_BYTES = 1 << 28
+UNFUSED_BYTES = 1 << 27
 
 
 class Skip(Exception):
@@ -185,8 +185,9 @@ class Unfused(Torch):
                 if name == "math_backend" and case["softcap"]:
                     continue
                 self.how[mode] = name
-                self.run(mode)
                 seconds[name] = self.run(mode)
+                if seconds[name] < 5:
+                    seconds[name] = self.run(mode)
             if not seconds:
                 raise Skip("scaled_dot_product_attention has no softcap")
             self.how[mode] = min(seconds, key=seconds.get)
