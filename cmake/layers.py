@@ -133,7 +133,8 @@ def check_internal(folder, path, name):
         # The named cases are shared by tests, benchmarks and `verify`; `verify` and --check ask the oracle.
         if name.startswith("cases/") or (folder == "tools" and name.startswith("oracle/")):
             return None
-        is_own = "/" not in name or name.startswith(f"{path.parts[1]}/")
+        # A program of several files: bench/NAME.cc and the folder bench/NAME.
+        is_own = "/" not in name or name.startswith(path.parts[1].removesuffix(".cc") + "/")
         return None if is_own else f"{folder} may include tessera/* only, not {name}"
     target = "src/" + name.split("/")[0]
     if "/" not in name or target not in LAYERS:

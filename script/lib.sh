@@ -24,6 +24,7 @@ esac
 peers_dir=${TESSERA_PEERS:-${XDG_CACHE_HOME:-$HOME/.cache}/tessera/peers}
 peer_packages=(jax==0.10.2 jaxlib==0.10.2 tokamax==0.0.12)
 torch_packages=(torch==2.15.0 numpy)
+onnx_packages=(onnxruntime==1.31.1 onnx==1.23.2 numpy)
 
 say() { printf '%s\n' "$*"; }
 die() {

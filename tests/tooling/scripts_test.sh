@@ -36,6 +36,7 @@ for script in setup run test bench format fuzz requirements; do
   check "$script with a bad option" expect 2 "$root/script/$script" --nonsense
   check "$script names the bad option" says err "--nonsense"
 done
+check "bench --help says what --peers installs" grep -q "onnxruntime==" <(cd "$root" && script/bench --help)
 check "bench without a name" expect 2 "$root/script/bench"
 check "bench with an unknown name" expect 2 "$root/script/bench" nonsense
 check "bench lists the names" says err "there are:"
@@ -93,6 +94,13 @@ check "apt-get updates, then installs" test "$(wc -l <"$scratch/calls")" = 2
 check "apt-get installs what is missing and no more" grep -qE 'install -y --no-install-recommends ninja-build$' "$scratch/calls"
 check "setup a second time" expect 0 "${as_nobody[@]}" "${with_fakes[@]}" "$scratch/tree/script/setup"
 check "setup a second time leaves apt-get alone" test "$(wc -l <"$scratch/calls")" = 2
+
+# Every name in the list is known, wherever it stands: with nothing to build, the build is what fails.
+mkdir "$scratch/tree/bench"
+for name in first second third; do echo "int main() {}" >"$scratch/tree/bench/$name.cc"; done
+for name in first second third; do
+  check "bench $name" expect 1 "${with_fakes[@]}" "$scratch/tree/script/bench" "$name"
+done
 
 # A skipped test is listed with its reason.
 cat >"$scratch/LastTest.log" <<'END'
