@@ -48,7 +48,7 @@ std::vector<NamedReceipt> GoodReceipts() {
   add("refused plan", table.Run(MakeContract({.softcap = 5}), TargetNamed("v6e")));
   add("request", tessera::Run(plain, {}, forward, cpu, Ask{.lane = "flash"}));
   add("inputs", tessera::Run(plain, {}, {}, cpu));
-  add("decide", tessera::Run(plain, {}, forward, cpu, Ask{.strict = true}));
+  add("decide", tessera::Run(plain, {}, forward, TargetNamed("h200"), Ask{.strict = true}));
   add("batch", tessera::Run(packed, {}, MakeInputs(packed, 1, false), cpu));
   Contract narrow = packed;
   narrow.capacity.width = {Limit::Kind::kNumber, 1};
