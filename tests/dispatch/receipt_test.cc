@@ -19,6 +19,7 @@ Receipt GoodReceipt() {
   const Contract contract = MakeContract({.mask = "causal and documents", .softcap = 30});
   const Batch batch = DocumentBatch(contract, {20, 9});
   RunOptions options = Ask{.backward = true};
+  options.plan.tile = TileSize{16, 16};  // the target's own would hold it all
   options.input_source = "file \"quoted\\name\".safetensors\n";
   const RunOutcome outcome = tessera::Run(contract, batch, MakeInputs(contract, 1, true), TargetNamed("h200"), options);
   EXPECT_FALSE(outcome.error.has_value()) << ErrorText(outcome);
