@@ -29,8 +29,7 @@ HWY_INLINE VF LoadF32(const std::byte* row, ElementType type, int64_t at) {
     const VU bits = hn::PromoteTo(du, hn::LoadU(dh, reinterpret_cast<const uint16_t*>(row) + at));
     return hn::BitCast(d, hn::ShiftLeft<16>(bits));
   }
-  const hn::Rebind<hwy::float16_t, DF> dh;
-  return hn::PromoteTo(d, hn::LoadU(dh, reinterpret_cast<const hwy::float16_t*>(row) + at));
+  return LoadF16(reinterpret_cast<const uint16_t*>(row) + at);
 }
 
 inline float LoadScalar(const std::byte* row, ElementType type, int64_t at) {
@@ -141,10 +140,7 @@ inline void StoreRow(const float* HWY_RESTRICT from, int64_t dim, ElementType ty
     for (; at < dim; ++at) halves[at] = F32ToBf16(from[at]);
     return;
   }
-  const hn::Rebind<hwy::float16_t, DF> dh;
-  for (; at + kLanes <= dim; at += kLanes) {
-    hn::StoreU(hn::DemoteTo(dh, hn::LoadU(d, from + at)), dh, reinterpret_cast<hwy::float16_t*>(halves) + at);
-  }
+  for (; at + kLanes <= dim; at += kLanes) StoreF16(hn::LoadU(d, from + at), halves + at);
   for (; at < dim; ++at) halves[at] = F32ToF16(from[at]);
 }
 
