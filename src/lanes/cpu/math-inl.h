@@ -61,11 +61,13 @@ HWY_INLINE void Exp2(VF (&x)[kCount]) {
   VF high[kCount];
   VF low[kCount];
 #pragma GCC unroll 8
-  for (int i = 0; i < kCount; ++i) high[i] = hn::MulAdd(x[i], hn::Set(d, 0.00132764719791664F), hn::Set(d, 0.00967554133421079F));
+  for (int i = 0; i < kCount; ++i)
+    high[i] = hn::MulAdd(x[i], hn::Set(d, 0.00132764719791664F), hn::Set(d, 0.00967554133421079F));
 #pragma GCC unroll 8
   for (int i = 0; i < kCount; ++i) u[i] = hn::Mul(x[i], x[i]);
 #pragma GCC unroll 8
-  for (int i = 0; i < kCount; ++i) low[i] = hn::MulAdd(x[i], hn::Set(d, 0.05550713273543588F), hn::Set(d, 0.24022119723848648F));
+  for (int i = 0; i < kCount; ++i)
+    low[i] = hn::MulAdd(x[i], hn::Set(d, 0.05550713273543588F), hn::Set(d, 0.24022119723848648F));
 #pragma GCC unroll 8
   for (int i = 0; i < kCount; ++i) p[i] = hn::MulAdd(x[i], hn::Set(d, 0.6931469670647326F), hn::Set(d, 1.0F));
 #pragma GCC unroll 8
