@@ -6,10 +6,10 @@
 #include <arm_neon.h>
 
 // For functions of this file only: nothing else may need the instructions.
-#pragma GCC push_options
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("bf16"))), apply_to = function)
 #else
+#pragma GCC push_options
 #pragma GCC target("arch=armv8.2-a+bf16")
 #endif
 
@@ -96,6 +96,7 @@ void MultiplyArmBf16(const Product& p) {
 
 #if defined(__clang__)
 #pragma clang attribute pop
-#endif
+#else
 #pragma GCC pop_options
+#endif
 #endif
