@@ -17,6 +17,15 @@ bool HasArmBf16() {
   return (getauxval(AT_HWCAP2) & kHwcap2Bf16) != 0;
 }
 #elif defined(__x86_64__)
+// Bits of cpuid, for what some compilers' functions have no names for.
+struct CpuId {
+  uint32_t eax = 0;
+  uint32_t ebx = 0;
+  uint32_t ecx = 0;
+  uint32_t edx = 0;
+  CpuId(uint32_t leaf, uint32_t part) { __get_cpuid_count(leaf, part, &eax, &ebx, &ecx, &edx); }
+};
+
 // What Highway's targets of these names may use; the compiler's function also asks whether the system saves the
 // registers.
 bool HasSse4() {
@@ -24,25 +33,17 @@ bool HasSse4() {
 }
 bool HasAvx2() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
-         __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("f16c");
+         __builtin_cpu_supports("bmi2") && (CpuId(1, 0).ecx >> 29 & 1U) != 0;
 }
 bool HasAvx512() {
   return HasAvx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 
-// Bits of cpuid's leaf 7, which older compilers' functions have no names for.
-struct Leaf7 {
-  uint32_t eax = 0;
-  uint32_t ebx = 0;
-  uint32_t ecx = 0;
-  uint32_t edx = 0;
-  explicit Leaf7(uint32_t part) { __get_cpuid_count(7, part, &eax, &ebx, &ecx, &edx); }
-};
-bool HasAvx512Bf16() { return HasAvx512() && (Leaf7(1).eax >> 5 & 1U) != 0; }
+bool HasAvx512Bf16() { return HasAvx512() && (CpuId(7, 1).eax >> 5 & 1U) != 0; }
 // Its kernels do the rest of their work with AVX-512.
 bool HasAmx() {
-  const uint32_t bits = Leaf7(0).edx;
+  const uint32_t bits = CpuId(7, 0).edx;
   return HasAvx512() && (bits >> 22 & 1U) != 0 && (bits >> 24 & 1U) != 0 && MayUseAmx();
 }
 #endif
