@@ -28,7 +28,10 @@ __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16"))) void Block(const
     }
   }
   for (int64_t s = 0; s < p.num_segments; ++s) {
-    const uint16_t* a_at = a + s * p.a_segment;
+    // In twos, because there are fewer address registers than rows.
+    const uint16_t* rows[kA / 2];
+#pragma GCC unroll 16
+    for (int i = 0; i < kA / 2; ++i) rows[i] = a + s * p.a_segment + 2 * i * p.a_stride;
     const uint32_t* b_at = b + s * p.b_segment;
     for (int64_t k = 0; k < p.num_k; k += 2) {
       __m512bh columns[2];
@@ -39,12 +42,11 @@ __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16"))) void Block(const
 #pragma GCC unroll 16
       for (int i = 0; i < kA; ++i) {
         int32_t pair;
-        std::memcpy(&pair, a_at + i * p.a_stride, sizeof(pair));
+        std::memcpy(&pair, rows[i / 2] + k + i % 2 * p.a_stride, sizeof(pair));
         const auto factor = reinterpret_cast<__m512bh>(_mm512_set1_epi32(pair));
 #pragma GCC unroll 2
         for (int v = 0; v < 2; ++v) acc[i][v] = _mm512_dpbf16_ps(acc[i][v], factor, columns[v]);
       }
-      a_at += 2;
       b_at += p.b_stride;
     }
   }
