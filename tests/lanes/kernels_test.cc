@@ -12,7 +12,6 @@
 
 #include "kernel_operands.h"
 #include "lanes/cpu/scratch.h"
-#include "support/proves.h"
 
 namespace tessera::lanes::cpu {
 namespace {
