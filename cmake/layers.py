@@ -152,7 +152,7 @@ def check_include(folder, path, bracket, name):
         return check_public(folder, path, name.removeprefix("tessera/"))
     if bracket == "<":
         return check_library(folder, path, name)
-    third_party = check_library(folder, path, name) if re.match(r"(nlohmann|toml\+\+|fmt|CLI|tl)/|xxhash", name) else ""
+    third_party = check_library(folder, path, name) if re.match(r"(nlohmann|toml\+\+|fmt|CLI|tl|hwy|tbb)/|xxhash", name) else ""
     return check_internal(folder, path, name) if third_party == "" else third_party
 
 
