@@ -59,9 +59,10 @@ Direct MakeDirect(const Small& small, uint64_t seed) {
     }
     direct.dsink.resize(direct.sink.size());
   }
-  direct.workspace.resize(static_cast<size_t>(
-      std::max(ReferenceLane().WorkspaceBytes(direct.Request(), Pass::kForward),
-               ReferenceLane().WorkspaceBytes(direct.Request(), Pass::kBackward)) + kWorkspaceAlignment));
+  direct.workspace.resize(
+      static_cast<size_t>(std::max(ReferenceLane().WorkspaceBytes(direct.Request(), Pass::kForward),
+                                   ReferenceLane().WorkspaceBytes(direct.Request(), Pass::kBackward)) +
+                          kWorkspaceAlignment));
   return direct;
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "dispatch/lane_table.h"
+#include "lanes/cpu/isa.h"
 #include "tessera/tessera.h"
 
 namespace tessera {
@@ -172,16 +173,17 @@ TEST_P(CheckArgs, GoodCalls_Run) {
   EXPECT_FALSE(outputs_.IsUntouched());
   const std::vector<std::string_view> isas = lane_.Isas();
   ASSERT_FALSE(isas.empty());
-  EXPECT_EQ(forward->isa, isas.front()) << "auto is the best";
+  // A set may add kernels for one type only; the others run on the set that it builds on.
+  EXPECT_TRUE(lanes::cpu::Includes(isas.front(), forward->isa)) << forward->isa << ", but auto is the best";
   for (const std::string_view isa : isas) {
     LaneRequest request = request_;
     request.isa = isa;
     const Result<RunStats> forced = lane_.Forward(request, forward_);
     ASSERT_TRUE(forced.has_value()) << ToText(forced.error());
-    EXPECT_EQ(forced->isa, isa);
+    EXPECT_TRUE(lanes::cpu::Includes(isa, forced->isa)) << forced->isa;
     const Result<RunStats> forced_back = lane_.Backward(request, backward_);
     ASSERT_TRUE(forced_back.has_value()) << ToText(forced_back.error());
-    EXPECT_EQ(forced_back->isa, isa);
+    EXPECT_TRUE(lanes::cpu::Includes(isa, forced_back->isa)) << forced_back->isa;
   }
 }
 

@@ -195,15 +195,16 @@ class BackwardPass {
                   .num_rows = at.num_rows,
                   .dim = dim,
                   .padded_dim = padded_dim,
+                  .padded_rows = LanesPerTile(),
                   .dead = dead_ + at.lane,
                   .not_finite = flags,
                   .to = to.rows + at.lane * padded_dim * kernel_.operand_bytes,
                   .to_stride = padded_dim};
     const int64_t bytes = padded_dim * kernel_.operand_bytes;
-    std::memset(to.rows + at.lane * bytes, 0, static_cast<size_t>(LanesPerTile() * bytes));
     kernel_.pack_b_rows(pack);
     // A score of a query that is not finite reaches only that query, so the panels keep such rows as they are.
     pack.not_finite = nullptr;
+    pack.padded_rows = kernel_.panel;
     pack.factor = factor;
     for (int64_t begin = 0; begin < LanesPerTile(); begin += kernel_.panel) {
       pack.from = RowAt(from, at.batch, at.head, at.q_begin + begin);
@@ -432,7 +433,8 @@ class BackwardPass {
       const int64_t query = at.q_begin + p * panel + lane;
       if (*keys_.Flags(at.kv_head, token) != 0) {
         worker.scores[cell] = sizes_.query_factor * ScalarDot(KeyRow(args_->k, at, token), args_->k.type,
-                                        RowAt(args_->q, at.batch, at.head, query), args_->q.type, sizes_.shape.dim_qk);
+                                                              RowAt(args_->q, at.batch, at.head, query), args_->q.type,
+                                                              sizes_.shape.dim_qk);
       }
       if (*values_.Flags(at.kv_head, token) != 0) {
         worker.grads[cell] =

@@ -29,26 +29,27 @@ class Cpu final : public Lane {
   Decision DecidePlan(const Contract&, const PlanView&, const Target&) const override { return Decision::Yes(); }
 
   int64_t WorkspaceBytes(const LaneRequest& request, Pass pass) const override {
-    const cpu::Kernel& kernel = KernelFor(request);
+    const cpu::Kernel& kernel = KernelFor(request, pass);
     return pass == Pass::kForward ? cpu::ForwardBytes(kernel, request) : cpu::BackwardBytes(kernel, request);
   }
 
   Result<RunStats> Forward(const LaneRequest& request, const ForwardArgs& args) const override {
     if (Status ok = CheckForward(request, args, *this); !ok) return tl::unexpected(ok.error());
-    const cpu::Kernel& kernel = KernelFor(request);
+    const cpu::Kernel& kernel = KernelFor(request, Pass::kForward);
     return RunStats{kernel.name, kernel.isa, cpu::RunForward(kernel, request, args)};
   }
 
   Result<RunStats> Backward(const LaneRequest& request, const BackwardArgs& args) const override {
     if (Status ok = CheckBackward(request, args, *this); !ok) return tl::unexpected(ok.error());
-    const cpu::Kernel& kernel = KernelFor(request);
+    const cpu::Kernel& kernel = KernelFor(request, Pass::kBackward);
     return RunStats{kernel.name, kernel.isa, cpu::RunBackward(kernel, request, args)};
   }
 
  private:
-  // Every instruction set has a kernel for every type, its own or that of the one it builds on.
-  static const cpu::Kernel& KernelFor(const LaneRequest& request) {
-    return *cpu::FindKernel(request.contract->shape.dtype, request.isa);
+  // Every instruction set has a kernel for every type and tile, its own or that of the one it builds on.
+  static const cpu::Kernel& KernelFor(const LaneRequest& request, Pass pass) {
+    const Worklist& list = request.plan->Of(pass == Pass::kForward ? Direction::kForward : Direction::kDkv);
+    return *cpu::FindKernel(request.contract->shape.dtype, request.isa, list.tile_kv);
   }
 };
 

@@ -158,6 +158,7 @@ class ForwardPass {
                         .num_rows = std::min(kernel_.panel, at.num_rows - begin),
                         .dim = sizes_.shape.dim_qk,
                         .padded_dim = sizes_.dim_qk,
+                        .padded_rows = kernel_.panel,
                         .factor = sizes_.query_factor,
                         .to = Queries(worker, panel)});
   }

@@ -17,8 +17,11 @@
 namespace tessera::lanes::cpu {
 
 // C[a][j] = or += the sum over k of A(a, k) * B(k, j), j < width. k runs over `num_segments` stretches of `num_k`.
-// A is stored [a][k]; for `multiply_columns` [k][a]. Strides count elements. Kernels with 16-bit operands store B as
-// pairs, [k / 2][j][2], and `b_stride` steps over a pair of rows.
+// A is stored [a][k]; for `multiply_columns` [k][a]. Strides count elements.
+//
+// Kernels with 16-bit operands read both kinds of A stored [a][k], and B with the values of two rows in each 32-bit
+// word, which is what the strides of B count: `b_stride` steps over a pair of rows. How rows lie within a group of rows
+// (of A: `a_group`; of B: two or four) is the kernel's own affair; whoever passes pointers keeps to whole groups.
 struct Product {
   const void* a = nullptr;
   int64_t a_stride = 0;
@@ -43,9 +46,10 @@ struct PackRows {
   int64_t num_rows = 0;
   int64_t dim = 0;
   int64_t padded_dim = 0;         // zeros from dim on
+  int64_t padded_rows = 0;        // zeros from num_rows on
   const uint8_t* dead = nullptr;  // rows to write as zeros without reading them; may be null
   uint8_t* not_finite = nullptr;  // set to 1 for rows that hold NaN or infinity, which then become zeros; null: copied
-  float factor = 1.0F;  // what a panel of a kernel that scales queries is multiplied by
+  float factor = 1.0F;            // what a panel of a kernel that scales queries is multiplied by
   void* to = nullptr;
   int64_t to_stride = 0;
 };
@@ -142,16 +146,18 @@ struct Kernel {
   int64_t panels_per_step = 1;
   int64_t grad_keys = 0;  // keys and queries a backward step takes
   int64_t grad_queries = 0;
-  int64_t operand_bytes = 4;   // of an element of A and B
+  int64_t operand_bytes = 4;    // of an element of A and B
+  int64_t a_group = 1;          // rows of A that lie interleaved: (a, k) of a group starts a_group * k after the group
+  int64_t tile_step = 1;        // tiles of keys must be multiples of this
   bool scales_queries = false;  // panels of queries are multiplied by ScoreFunction's scale while they are packed
-  bool needs_columns = false;  // `multiply_columns` reads its A stored [a][k] after all: keys are packed both ways
+  bool needs_columns = false;   // `multiply_columns` reads its A stored [a][k] after all: keys are packed both ways
 
   void (*enter)() = nullptr;  // around a worker's steps, where the unit has a mode; null: nothing to do
   void (*leave)() = nullptr;
   void (*pack_rows)(const PackRows&) = nullptr;     // [row][dim]
   void (*pack_columns)(const PackRows&) = nullptr;  // [dim][row], when needs_columns
   void (*pack_panel)(const PackRows&) = nullptr;    // B of one panel's rows: [dim][panel]
-  void (*pack_b_rows)(const PackRows&) = nullptr;   // B of rows: [row][dim], as pairs for 16-bit operands
+  void (*pack_b_rows)(const PackRows&) = nullptr;   // B of rows: [row][dim]; to_stride in words for 16-bit operands
   void (*multiply)(const Product&) = nullptr;
   void (*multiply_columns)(const Product&) = nullptr;
   void (*softmax)(const SoftmaxStep&) = nullptr;

@@ -12,9 +12,12 @@
 #include "hwy/highway.h"
 #if HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
 #include "lanes/cpu/math-inl.h"
+#include "lanes/cpu/matrix_units.h"
 #include "lanes/cpu/operands-inl.h"
 #include "lanes/cpu/pack-inl.h"
+#include "lanes/cpu/pairs-inl.h"
 #include "lanes/cpu/products-inl.h"
+#include "lanes/cpu/quads-inl.h"
 #include "lanes/cpu/softmax-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -61,6 +64,46 @@ Kernel MakeF32Operands(const KernelRow& row) {
   return {};
 }
 
+#if HWY_TARGET == HWY_NEON || HWY_TARGET == HWY_AVX3
+// A unit multiplies bf16; all the rest is the target's.
+Kernel MakeBf16Kernel(const KernelRow& row, const MatrixUnit& unit) {
+  Kernel kernel = MakeF32Kernel<RoundNot>(row);
+  kernel.key_step = unit.key_step;
+  kernel.operand_bytes = 2;
+  kernel.scales_queries = false;
+  kernel.a_group = unit.a_group;
+  kernel.tile_step = unit.tile_step;
+  kernel.needs_columns = true;
+  kernel.enter = unit.enter;
+  kernel.leave = unit.leave;
+  kernel.multiply = unit.multiply;
+  kernel.multiply_columns = unit.multiply;
+#if HWY_TARGET == HWY_NEON
+  kernel.pack_rows = PackQuadRows;
+  kernel.pack_columns = PackQuadColumns;
+  kernel.pack_panel = PackQuadPanel;
+  kernel.pack_b_rows = PackQuadBRows;
+  kernel.softmax = Softmax<Bf16Quads>;
+  kernel.gradients = Gradients<Bf16Quads>;
+#else
+  kernel.pack_rows = PackBf16Rows;
+  kernel.pack_columns = PackBf16Columns;
+  kernel.pack_panel = PackBf16Panel;
+  kernel.pack_b_rows = PackBf16RowPairs;
+  kernel.softmax = Softmax<Bf16Pairs>;
+  kernel.gradients = Gradients<Bf16Pairs>;
+#endif
+  return kernel;
+}
+#endif
+
+#if HWY_TARGET == HWY_NEON
+Kernel MakeArmBf16(const KernelRow& row) { return MakeBf16Kernel(row, kArmBf16); }
+#elif HWY_TARGET == HWY_AVX3
+Kernel MakeAvx512Bf16(const KernelRow& row) { return MakeBf16Kernel(row, kAvx512Bf16); }
+Kernel MakeAmx(const KernelRow& row) { return MakeBf16Kernel(row, kAmx); }
+#endif
+
 }  // namespace HWY_NAMESPACE
 }  // namespace tessera::lanes::cpu
 HWY_AFTER_NAMESPACE();
@@ -98,7 +141,7 @@ std::span<const KernelRow> KernelTable() {
   return kRows;
 }
 
-const Kernel* FindKernel(DType dtype, std::string_view isa) {
+const Kernel* FindKernel(DType dtype, std::string_view isa, int64_t tile_kv) {
   static const std::vector<Kernel> kKernels = [] {
     std::vector<Kernel> kernels;
     for (const KernelRow& row : KernelTable()) {
@@ -108,7 +151,8 @@ const Kernel* FindKernel(DType dtype, std::string_view isa) {
   }();
   if (isa != "auto" && !IsAvailable(isa)) return nullptr;
   for (const Kernel& kernel : kKernels) {
-    if (kernel.dtype == dtype && (isa == "auto" || Includes(isa, kernel.isa))) return &kernel;
+    const bool fits = kernel.dtype == dtype && tile_kv % kernel.tile_step == 0;
+    if (fits && (isa == "auto" || Includes(isa, kernel.isa))) return &kernel;
   }
   return nullptr;
 }

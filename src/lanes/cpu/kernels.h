@@ -23,7 +23,8 @@ struct KernelRow {
 // Every kernel built for this architecture, best first.
 std::span<const KernelRow> KernelTable();
 
-// The best usable kernel for the type; of one instruction set when `isa` is not "auto". Null when there is none.
-const Kernel* FindKernel(DType dtype, std::string_view isa);
+// The best usable kernel for the type, for plans with tiles of `tile_kv` keys; of one instruction set, or what that
+// builds on, when `isa` is not "auto". Null when there is none.
+const Kernel* FindKernel(DType dtype, std::string_view isa, int64_t tile_kv);
 
 }  // namespace tessera::lanes::cpu

@@ -37,9 +37,9 @@ HWY_INLINE VF AtMost(VF limit, VF x) {
 #endif
 }
 
-// 2^x for x <= 128, with a relative error below 2e-7; NaN stays NaN. Results below 2^-126 are 0, so that -inf (a masked
-// score) gives exactly 0. A minimax polynomial of degree 5 on [-1/2, 1/2]; the integer part becomes the exponent bits
-// of a factor, which is 0 for an exponent of -127 and infinity for 128.
+// 2^x for x <= 128, with a relative error below 3e-7 where the result is a normal number; NaN stays NaN. Exactly 0
+// below -126.5, so that -inf (a masked score) gives 0, and infinity above 127.5. A minimax polynomial of degree 5 on
+// [-1/2, 1/2]; the integer part becomes the exponent bits of a factor, which is 0 for -127 and infinity for 128.
 //
 // Several vectors go through every step together: one alone would wait for its own results.
 template <int kCount>
@@ -61,11 +61,13 @@ HWY_INLINE void Exp2(VF (&x)[kCount]) {
   VF high[kCount];
   VF low[kCount];
 #pragma GCC unroll 8
-  for (int i = 0; i < kCount; ++i) high[i] = hn::MulAdd(x[i], hn::Set(d, 0.00132764719791664F), hn::Set(d, 0.00967554133421079F));
+  for (int i = 0; i < kCount; ++i)
+    high[i] = hn::MulAdd(x[i], hn::Set(d, 0.00132764719791664F), hn::Set(d, 0.00967554133421079F));
 #pragma GCC unroll 8
   for (int i = 0; i < kCount; ++i) u[i] = hn::Mul(x[i], x[i]);
 #pragma GCC unroll 8
-  for (int i = 0; i < kCount; ++i) low[i] = hn::MulAdd(x[i], hn::Set(d, 0.05550713273543588F), hn::Set(d, 0.24022119723848648F));
+  for (int i = 0; i < kCount; ++i)
+    low[i] = hn::MulAdd(x[i], hn::Set(d, 0.05550713273543588F), hn::Set(d, 0.24022119723848648F));
 #pragma GCC unroll 8
   for (int i = 0; i < kCount; ++i) p[i] = hn::MulAdd(x[i], hn::Set(d, 0.6931469670647326F), hn::Set(d, 1.0F));
 #pragma GCC unroll 8

@@ -33,23 +33,54 @@ struct RoundNot {
 struct RoundToBf16 {
   static HWY_INLINE VF Round(VF x) { return hn::BitCast(DF(), hn::And(RoundBf16(x), hn::Set(DU(), 0xFFFF0000))); }
 };
+// SSE4 has no f16 conversions, and Highway's substitute does not round to nearest: one by one then.
+#if HWY_TARGET == HWY_SSE4
+HWY_INLINE VF LoadF16(const uint16_t* from) {
+  alignas(16) const float four[4] = {F16ToF32(from[0]), F16ToF32(from[1]), F16ToF32(from[2]), F16ToF32(from[3])};
+  return hn::Load(DF(), four);
+}
+HWY_INLINE void StoreF16(VF x, uint16_t* to) {
+  alignas(16) float four[4];
+  hn::Store(x, DF(), four);
+  for (int i = 0; i < 4; ++i) to[i] = F32ToF16(four[i]);
+}
+#else
+HWY_INLINE VF LoadF16(const uint16_t* from) {
+  const hn::Rebind<hwy::float16_t, DF> dh;
+  return hn::PromoteTo(DF(), hn::LoadU(dh, reinterpret_cast<const hwy::float16_t*>(from)));
+}
+HWY_INLINE void StoreF16(VF x, uint16_t* to) {
+  const hn::Rebind<hwy::float16_t, DF> dh;
+  hn::StoreU(hn::DemoteTo(dh, x), dh, reinterpret_cast<hwy::float16_t*>(to));
+}
+#endif
+
 struct RoundToF16 {
   static HWY_INLINE VF Round(VF x) {
-    const hn::Rebind<hwy::float16_t, DF> dh;
-    return hn::PromoteTo(DF(), hn::DemoteTo(dh, x));
+    uint16_t halves[hn::MaxLanes(DF())];
+    StoreF16(x, halves);
+    return LoadF16(halves);
   }
 };
+
+// Where vector i of kRows x kWide lies, from the first.
+template <class Operand>
+constexpr int64_t AtCount(int i) {
+  return i / Operand::kWide * kPanel + i % Operand::kWide * kLanes;
+}
 
 // Operands stay f32, rounded where the inputs' type is narrower, in the place they were computed in.
 template <class Rounding>
 struct F32Operand {
-  static constexpr bool kScaled = true;  // queries were multiplied by the scale when they were packed
-  static constexpr int kRows = 1;
-  static HWY_INLINE void StoreB(const VF (&p)[kVectors], float* at, void* /*operand*/, int32_t /*row*/) {
+  static constexpr bool kScaled = true;   // queries were multiplied by the scale when they were packed
+  static constexpr int kRows = 1;         // keys and
+  static constexpr int kWide = kVectors;  // vectors of queries that are stored together
+  static HWY_INLINE void StoreB(const VF (&p)[kWide], const SoftmaxStep& step, int32_t row, int /*v*/) {
+    float* at = step.scores + int64_t{row} * kPanel;
     for (int v = 0; v < kVectors; ++v) hn::Store(Rounding::Round(p[v]), DF(), at + v * kLanes);
   }
-  static HWY_INLINE void StoreGradients(const VF (&p)[kVectors], const VF (&ds)[kVectors], const GradientStep& step,
-                                        int32_t row) {
+  static HWY_INLINE void StoreGradients(const VF (&p)[kWide], const VF (&ds)[kWide], const GradientStep& step,
+                                        int32_t row, int /*v*/) {
     const DF d;
     const int64_t at = int64_t{row} * kPanel;
     for (int v = 0; v < kVectors; ++v) {
@@ -59,41 +90,58 @@ struct F32Operand {
   }
 };
 
-// Operands are bf16: B as pairs of keys, A as rows. The f32 values stay where they were.
-struct Bf16Operand {
+// Two keys of a query as one word, the first in the lower half, from their rounded values.
+HWY_INLINE VU PairOf(VU first, VU second) {
+  return hn::Or(hn::ShiftRight<16>(first), hn::And(second, hn::Set(DU(), 0xFFFF0000)));
+}
+
+// The upper halves of a vector, as narrow ones.
+HWY_INLINE void StoreUpper(VU rounded, uint16_t* to) {
+  const hn::Rebind<uint16_t, DU> dh;
+  const hn::RebindToSigned<DU> di;
+  hn::StoreU(hn::DemoteTo(dh, hn::BitCast(di, hn::ShiftRight<16>(rounded))), dh, to);
+}
+
+// The f32 values, unrounded, where they were: what repairs of values that are not finite read.
+template <class Operand, int kCount>
+HWY_INLINE void StoreBack(const VF (&x)[kCount], float* to) {
+#pragma GCC unroll 8
+  for (int i = 0; i < kCount; ++i) hn::Store(x[i], DF(), to + AtCount<Operand>(i));
+}
+
+// Operands are bf16: B as pairs of keys, A as plain rows.
+struct Bf16Pairs {
   static constexpr bool kScaled = false;
   static constexpr int kRows = 2;
-  static HWY_INLINE VU Pair(VU first, VU second) {
-    return hn::Or(hn::ShiftRight<16>(first), hn::And(second, hn::Set(DU(), 0xFFFF0000)));
-  }
-  static HWY_INLINE void StorePair(VU pair, void* operand, int32_t row, int v) {
-    hn::StoreU(pair, DU(), static_cast<uint32_t*>(operand) + (row / 2) * kPanel + v * kLanes);
-  }
-  static HWY_INLINE void StoreRow(VU rounded, void* operand, int64_t at) {
-    const hn::Rebind<uint16_t, DU> dh;
-    const hn::RebindToSigned<DU> di;
-    hn::StoreU(hn::DemoteTo(dh, hn::BitCast(di, hn::ShiftRight<16>(rounded))), dh,
-               static_cast<uint16_t*>(operand) + at);
-  }
-  static HWY_INLINE void StoreB(const VF (&p)[2 * kVectors], float* at, void* operand, int32_t row) {
-    for (int i = 0; i < 2 * kVectors; ++i) hn::Store(p[i], DF(), at + i * kLanes);
-    for (int v = 0; v < kVectors; ++v) {
-      StorePair(Pair(RoundBf16(p[v]), RoundBf16(p[kVectors + v])), operand, row, v);
+  static constexpr int kWide = kVectors;
+  static constexpr int kCount = kRows * kWide;
+  static HWY_INLINE void StorePairs(const VU (&rounded)[kCount], void* operand, int32_t row) {
+    for (int v = 0; v < kWide; ++v) {
+      hn::StoreU(PairOf(rounded[v], rounded[kWide + v]), DU(),
+                 static_cast<uint32_t*>(operand) + row / 2 * kPanel + v * kLanes);
     }
   }
-  static HWY_INLINE void StoreGradients(const VF (&p)[2 * kVectors], const VF (&ds)[2 * kVectors],
-                                        const GradientStep& step, int32_t row) {
-    const DF d;
-    VU rounded[2 * kVectors];
-    for (int i = 0; i < 2 * kVectors; ++i) {
-      const int64_t at = int64_t{row} * kPanel + i * kLanes;
-      hn::Store(p[i], d, step.scores + at);
-      hn::Store(ds[i], d, step.grads + at);
-      StoreRow(RoundBf16(p[i]), step.prob_rows, at);
-      rounded[i] = RoundBf16(ds[i]);
-      StoreRow(rounded[i], step.grad_rows, at);
+  static HWY_INLINE void StoreRows(const VU (&rounded)[kCount], void* operand, int32_t row) {
+    for (int i = 0; i < kCount; ++i) {
+      StoreUpper(rounded[i], static_cast<uint16_t*>(operand) + row * kPanel + AtCount<Bf16Pairs>(i));
     }
-    for (int v = 0; v < kVectors; ++v) StorePair(Pair(rounded[v], rounded[kVectors + v]), step.grad_pairs, row, v);
+  }
+  static HWY_INLINE void StoreB(const VF (&p)[kCount], const SoftmaxStep& step, int32_t row, int /*v*/) {
+    StoreBack<Bf16Pairs>(p, step.scores + int64_t{row} * kPanel);
+    VU rounded[kCount];
+    for (int i = 0; i < kCount; ++i) rounded[i] = RoundBf16(p[i]);
+    StorePairs(rounded, step.operand, row);
+  }
+  static HWY_INLINE void StoreGradients(const VF (&p)[kCount], const VF (&ds)[kCount], const GradientStep& step,
+                                        int32_t row, int /*v*/) {
+    StoreBack<Bf16Pairs>(p, step.scores + int64_t{row} * kPanel);
+    StoreBack<Bf16Pairs>(ds, step.grads + int64_t{row} * kPanel);
+    VU rounded[kCount];
+    for (int i = 0; i < kCount; ++i) rounded[i] = RoundBf16(p[i]);
+    StoreRows(rounded, step.prob_rows, row);
+    for (int i = 0; i < kCount; ++i) rounded[i] = RoundBf16(ds[i]);
+    StoreRows(rounded, step.grad_rows, row);
+    StorePairs(rounded, step.grad_pairs, row);
   }
 };
 

@@ -33,7 +33,8 @@ PackedKeys TakeKeys(Scratch& scratch, const Kernel& kernel, const Sizes& sizes, 
   PackedKeys keys{.dim = dim,
                   .padded_dim = RoundUp(dim, kernel.dim_step),
                   .num_rows = sizes.kv_rows,
-                  .element_bytes = kernel.operand_bytes};
+                  .element_bytes = kernel.operand_bytes,
+                  .group = kernel.a_group};
   const int64_t bytes = heads * keys.num_rows * keys.padded_dim * keys.element_bytes;
   if (forms.rows || !kernel.needs_columns) keys.rows = scratch.TakeBytes(bytes);
   if (forms.columns && kernel.needs_columns) keys.columns = scratch.TakeBytes(bytes);
@@ -63,21 +64,17 @@ void PackUnit(const Kernel& kernel, const Sizes& sizes, const TensorRef& from, c
                 .num_rows = end - begin,
                 .dim = to.dim,
                 .padded_dim = to.padded_dim,
+                .padded_rows = zero_end - begin,
                 .not_finite = flags};
   if (to.rows != nullptr) {
     pack.to = to.Row(head, begin);
     pack.to_stride = to.padded_dim;
     kernel.pack_rows(pack);
-    std::memset(to.Row(head, end), 0, static_cast<size_t>((zero_end - end) * to.padded_dim * to.element_bytes));
   }
   if (to.columns != nullptr) {
     pack.to = to.Column(head, begin);
     pack.to_stride = to.num_rows;
     kernel.pack_columns(pack);
-    for (int64_t d = 0; d < to.padded_dim; ++d) {
-      std::memset(to.Column(head, end) + d * to.num_rows * to.element_bytes, 0,
-                  static_cast<size_t>((zero_end - end) * to.element_bytes));
-    }
   }
 }
 

@@ -40,6 +40,7 @@ struct PackedKeys {
   int64_t padded_dim = 0;
   int64_t num_rows = 0;
   int64_t element_bytes = 0;
+  int64_t group = 1;  // rows that lie interleaved: Kernel::a_group
   std::byte* rows = nullptr;
   std::byte* columns = nullptr;   // null: the unit reads columns out of `rows`
   uint8_t* not_finite = nullptr;  // [batch, head][num_rows]; null: rows are kept as they are
@@ -51,7 +52,7 @@ struct PackedKeys {
   // The A of a product over keys, from `row` on.
   std::byte* Column(int64_t head, int64_t row) const {
     if (columns == nullptr) return Row(head, row);
-    return columns + (head * padded_dim * num_rows + row) * element_bytes;
+    return columns + (head * padded_dim * num_rows + row * group) * element_bytes;
   }
   int64_t column_stride() const { return columns == nullptr ? padded_dim : num_rows; }
   const uint8_t* Flags(int64_t head, int64_t row) const { return not_finite + head * num_rows + row; }

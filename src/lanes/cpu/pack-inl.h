@@ -29,8 +29,7 @@ HWY_INLINE VF LoadF32(const std::byte* row, ElementType type, int64_t at) {
     const VU bits = hn::PromoteTo(du, hn::LoadU(dh, reinterpret_cast<const uint16_t*>(row) + at));
     return hn::BitCast(d, hn::ShiftLeft<16>(bits));
   }
-  const hn::Rebind<hwy::float16_t, DF> dh;
-  return hn::PromoteTo(d, hn::LoadU(dh, reinterpret_cast<const hwy::float16_t*>(row) + at));
+  return LoadF16(reinterpret_cast<const uint16_t*>(row) + at);
 }
 
 inline float LoadScalar(const std::byte* row, ElementType type, int64_t at) {
@@ -60,9 +59,14 @@ inline bool ConvertRow(const PackRows& pack, int64_t row, float* HWY_RESTRICT to
   return is_finite;
 }
 
-// The same with the rules for rows that are dead or not finite.
+// Rows that are zeros without being read: past the last, or dead.
+HWY_INLINE bool IsZeroRow(const PackRows& pack, int64_t row) {
+  return row >= pack.num_rows || (pack.dead != nullptr && pack.dead[row] != 0);
+}
+
+// The same with the rules for rows that are missing, dead or not finite.
 inline void TakeRow(const PackRows& pack, int64_t row, float* HWY_RESTRICT to) {
-  if (pack.dead != nullptr && pack.dead[row] != 0) {
+  if (IsZeroRow(pack, row)) {
     std::fill_n(to, pack.padded_dim, 0.0F);
     return;
   }
@@ -73,7 +77,7 @@ inline void TakeRow(const PackRows& pack, int64_t row, float* HWY_RESTRICT to) {
 }
 
 inline void PackF32Rows(const PackRows& pack) {
-  for (int64_t row = 0; row < pack.num_rows; ++row) {
+  for (int64_t row = 0; row < pack.padded_rows; ++row) {
     TakeRow(pack, row, static_cast<float*>(pack.to) + row * pack.to_stride);
   }
 }
@@ -105,7 +109,7 @@ HWY_INLINE void ScatterFour(const float* HWY_RESTRICT from, int64_t from_stride,
   }
 }
 
-// At most a panel of rows; missing ones are zeros.
+// At most a panel of rows.
 inline void PackF32Panel(const PackRows& pack) {
   const DF d;
   const VF factor = hn::Set(d, pack.factor);
@@ -113,13 +117,9 @@ inline void PackF32Panel(const PackRows& pack) {
   for (int64_t row = 0; row < kPanel; row += 4) {
     for (int64_t i = 0; i < 4; ++i) {
       float* to = four + i * kMaxDim;
-      if (row + i < pack.num_rows) {
-        TakeRow(pack, row + i, to);
-        for (int64_t at = 0; at < pack.padded_dim; at += kLanes) {
-          hn::Store(hn::Mul(hn::Load(d, to + at), factor), d, to + at);
-        }
-      } else {
-        std::fill_n(to, pack.padded_dim, 0.0F);
+      TakeRow(pack, row + i, to);
+      for (int64_t at = 0; at < pack.padded_dim; at += kLanes) {
+        hn::Store(hn::Mul(hn::Load(d, to + at), factor), d, to + at);
       }
     }
     ScatterFour(four, kMaxDim, pack.padded_dim, static_cast<float*>(pack.to) + row, kPanel);
@@ -136,15 +136,12 @@ inline void StoreRow(const float* HWY_RESTRICT from, int64_t dim, ElementType ty
   auto* halves = reinterpret_cast<uint16_t*>(to);
   if (type == ElementType::kBf16) {
     for (; at + kLanes <= dim; at += kLanes) {
-      Bf16Operand::StoreRow(RoundBf16(hn::LoadU(d, from + at)), halves, at);
+      StoreUpper(RoundBf16(hn::LoadU(d, from + at)), halves + at);
     }
     for (; at < dim; ++at) halves[at] = F32ToBf16(from[at]);
     return;
   }
-  const hn::Rebind<hwy::float16_t, DF> dh;
-  for (; at + kLanes <= dim; at += kLanes) {
-    hn::StoreU(hn::DemoteTo(dh, hn::LoadU(d, from + at)), dh, reinterpret_cast<hwy::float16_t*>(halves) + at);
-  }
+  for (; at + kLanes <= dim; at += kLanes) StoreF16(hn::LoadU(d, from + at), halves + at);
   for (; at < dim; ++at) halves[at] = F32ToF16(from[at]);
 }
 

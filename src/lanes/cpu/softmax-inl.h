@@ -89,7 +89,8 @@ HWY_INLINE void MaxRows(const SoftmaxStep& step, const KeyTest& test, int32_t be
       if constexpr (kLogits == Logits::kSoftcap) x = hn::Mul(cap, Tanh(Operand::kScaled ? x : hn::Mul(inner, x)));
       if constexpr (kLogits == Logits::kScaleNow) x = hn::Mul(scale, x);
       if constexpr (kTest) x = hn::IfThenElse(test.Sees(step.mask.first + row, v), x, minus_inf);
-      if constexpr (kTest || kLogits == Logits::kScaleNow || kLogits == Logits::kSoftcap) hn::Store(x, d, at + v * kLanes);
+      if constexpr (kTest || kLogits == Logits::kScaleNow || kLogits == Logits::kSoftcap)
+        hn::Store(x, d, at + v * kLanes);
       max[v] = hn::Max(max[v], x);
     }
   }
@@ -173,57 +174,71 @@ void Softmax(const SoftmaxStep& step) {
   }
   Rescale(step.out, step.out_rows, factor);
 
-  constexpr int kCount = Operand::kRows * kVectors;
+  constexpr int kWide = Operand::kWide;
+  constexpr int kCount = Operand::kRows * kWide;
   for (int32_t row = 0; row < step.num_keys; row += Operand::kRows) {
-    float* at = step.scores + row * kPanel;
-    VF p[kCount];
 #pragma GCC unroll 8
-    for (int i = 0; i < kCount; ++i) {
-      p[i] = hn::Load(d, at + i * kLanes);
-      p[i] = Operand::kScaled ? hn::Sub(p[i], shift[i % kVectors]) : hn::MulSub(p[i], scale, shift[i % kVectors]);
+    for (int v = 0; v < kVectors; v += kWide) {
+      float* at = step.scores + row * kPanel + v * kLanes;
+      VF p[kCount];
+#pragma GCC unroll 8
+      for (int i = 0; i < kCount; ++i) {
+        p[i] = hn::Load(d, at + AtCount<Operand>(i));
+        p[i] = Operand::kScaled ? hn::Sub(p[i], shift[v + i % kWide]) : hn::MulSub(p[i], scale, shift[v + i % kWide]);
+      }
+      Exp2(p);
+#pragma GCC unroll 8
+      for (int i = 0; i < kCount; ++i) sum[v + i % kWide] = hn::Add(sum[v + i % kWide], p[i]);
+      Operand::StoreB(p, step, row, v);
     }
-    Exp2(p);
-#pragma GCC unroll 8
-    for (int i = 0; i < kCount; ++i) sum[i % kVectors] = hn::Add(sum[i % kVectors], p[i]);
-    Operand::StoreB(p, at, step.operand, row);
   }
   for (int v = 0; v < kVectors; ++v) hn::Store(sum[v], d, step.row_sum + v * kLanes);
 }
 
+// kRows x kWide vectors at once: rows from `row` on, vectors from `v` on.
 template <class Operand, bool kSoftcap, bool kTest>
-HWY_INLINE void GradientRows(const GradientStep& step, const KeyTest& test, int32_t begin, int32_t end) {
+HWY_INLINE void GradientVectors(const GradientStep& step, const KeyTest& test, int32_t row, int v) {
   const DF d;
   const VF scale = hn::Set(d, kSoftcap ? step.score.cap_log2 : step.score.scale_log2);
   const VF inner = hn::Set(d, step.score.inner);
   const VF one = hn::Set(d, 1.0F);
-  constexpr int kCount = Operand::kRows * kVectors;
+  constexpr int kWide = Operand::kWide;
+  constexpr int kCount = Operand::kRows * kWide;
+  const int64_t at = int64_t{row} * kPanel + v * kLanes;
+  VF x[kCount];
+  VF p[kCount];
+#pragma GCC unroll 8
+  for (int i = 0; i < kCount; ++i) {
+    x[i] = hn::Load(d, step.scores + at + AtCount<Operand>(i));
+    if constexpr (kSoftcap) x[i] = Tanh(Operand::kScaled ? x[i] : hn::Mul(inner, x[i]));
+    const VF lse = hn::Load(d, step.lse_log2 + (v + i % kWide) * kLanes);
+    p[i] = Operand::kScaled && !kSoftcap ? hn::Sub(x[i], lse) : hn::MulSub(x[i], scale, lse);
+    // Above 128 a power is infinite; only a log-sum-exp of another run could ask for that.
+    p[i] = AtMost(hn::Set(d, 128.0F), p[i]);
+  }
+  Exp2(p);
+  VF ds[kCount];
+#pragma GCC unroll 8
+  for (int i = 0; i < kCount; ++i) {
+    const VF delta = hn::Load(d, step.delta + (v + i % kWide) * kLanes);
+    ds[i] = hn::Mul(p[i], hn::Sub(hn::Load(d, step.grads + at + AtCount<Operand>(i)), delta));
+    if constexpr (kSoftcap) ds[i] = hn::Mul(ds[i], hn::NegMulAdd(x[i], x[i], one));
+    if constexpr (kTest) {
+      const MF sees = test.Sees(step.mask.first + row + i / kWide, v + i % kWide);
+      p[i] = hn::IfThenElseZero(sees, p[i]);
+      ds[i] = hn::IfThenElseZero(sees, ds[i]);
+    }
+  }
+  Operand::StoreGradients(p, ds, step, row, v);
+}
+
+template <class Operand, bool kSoftcap, bool kTest>
+HWY_INLINE void GradientRows(const GradientStep& step, const KeyTest& test, int32_t begin, int32_t end) {
   for (int32_t row = begin; row < end; row += Operand::kRows) {
-    const int64_t at = int64_t{row} * kPanel;
-    VF x[kCount];
-    VF p[kCount];
 #pragma GCC unroll 8
-    for (int i = 0; i < kCount; ++i) {
-      x[i] = hn::Load(d, step.scores + at + i * kLanes);
-      if constexpr (kSoftcap) x[i] = Tanh(Operand::kScaled ? x[i] : hn::Mul(inner, x[i]));
-      const VF lse = hn::Load(d, step.lse_log2 + i % kVectors * kLanes);
-      p[i] = Operand::kScaled && !kSoftcap ? hn::Sub(x[i], lse) : hn::MulSub(x[i], scale, lse);
-      // Above 128 a power is infinite; only a log-sum-exp of another run could ask for that.
-      p[i] = AtMost(hn::Set(d, 128.0F), p[i]);
+    for (int v = 0; v < kVectors; v += Operand::kWide) {
+      GradientVectors<Operand, kSoftcap, kTest>(step, test, row, v);
     }
-    Exp2(p);
-    VF ds[kCount];
-#pragma GCC unroll 8
-    for (int i = 0; i < kCount; ++i) {
-      const VF delta = hn::Load(d, step.delta + i % kVectors * kLanes);
-      ds[i] = hn::Mul(p[i], hn::Sub(hn::Load(d, step.grads + at + i * kLanes), delta));
-      if constexpr (kSoftcap) ds[i] = hn::Mul(ds[i], hn::NegMulAdd(x[i], x[i], one));
-      if constexpr (kTest) {
-        const MF sees = test.Sees(step.mask.first + row + i / kVectors, i % kVectors);
-        p[i] = hn::IfThenElseZero(sees, p[i]);
-        ds[i] = hn::IfThenElseZero(sees, ds[i]);
-      }
-    }
-    Operand::StoreGradients(p, ds, step, row);
   }
 }
 
