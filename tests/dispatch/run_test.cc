@@ -20,6 +20,8 @@ void ExpectMatchesOracle(const Contract& contract, const Batch& batch, const Ten
                          const RunOutcome& outcome, Layout layout = Layout::kBhtd) {
   CheckOptions options;
   options.oracle.layout = layout == Layout::kBhtd ? OracleLayout::kBhtd : OracleLayout::kBthd;
+  const bool is_reference = outcome.receipt.executed == "reference";
+  options.oracle.arithmetic = is_reference ? Arithmetic::Double() : Arithmetic::Single();
   Result<CheckReport> report = CheckOutputs(contract, batch, inputs, outcome.outputs, options);
   ASSERT_TRUE(report.has_value()) << ToText(report.error());
   EXPECT_TRUE(report->pass) << report->text;
