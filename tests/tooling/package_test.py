@@ -153,6 +153,17 @@ class Installed(unittest.TestCase):
     def test_pkg_config_static(self):
         self.consume_with_pkg_config("--static")
 
+    @needs("pkg-config", "readelf")
+    def test_pkg_config_names_what_the_library_needs(self):
+        """What the shared library is linked with, the static one leaves to whoever links it; a C program asks for all."""
+        needed = set(re.findall(r"NEEDED.*\[lib([\w+-]+)\.so", run("readelf", "-d", self.libdir / "libtessera.so")))
+        self.assertIn("stdc++", needed)
+        environment = dict(os.environ, PKG_CONFIG_PATH=str(self.libdir / "pkgconfig"))
+        flags = run("pkg-config", "--libs", "--static", "tessera", env=environment).split()
+        self.assertEqual({name for name in needed - {"c", "gcc_s"} if f"-l{name}" not in flags}, set())
+        shared = run("pkg-config", "--libs", "tessera", env=environment).split()
+        self.assertEqual([flag for flag in shared if flag.startswith("-l")], ["-ltessera"])
+
 
 class DebianPackage(unittest.TestCase):
     @needs("cpack", "dpkg", "dpkg-deb")
@@ -171,6 +182,8 @@ class DebianPackage(unittest.TestCase):
             self.assertRegex(fields, r"(?m)^Maintainer: .")
             if shutil.which("dpkg-shlibdeps") and shutil.which("file"):
                 self.assertRegex(fields, r"(?m)^Depends: .*libc6")
+                if shutil.which("readelf") and "libtbb" in run("readelf", "-d", BUILD / "libtessera.so"):
+                    self.assertRegex(fields, r"(?m)^Depends: .*libtbb")
             root = pathlib.Path(scratch) / "root"
             run("dpkg", "-x", packages[0], root)
             out = run(root / "usr" / "bin" / "tessera", "plan", SOURCE / "examples" / "causal.toml", cwd=scratch)
