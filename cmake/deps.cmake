@@ -1,5 +1,6 @@
-# Third-party libraries, from the distribution's packages. All but fmt and GoogleTest are used as headers only; a cross
-# build takes fmt that way too and builds GoogleTest's source, so it needs no foreign-architecture packages.
+# Third-party libraries, from the distribution's packages. All but fmt, oneTBB and GoogleTest are used as headers only; a
+# cross build takes fmt that way too, has plain threads in place of oneTBB and builds GoogleTest's source, so it needs no
+# foreign-architecture packages.
 find_package(Threads REQUIRED)
 
 # A cross compiler must not search the host's /usr/include, where the host's C library lives too: it gets a folder of

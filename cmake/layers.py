@@ -15,6 +15,7 @@ EXPECTED, FMT, XXHASH = "tl/expected.hpp", "fmt/", "xxhash.h"
 JSON, TOML, CLI = "nlohmann/", "toml++/", "CLI/"
 HIGHWAY, TBB = "hwy/", "tbb/"
 BASE_LIBRARIES = {EXPECTED, FMT, XXHASH}
+THIRD_PARTY = BASE_LIBRARIES | {"tl/", JSON, TOML, CLI, HIGHWAY, TBB}
 
 # folder -> folders it may include (itself is always allowed). Public headers belong to a folder too, see OWNER.
 LAYERS = {
@@ -41,7 +42,8 @@ LIBRARIES = {
     "src/plan": (BASE_LIBRARIES, {JSON}),
     "src/planner": (BASE_LIBRARIES, set()),
     "src/export": (BASE_LIBRARIES, set()),
-    "src/lanes": (BASE_LIBRARIES | {HIGHWAY}, {TBB}),
+    "src/lanes": (BASE_LIBRARIES, set()),
+    "src/lanes/cpu": (BASE_LIBRARIES | {HIGHWAY}, {TBB}),
     "src/dispatch": (BASE_LIBRARIES, {JSON}),
     "src/capi": (BASE_LIBRARIES, set()),
     "include": ({EXPECTED}, set()),
@@ -98,10 +100,15 @@ def may_use(folder, owner):
     return owner == folder or owner in LAYERS[folder]
 
 
+def is_of(name, libraries):
+    return any(name == entry or (entry.endswith("/") and name.startswith(entry)) for entry in libraries)
+
+
 def check_library(folder, path, name):
+    # A lane may have libraries of its own.
+    folder = path.parent.as_posix() if path.parent.as_posix() in LIBRARIES else folder
     anywhere, in_cc = LIBRARIES[folder]
-    allowed = anywhere | (in_cc if path.suffix == ".cc" else set())
-    if is_standard(name) or any(name == entry or (entry.endswith("/") and name.startswith(entry)) for entry in allowed):
+    if is_standard(name) or is_of(name, anywhere | (in_cc if path.suffix == ".cc" else set())):
         return None
     if any(name.startswith(entry) for entry in in_cc):
         return f"{name} may be included in .cc files only"
@@ -150,10 +157,9 @@ def check_internal(folder, path, name):
 def check_include(folder, path, bracket, name):
     if name.startswith("tessera/"):
         return check_public(folder, path, name.removeprefix("tessera/"))
-    if bracket == "<":
+    if bracket == "<" or is_of(name, THIRD_PARTY):
         return check_library(folder, path, name)
-    third_party = check_library(folder, path, name) if re.match(r"(nlohmann|toml\+\+|fmt|CLI|tl|hwy|tbb)/|xxhash", name) else ""
-    return check_internal(folder, path, name) if third_party == "" else third_party
+    return check_internal(folder, path, name)
 
 
 def check_size(path, lines):

@@ -15,7 +15,7 @@ foreach(library tessera_shared tessera_static)
   set_target_properties(${library} PROPERTIES OUTPUT_NAME tessera LINKER_LANGUAGE CXX)
   target_include_directories(${library} INTERFACE $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include>
                                                   $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-  target_link_libraries(${library} PRIVATE $<BUILD_INTERFACE:tessera_fmt>
+  target_link_libraries(${library} PRIVATE $<BUILD_INTERFACE:tessera_fmt> $<BUILD_INTERFACE:tessera_threads>
                                    INTERFACE $<BUILD_INTERFACE:tessera_expected>)
 endforeach()
 set_target_properties(tessera_shared PROPERTIES EXPORT_NAME tessera VERSION ${PROJECT_VERSION} SOVERSION ${tessera_abi})
@@ -29,14 +29,22 @@ if(NOT TESSERA_SANITIZE)  # a sanitizer's run-time library comes with the progra
   target_link_options(tessera_shared PRIVATE -Wl,--no-undefined)
 endif()
 
-# A static libtessera leaves fmt to whoever links it, unless fmt came as headers only.
-set(tessera_private_libs -lstdc++ -lm)
-set(tessera_static_needs_fmt OFF)
+# A static libtessera leaves the libraries it calls to whoever links it: fmt, unless it came as headers only, oneTBB, unless
+# the threads are plain ones, and the system's threads, which an old C library keeps in a file of their own.
+set(tessera_static_needs Threads)
+set(tessera_private_libs)
 if(TARGET fmt::fmt)
-  set(tessera_static_needs_fmt ON)
+  list(APPEND tessera_static_needs fmt)
   target_link_libraries(tessera_static PRIVATE $<INSTALL_INTERFACE:fmt::fmt>)
-  list(PREPEND tessera_private_libs -lfmt)
+  list(APPEND tessera_private_libs -lfmt)
 endif()
+if(TARGET TBB::tbb)
+  list(APPEND tessera_static_needs TBB)
+  target_link_libraries(tessera_static PRIVATE $<INSTALL_INTERFACE:TBB::tbb>)
+  list(APPEND tessera_private_libs -ltbb)
+endif()
+target_link_libraries(tessera_static PRIVATE $<INSTALL_INTERFACE:Threads::Threads>)
+list(APPEND tessera_private_libs -lstdc++ -lm -pthread)
 list(JOIN tessera_private_libs " " tessera_private_libs)
 
 set(tessera_cmake_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tessera)
@@ -72,7 +80,7 @@ set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION libs)
 set(CPACK_DEBIAN_PACKAGE_PROVIDES "libtessera${tessera_abi}, libtessera-dev")
 set(CPACK_DEBIAN_PACKAGE_RECOMMENDS libexpected-dev)  # the C++ headers include it
-set(CPACK_DEBIAN_PACKAGE_SUGGESTS libfmt-dev)         # for the static library
+set(CPACK_DEBIAN_PACKAGE_SUGGESTS "libfmt-dev, libtbb-dev")  # for the static library
 find_program(tessera_shlibdeps dpkg-shlibdeps)
 find_program(tessera_file file)  # which CPack asks what is a binary
 if(tessera_shlibdeps AND tessera_file AND NOT CMAKE_CROSSCOMPILING)

@@ -4,7 +4,8 @@
 
 root=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
 
-# What the core needs: a compiler, a build tool, header-only libraries, GoogleTest's source, Python for the checks.
+# What the core needs: a compiler, a build tool, libraries (fmt and oneTBB to link with, the others headers only),
+# GoogleTest's source, Python for the checks.
 core_packages=(g++ cmake ninja-build libexpected-dev libxxhash-dev libfmt-dev libcli11-dev nlohmann-json3-dev
   libtomlplusplus-dev libhwy-dev libtbb-dev googletest python3)
 

@@ -147,9 +147,14 @@ TEST(Force, Bridge_IsNeverChosenByItself) {
     TestTable table;
     TestLane& bridge = table.Build("call_jax");
     const RunOutcome outcome = table.Run(MakeContract(), target);
-    EXPECT_EQ(outcome.receipt.executed, "reference");
+    EXPECT_EQ(outcome.receipt.executed, target.kind == TargetKind::kCpu ? "cpu" : "reference");
     EXPECT_EQ(bridge.forwards, 0);
     EXPECT_TRUE(DecisionOf(outcome.receipt, "call_jax", "contract").accepted);
+    // Nor when nothing else is left.
+    const RunOutcome alone = table.Run(MakeContract(), target, Ask{.exclude = {"cpu", "reference"}});
+    ASSERT_TRUE(alone.error.has_value());
+    EXPECT_EQ(alone.error->code, ErrorCode::kLaneRefused);
+    EXPECT_EQ(bridge.forwards, 0);
   }
 }
 
@@ -160,7 +165,7 @@ TEST(Force, LaneRefuses_NoOtherStepsIn) {
     const char* target;
     const char* reason;
   } cases[] = {{"cuda", "h200", "cuda.not_built"},        {"cuda", "cpu", "dispatch.other_target"},
-               {"cpu", "cpu", "cpu.not_built"},           {"splash", "v6e", "tpu.not_built"},
+               {"cpu", "h200", "dispatch.other_target"},  {"splash", "v6e", "tpu.not_built"},
                {"xla_pallas", "v6e", "tpu.not_built"},    {"xla_chunked", "cpu", "xla.not_built"},
                {"call_jax", "v5p", "call_jax.not_built"}, {"splash", "cpu", "dispatch.other_target"}};
   for (const auto& c : cases) {
@@ -178,6 +183,23 @@ TEST(Force, LaneRefuses_NoOtherStepsIn) {
     EXPECT_TRUE(outcome.outputs.empty());
     ExpectSound(outcome.receipt);
   }
+}
+
+TEST(Force, LaneWithoutAnInstructionSet_RefusesOnItsOwnTarget) {
+  Proves("R60");
+  TestTable table;
+  TestLane& cpu = table.Build("cpu");
+  cpu.on_contract = Decision::No(ReasonCode::kCpuNoIsa);
+  const RunOutcome forced = table.Run(MakeContract(), TargetNamed("cpu"), Ask{.lane = "cpu"});
+  ASSERT_TRUE(forced.error.has_value());
+  EXPECT_EQ(forced.error->code, ErrorCode::kLaneRefused);
+  EXPECT_EQ(forced.receipt.fallback_reason, "cpu.isa");
+  ExpectSound(forced.receipt);
+  const RunOutcome fallen = table.Run(MakeContract(), TargetNamed("cpu"));
+  EXPECT_EQ(fallen.receipt.executed, "reference");
+  EXPECT_EQ(fallen.receipt.fallback_reason, "cpu.isa");
+  EXPECT_EQ(cpu.forwards, 0);
+  ExpectSound(fallen.receipt);
 }
 
 TEST(Force, PlanRefused_IsAnErrorToo) {
@@ -235,7 +257,9 @@ TEST(Strict, AnyFallback_IsAnError) {
   const Contract contract = MakeContract();
   const TensorMap inputs = MakeInputs(contract, 1, false);
   for (const Target& target : Targets()) {
-    const RunOutcome outcome = tessera::Run(contract, {}, inputs, target, Ask{.strict = true});
+    // The lane of a CPU is there, so on that target something else must stand in its way.
+    const std::vector<std::string> exclude(target.kind == TargetKind::kCpu ? 1 : 0, "cpu");
+    const RunOutcome outcome = tessera::Run(contract, {}, inputs, target, Ask{.exclude = exclude, .strict = true});
     ASSERT_TRUE(outcome.error.has_value());
     EXPECT_EQ(outcome.error->code, ErrorCode::kStrictFallback);
     EXPECT_EQ(outcome.receipt.executed, "");

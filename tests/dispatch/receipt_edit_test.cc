@@ -48,7 +48,7 @@ std::vector<NamedReceipt> GoodReceipts() {
   add("refused plan", table.Run(MakeContract({.softcap = 5}), TargetNamed("v6e")));
   add("request", tessera::Run(plain, {}, forward, cpu, Ask{.lane = "flash"}));
   add("inputs", tessera::Run(plain, {}, {}, cpu));
-  add("decide", tessera::Run(plain, {}, forward, cpu, Ask{.strict = true}));
+  add("decide", tessera::Run(plain, {}, forward, TargetNamed("h200"), Ask{.strict = true}));
   add("batch", tessera::Run(packed, {}, MakeInputs(packed, 1, false), cpu));
   Contract narrow = packed;
   narrow.capacity.width = {Limit::Kind::kNumber, 1};
@@ -284,25 +284,34 @@ TEST(ReceiptDiff, Groups_SayWhatChangedAndWhatMatters) {
   other.tiles_reason = "another";
   const TensorMap inputs = MakeInputs(contract, 1, false);
   const Target cpu = TargetNamed("cpu");
-  const Receipt a = tessera::Run(contract, {}, inputs, cpu).receipt;
-  const std::string softcap = Changes(a, tessera::Run(other, {}, inputs, cpu).receipt);
+  const RunOptions one = Ask{.threads = 1};
+  const RunOptions two = Ask{.threads = 2};
+  const Receipt a = tessera::Run(contract, {}, inputs, cpu, one).receipt;
+  const std::string softcap = Changes(a, tessera::Run(other, {}, inputs, cpu, one).receipt);
   EXPECT_EQ(
       softcap.rfind("meaning/contract_key! meaning/score.softcap! meaning/tiles.reason outputs/output_digest! ", 0), 0u)
       << softcap;
   other = contract;
   other.tiles_reason = "another";
-  EXPECT_EQ(Changes(a, tessera::Run(other, {}, inputs, cpu, Ask{.threads = 5}).receipt),
-            "meaning/tiles.reason options/threads ");
+  // Each thread has scratch memory of its own, and that is all that more of them change.
+  EXPECT_EQ(Changes(a, tessera::Run(other, {}, inputs, cpu, two).receipt),
+            "meaning/tiles.reason options/threads cost/workspace_bytes ");
   // Two spellings of one mask are one meaning.
   const Contract twice = MakeContract({.mask = "causal and causal", .softcap = 30});
-  EXPECT_EQ(Changes(a, tessera::Run(twice, {}, inputs, cpu).receipt), "meaning/mask.expr ");
-  const std::string forced = Changes(a, tessera::Run(contract, {}, inputs, cpu, Ask{.lane = "reference"}).receipt);
+  EXPECT_EQ(Changes(a, tessera::Run(twice, {}, inputs, cpu, one).receipt), "meaning/mask.expr ");
+  // Another lane has other bits; the same lane, now asked for by name, has the same.
+  const Receipt fallen = tessera::Run(contract, {}, inputs, cpu, Ask{.exclude = {"cpu"}, .threads = 1}).receipt;
+  const Receipt named = tessera::Run(contract, {}, inputs, cpu, Ask{.lane = "reference", .threads = 1}).receipt;
+  const std::string other_lane = Changes(a, fallen);
+  EXPECT_EQ(other_lane.rfind("outputs/output_digest! what ran/executed! what ran/fallback_reason! ", 0), 0u)
+      << other_lane;
+  const std::string forced = Changes(fallen, named);
   for (const char* part : {"what ran/requested! what ran/selected! what ran/selection_rule! what ran/fallback_reason! ",
                            "what ran/decision of cuda on the contract! ", "options/lane! "}) {
     EXPECT_NE(forced.find(part), std::string::npos) << forced;
   }
   EXPECT_EQ(forced.find("outputs"), std::string::npos) << forced;
-  const std::string data = Changes(a, tessera::Run(contract, {}, MakeInputs(contract, 2, false), cpu).receipt);
+  const std::string data = Changes(a, tessera::Run(contract, {}, MakeInputs(contract, 2, false), cpu, one).receipt);
   EXPECT_EQ(data, "inputs/input_digest! outputs/output_digest! ");
 }
 

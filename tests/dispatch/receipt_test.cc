@@ -14,12 +14,14 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// Of a run with a fallback: the target's own lane is not built.
 Receipt GoodReceipt() {
   const Contract contract = MakeContract({.mask = "causal and documents", .softcap = 30});
   const Batch batch = DocumentBatch(contract, {20, 9});
   RunOptions options = Ask{.backward = true};
+  options.plan.tile = TileSize{16, 16};  // the target's own would hold it all
   options.input_source = "file \"quoted\\name\".safetensors\n";
-  const RunOutcome outcome = tessera::Run(contract, batch, MakeInputs(contract, 1, true), TargetNamed("cpu"), options);
+  const RunOutcome outcome = tessera::Run(contract, batch, MakeInputs(contract, 1, true), TargetNamed("h200"), options);
   EXPECT_FALSE(outcome.error.has_value()) << ErrorText(outcome);
   return outcome.receipt;
 }
@@ -86,16 +88,17 @@ TEST(Receipt, Contradictions_AreFound) {
       {"error", [](Receipt& r) { r.error = "something"; }},
       {"requested", [](Receipt& r) { r.requested = "flash"; }},
       {"selected", [](Receipt& r) { r.selected = ""; }},
-      {"selected", [](Receipt& r) { r.requested = "cuda"; }},
+      {"selected", [](Receipt& r) { r.requested = "cpu"; }},
       {"selection_rule", [](Receipt& r) { r.selection_rule = ""; }},
       {"executed", [](Receipt& r) { r.executed = "flash"; }},
       {"executed", [](Receipt& r) { r.executed = ""; }},
       // Claiming that another lane ran: it never accepted.
       {"decisions", [](Receipt& r) { r.executed = "cuda"; }},
+      {"decisions", [](Receipt& r) { r.executed = "cpu"; }},
       {"runtime_mode", [](Receipt& r) { r.runtime_mode = "bridge"; }},
       {"fallback_reason", [](Receipt& r) { r.fallback_reason = ""; }},
       {"fallback_reason", [](Receipt& r) { r.fallback_reason = "because"; }},
-      {"fallback_reason", [](Receipt& r) { r.fallback_reason = "cuda.not_built"; }},
+      {"fallback_reason", [](Receipt& r) { r.fallback_reason = "xla.not_built"; }},
       {"fallback_reason", [](Receipt& r) { r.selected = "reference"; }},
       {"target", [](Receipt& r) { r.target = ""; }},
       {"decisions", [](Receipt& r) { r.decisions.erase(r.decisions.begin()); }},
@@ -152,7 +155,7 @@ TEST(Receipt, Line_SaysWhatRanAndWhy) {
   Proves("R51");
   Receipt receipt = GoodReceipt();
   const std::string line = ToLine(receipt);
-  EXPECT_EQ(line.rfind("reference ran (asked auto, selected cpu: cpu.not_built) native on cpu, ", 0), 0u) << line;
+  EXPECT_EQ(line.rfind("reference ran (asked auto, selected cuda: cuda.not_built) native on h200, ", 0), 0u) << line;
   EXPECT_EQ(line.find('\n'), std::string::npos);
   EXPECT_NE(line.find("tiles"), std::string::npos);
 
@@ -161,6 +164,9 @@ TEST(Receipt, Line_SaysWhatRanAndWhy) {
       tessera::Run(contract, {}, MakeInputs(contract, 1, false), TargetNamed("cpu"), Ask{.lane = "reference"});
   EXPECT_EQ(ToLine(forced.receipt).rfind("reference ran (asked reference) native on cpu, ", 0), 0u)
       << ToLine(forced.receipt);
+  const RunOutcome chosen = tessera::Run(contract, {}, MakeInputs(contract, 1, false), TargetNamed("cpu"));
+  EXPECT_EQ(ToLine(chosen.receipt).rfind("cpu ran (asked auto, selected cpu) native on cpu, ", 0), 0u)
+      << ToLine(chosen.receipt);
   const RunOutcome failed = tessera::Run(contract, {}, {}, TargetNamed("v6e"));
   const std::string failed_line = ToLine(failed.receipt);
   EXPECT_EQ(failed_line.rfind("failed at inputs (asked auto, selected splash: tpu.not_built) on v6e: TSR-R001", 0), 0u)

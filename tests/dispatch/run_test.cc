@@ -20,22 +20,25 @@ void ExpectMatchesOracle(const Contract& contract, const Batch& batch, const Ten
                          const RunOutcome& outcome, Layout layout = Layout::kBhtd) {
   CheckOptions options;
   options.oracle.layout = layout == Layout::kBhtd ? OracleLayout::kBhtd : OracleLayout::kBthd;
+  const bool is_reference = outcome.receipt.executed == "reference";
+  options.oracle.arithmetic = is_reference ? Arithmetic::Double() : Arithmetic::Single();
   Result<CheckReport> report = CheckOutputs(contract, batch, inputs, outcome.outputs, options);
   ASSERT_TRUE(report.has_value()) << ToText(report.error());
   EXPECT_TRUE(report->pass) << report->text;
 }
 
-TEST(Run, AutoOnEveryTarget_RunsReferenceAndSaysWhy) {
+TEST(Run, AutoOnEveryTarget_RunsTheLaneOfTheTableOrSaysWhyNot) {
   Proves("R50 R53 B22");
   const struct {
     const char* target;
     const char* selected;
+    const char* executed;
     const char* reason;
-  } cases[] = {{"cpu", "cpu", "cpu.not_built"},
-               {"h200", "cuda", "cuda.not_built"},
-               {"v6e", "splash", "tpu.not_built"},
-               {"v5e", "splash", "tpu.not_built"},
-               {"v5p", "splash", "tpu.not_built"}};
+  } cases[] = {{"cpu", "cpu", "cpu", ""},
+               {"h200", "cuda", "reference", "cuda.not_built"},
+               {"v6e", "splash", "reference", "tpu.not_built"},
+               {"v5e", "splash", "reference", "tpu.not_built"},
+               {"v5p", "splash", "reference", "tpu.not_built"}};
   const Contract contract = MakeContract();
   const TensorMap inputs = MakeInputs(contract, FreshSeed(), true);
   for (const auto& c : cases) {
@@ -45,7 +48,7 @@ TEST(Run, AutoOnEveryTarget_RunsReferenceAndSaysWhy) {
     EXPECT_TRUE(outcome.receipt.ok);
     EXPECT_EQ(outcome.receipt.requested, "auto");
     EXPECT_EQ(outcome.receipt.selected, c.selected);
-    EXPECT_EQ(outcome.receipt.executed, "reference");
+    EXPECT_EQ(outcome.receipt.executed, c.executed);
     EXPECT_EQ(outcome.receipt.fallback_reason, c.reason);
     EXPECT_EQ(outcome.receipt.runtime_mode, "native");
     EXPECT_EQ(outcome.receipt.target, c.target);
@@ -100,20 +103,26 @@ TEST(Run, ForcedLane_ReallyRuns) {
   const uint64_t seed = FreshSeed();
   SCOPED_TRACE("seed " + std::to_string(seed));
   const TensorMap inputs = MakeInputs(contract, seed, true);
-  const RunOutcome outcome =
-      tessera::Run(contract, {}, inputs, TargetNamed("cpu"), Ask{.lane = "reference", .backward = true});
-  ASSERT_FALSE(outcome.error.has_value()) << ErrorText(outcome);
-  const Receipt& receipt = outcome.receipt;
-  EXPECT_EQ(receipt.selected, "reference");
-  EXPECT_EQ(receipt.executed, "reference");
-  EXPECT_EQ(receipt.fallback_reason, "");
-  EXPECT_FALSE(receipt.kernel.empty());
-  // 2 heads x 4 x 4 tiles: the diagonal and the tile left of it survive, nothing else was touched.
-  EXPECT_EQ(receipt.tiles_executed, 2 * 7);
-  EXPECT_EQ(receipt.tiles_executed_backward, 2 * 7);
-  EXPECT_EQ(receipt.tiles.empty, 2 * 9);
-  ExpectMatchesOracle(contract, {}, inputs, outcome);
-  ExpectSound(receipt);
+  std::vector<std::string> kernels;
+  for (const char* lane : {"reference", "cpu"}) {
+    SCOPED_TRACE(lane);
+    const RunOutcome outcome =
+        tessera::Run(contract, {}, inputs, TargetNamed("cpu"), Ask{.lane = lane, .backward = true});
+    ASSERT_FALSE(outcome.error.has_value()) << ErrorText(outcome);
+    const Receipt& receipt = outcome.receipt;
+    EXPECT_EQ(receipt.selected, lane);
+    EXPECT_EQ(receipt.executed, lane);
+    EXPECT_EQ(receipt.fallback_reason, "");
+    EXPECT_FALSE(receipt.kernel.empty());
+    kernels.push_back(receipt.kernel);
+    // 2 heads x 4 x 4 tiles: the diagonal and the tile left of it survive, nothing else was touched.
+    EXPECT_EQ(receipt.tiles_executed, 2 * 7);
+    EXPECT_EQ(receipt.tiles_executed_backward, 2 * 7);
+    EXPECT_EQ(receipt.tiles.empty, 2 * 9);
+    ExpectMatchesOracle(contract, {}, inputs, outcome);
+    ExpectSound(receipt);
+  }
+  EXPECT_NE(kernels[0], kernels[1]);
 }
 
 TEST(Run, Outputs_HaveTheContractsTypesAndTheRunsLayout) {

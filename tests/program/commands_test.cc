@@ -197,7 +197,8 @@ TEST(Run, Check_PassesAndWritesOutputsAndReceipt) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const nlohmann::json json = OnlyDocument(result);
   EXPECT_EQ(json["ok"], true);
-  EXPECT_EQ(json["executed"], "reference");
+  EXPECT_EQ(json["executed"], "cpu");
+  EXPECT_EQ(json["fallback_reason"], "");
   EXPECT_EQ(json, ParseJson(ReadWhole(receipt)));
   auto tensors = ReadSafetensors(out);
   ASSERT_TRUE(tensors) << ToText(tensors.error());
@@ -260,8 +261,11 @@ TEST(Run, FromReceipt_GivesTheSameBitsOrSaysWhatDiffers) {
 }
 
 TEST(Run, Refused_ExitsThreeWithAReceipt) {
-  const std::vector<std::vector<std::string>> requests = {
-      {"--lane", "cpu"}, {"--strict"}, {"--exclude", "reference"}, {"--lane", "reference", "--exclude", "reference"}};
+  const std::vector<std::vector<std::string>> requests = {{"--lane", "cuda", "--target", "h200"},
+                                                          {"--strict", "--target", "h200"},
+                                                          {"--strict", "--exclude", "cpu"},
+                                                          {"--exclude", "reference", "--exclude", "cpu"},
+                                                          {"--lane", "reference", "--exclude", "reference"}};
   for (const std::vector<std::string>& request : requests) {
     const TemporaryFolder folder;
     const std::string receipt = folder.File("receipt.json");
@@ -340,8 +344,9 @@ TEST(Lanes, ContractOnTpu_IsSelectedByTheTable) {
 TEST(Receipt, TamperedWith_CheckExitsOne) {
   const TemporaryFolder folder;
   const std::string file = folder.File("receipt.json");
-  ASSERT_EQ(Tessera(Packed("run", {"--receipt", file})).exit_code, 0);
+  ASSERT_EQ(Tessera(Packed("run", {"--receipt", file, "--exclude", "cpu"})).exit_code, 0);
   nlohmann::json json = ParseJson(ReadWhole(file));
+  EXPECT_EQ(json["executed"], "reference");
   json["fallback_reason"] = "";  // although another lane was selected
   WriteWhole(file, json.dump());
   const ProgramResult result = Tessera({"receipt", "check", file});

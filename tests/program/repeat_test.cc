@@ -78,6 +78,7 @@ TEST_F(ReceiptFiles, Repeat_GivesTheSameOutputs) {
         {"--seed", "18446744073709551615", "--backward", "--max", "--layout", "bthd"},
         {"--tile", "16x8", "--disable", "balance", "--exclude", "cuda", "--exclude", "cpu", "--threads", "3"},
         {"--target", "v6e", "--lane", "reference", "--strict", "--widen-class"},
+        {"--lane", "cpu", "--strict", "--backward", "--threads", "2"},
         {"--isa", "scalar"}}) {
     MakeReceipt(more);
     const ProgramResult again =
@@ -167,13 +168,13 @@ TEST_F(ReceiptFiles, Repeat_BitmapsAreFoundBesideTheContract) {
 TEST_F(ReceiptFiles, Repeat_LanesAndPlansThatDiffer) {
   MakeReceipt();
   const std::string good = ReadWhole(File("r.json"));
-  Edit([](json& r) {  // a receipt of another build, which had a SIMD lane
+  Edit([](json& r) {  // a receipt of another build, which had the XLA lane
     r["versions"]["tessera"] = "0.2.0";
-    r["executed"] = "cpu";
-    r["fallback_reason"] = "";
+    r["executed"] = "xla_chunked";
+    r["fallback_reason"] = "dispatch.excluded";
   });
   const std::string lanes = Refusal();
-  EXPECT_TRUE(Contains(lanes, "\n  executed: cpu ran then; here it says no, cpu.not_built")) << lanes;
+  EXPECT_TRUE(Contains(lanes, "\n  executed: xla_chunked ran then; here it says no, xla.not_built")) << lanes;
   Put("r.json", good);
   Edit([](json& r) { r["isa"] = "sse9"; });
   const std::string isas = Refusal();
@@ -203,22 +204,24 @@ TEST_F(ReceiptFiles, Repeat_LanesAndPlansThatDiffer) {
   EXPECT_EQ(noted.exit_code, 0) << noted.err;
   EXPECT_TRUE(Contains(noted.err, "note: call_jax on the contract: yes then, no, call_jax.not_built here"))
       << noted.err;
-  EXPECT_EQ(OnlyDocument(noted)["requested"], "reference");
+  EXPECT_EQ(OnlyDocument(noted)["requested"], "cpu");
   EXPECT_EQ(OnlyDocument(noted)["output_digest"], first["output_digest"]);
 }
 
 TEST_F(ReceiptFiles, Repeat_OtherOutputsAreAnErrorThatNamesBothDigests) {
   MakeReceipt();
-  const std::string real = ParseJson(ReadWhole(File("r.json")))["output_digest"];
+  const json first = ParseJson(ReadWhole(File("r.json")));
+  const std::string real = first["output_digest"];
+  const std::string kernel = first["kernel"];
   Edit([](json& r) {
     r["output_digest"] = std::string(32, '0');
-    r["kernel"] = "reference_f128";
+    r["kernel"] = "another_kernel";
   });
   const ProgramResult result = Do({"run", "--from-receipt", "r.json", "--receipt", "s.json", "--out", "o.safetensors"});
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_TRUE(Contains(result.err, "output_digest: " + std::string(32, '0') + " then, " + real + " here"))
       << result.err;
-  EXPECT_TRUE(Contains(result.err, "kernel: reference_f128 then, reference_f64 here")) << result.err;
+  EXPECT_TRUE(Contains(result.err, "kernel: another_kernel then, " + kernel + " here")) << result.err;
   EXPECT_FALSE(std::filesystem::exists(File("o.safetensors")));
   const json receipt = ParseJson(ReadWhole(File("s.json")));
   EXPECT_EQ(receipt["failed_at"], "check");
@@ -307,8 +310,8 @@ TEST_F(ReceiptFiles, EveryFailure_LeavesAReceiptThatSaysWhere) {
       {{"huge.toml"}, "read", "TSR-R009", 2},
       {{"doc.toml", "--batch", "batch.json", "--inputs", "bad.safetensors"}, "inputs", "TSR-R001", 2},
       {{"doc.toml", "--batch", "batch.json", "--lane", "cuda"}, "decide", "TSR-L002", 3},
-      {{"doc.toml", "--batch", "batch.json", "--strict"}, "decide", "TSR-L003", 3},
-      {{"doc.toml", "--batch", "batch.json", "--exclude", "reference"}, "decide", "TSR-L002", 3},
+      {{"doc.toml", "--batch", "batch.json", "--strict", "--target", "h200"}, "decide", "TSR-L003", 3},
+      {{"doc.toml", "--batch", "batch.json", "--exclude", "reference", "--exclude", "cpu"}, "decide", "TSR-L002", 3},
       {{"doc.toml"}, "batch", "TSR-C007", 2},
       {{"capacity.toml", "--batch", "batch.json"}, "plan", "TSR-P003", 2},
       {{"doc.toml", "--batch", "batch.json", "--disable", "guess"}, "plan", "TSR-P001", 2},
@@ -352,7 +355,7 @@ TEST_F(ReceiptFiles, OutAndReceipt_InOnePlaceAreRefused) {
 // The run failed and the receipt cannot be written either: both are said, and the run's exit status stands.
 TEST_F(ReceiptFiles, ReceiptThatCannotBeWritten_IsSaidToo) {
   const ProgramResult result =
-      Do({"run", "doc.toml", "--batch", "batch.json", "--strict", "--receipt", "no/such/folder"});
+      Do({"run", "doc.toml", "--batch", "batch.json", "--exclude", "cpu", "--strict", "--receipt", "no/such/folder"});
   EXPECT_EQ(result.exit_code, 3);
   EXPECT_TRUE(Contains(result.err, "TSR-L003") && Contains(result.err, "TSR-R003")) << result.err;
 }

@@ -39,12 +39,17 @@ class Includes(unittest.TestCase):
         "fmt in a public header": ("include/tessera/plan.h", "#include <fmt/format.h>"),
         "a public header nobody owns": ("src/dispatch/a.cc", '#include "tessera/surprise.h"'),
         "a bare file name": ("src/plan/a.cc", '#include "layout.h"'),
+        "Highway outside the CPU lane": ("src/lanes/reference/a.cc", '#include "hwy/highway.h"'),
+        "Highway outside lanes": ("src/plan/a.h", '#include "hwy/highway.h"'),
+        "oneTBB in a header": ("src/lanes/cpu/a.h", "#include <tbb/parallel_for.h>"),
+        "oneTBB outside the CPU lane": ("src/planner/a.cc", "#include <tbb/parallel_for.h>"),
         "an unlisted library": ("src/dispatch/a.cc", "#include <boost/json.hpp>"),
     }
     ALLOWED = {
         "downward": ("src/planner/a.cc", '#include "plan/layout.h"\n#include "tessera/contract.h"\n#include <vector>'),
         "own folder": ("src/plan/a.cc", '#include "plan/layout.h"'),
         "own lane": ("src/lanes/cpu/a.cc", '#include "lanes/cpu/b.h"\n#include "lanes/lane.h"\n#include "tessera/lane.h"'),
+        "the CPU lane's libraries": ("src/lanes/cpu/a.cc", '#include "hwy/highway.h"\n#include <tbb/parallel_for.h>'),
         "json in a .cc": ("src/dispatch/a.cc", "#include <nlohmann/json.hpp>"),
         "system headers": ("src/base/a.cc", "#include <sys/stat.h>\n#include <unistd.h>\n#include <xxhash.h>"),
         "oracle from the program": ("tools/tessera/a.cc", '#include "oracle/oracle.h"\n#include "tessera/run.h"'),

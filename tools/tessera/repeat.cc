@@ -30,6 +30,10 @@ std::string OneLine(const Error& error) {
   return text;
 }
 
+bool HasIsa(const LaneInfo& lane, const std::string& isa) {
+  return std::find(lane.isas.begin(), lane.isas.end(), isa) != lane.isas.end();
+}
+
 template <class Number>
 bool ReadNumber(std::string_view text, Number* out) {
   const char* end = text.data() + text.size();
@@ -222,6 +226,13 @@ class Preparation {
       Differ("executed", fmt::format("{} ran then; here it says {} ({})", receipt_.executed, text(decision),
                                      ReasonMeaning(decision.reason)));
     }
+    // An instruction set that was forced then is forced here too, and the same lanes are without it.
+    const std::string& isa = arguments_.run.isa;
+    for (const LaneInfo& lane : Lanes()) {
+      Decision& decision = here[lane.name];
+      const bool is_without = isa != "auto" && lane.name != receipt_.executed && !HasIsa(lane, isa);
+      if (decision.accepted && is_without) decision = Decision::No(ReasonCode::kIsa);
+    }
     bool is_other = false;
     for (const LaneDecision& d : receipt_.decisions) {
       const bool is_own = d.decision.reason != ReasonCode::kExcluded && d.decision.reason != ReasonCode::kNotRequested;
@@ -239,8 +250,7 @@ class Preparation {
     for (const LaneInfo& lane : Lanes()) {
       if (lane.name != receipt_.executed || lane.isas.empty()) continue;
       std::string& asked = arguments_.run.isa;
-      const bool is_here = std::find(lane.isas.begin(), lane.isas.end(), receipt_.isa) != lane.isas.end();
-      if (!is_here) {
+      if (!HasIsa(lane, receipt_.isa)) {
         return Differ("isa",
                       ThenAndHere(receipt_.isa, fmt::format("{} has {}", lane.name, fmt::join(lane.isas, ", "))));
       }
