@@ -2,6 +2,7 @@
 #include "dispatch/execute.h"
 
 #include <fmt/format.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -14,7 +15,11 @@
 namespace tessera {
 namespace {
 
-constexpr std::align_val_t kWorkspaceAlign{kWorkspaceAlignment};
+// At a boundary of large pages, which the system is asked for: a lane touches all of a workspace that is new to the
+// process, and page by page that costs as much as a short run.
+constexpr size_t kLargePage = size_t{2} << 20;
+constexpr std::align_val_t kWorkspaceAlign{kLargePage};
+static_assert(kLargePage % kWorkspaceAlignment == 0);
 
 struct FreeWorkspace {
   void operator()(std::byte* bytes) const { ::operator delete[](bytes, kWorkspaceAlign); }
@@ -24,8 +29,10 @@ using Workspace = std::unique_ptr<std::byte[], FreeWorkspace>;
 // Null when the machine does not have that much.
 Workspace MakeWorkspace(int64_t bytes) {
   if (bytes < 0 || bytes > kMaxWorkspaceBytes) return nullptr;
-  return Workspace(
-      static_cast<std::byte*>(::operator new[](static_cast<size_t>(bytes), kWorkspaceAlign, std::nothrow)));
+  const auto size = static_cast<size_t>(bytes);
+  Workspace workspace(static_cast<std::byte*>(::operator new[](size, kWorkspaceAlign, std::nothrow)));
+  if (workspace != nullptr && size >= kLargePage) madvise(workspace.get(), size, MADV_HUGEPAGE);  // a wish
+  return workspace;
 }
 
 // A plan says which contract it was made for; running it for another would compute something nobody asked for.

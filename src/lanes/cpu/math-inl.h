@@ -37,6 +37,26 @@ HWY_INLINE VF AtMost(VF limit, VF x) {
 #endif
 }
 
+// A constant that a multiply-add adds to. NEON overwrites the addend, so that a constant kept in a register has to be
+// copied first, on the units that do the arithmetic; loading it again leaves them free.
+struct alignas(16) Addends {
+  float values[3][4];
+};
+inline constexpr Addends kExp2Addends = {
+    {{0.00967554133421079F, 0.00967554133421079F, 0.00967554133421079F, 0.00967554133421079F},
+     {0.24022119723848648F, 0.24022119723848648F, 0.24022119723848648F, 0.24022119723848648F},
+     {1.0F, 1.0F, 1.0F, 1.0F}}};
+template <int kIndex>
+HWY_INLINE VF Addend() {
+#if HWY_TARGET == HWY_NEON
+  const float* at = kExp2Addends.values[kIndex];
+  asm volatile("" : "+r"(at));  // NOLINT(hicpp-no-assembler): no instruction
+  return hn::Load(DF(), at);
+#else
+  return hn::Set(DF(), kExp2Addends.values[kIndex][0]);
+#endif
+}
+
 // 2^x for x <= 128, with a relative error below 3e-7 where the result is a normal number; NaN stays NaN. Exactly 0
 // below -126.5, so that -inf (a masked score) gives 0, and infinity above 127.5. A minimax polynomial of degree 5 on
 // [-1/2, 1/2]; the integer part becomes the exponent bits of a factor, which is 0 for -127 and infinity for 128.
@@ -61,15 +81,13 @@ HWY_INLINE void Exp2(VF (&x)[kCount]) {
   VF high[kCount];
   VF low[kCount];
 #pragma GCC unroll 8
-  for (int i = 0; i < kCount; ++i)
-    high[i] = hn::MulAdd(x[i], hn::Set(d, 0.00132764719791664F), hn::Set(d, 0.00967554133421079F));
+  for (int i = 0; i < kCount; ++i) high[i] = hn::MulAdd(x[i], hn::Set(d, 0.00132764719791664F), Addend<0>());
 #pragma GCC unroll 8
   for (int i = 0; i < kCount; ++i) u[i] = hn::Mul(x[i], x[i]);
 #pragma GCC unroll 8
-  for (int i = 0; i < kCount; ++i)
-    low[i] = hn::MulAdd(x[i], hn::Set(d, 0.05550713273543588F), hn::Set(d, 0.24022119723848648F));
+  for (int i = 0; i < kCount; ++i) low[i] = hn::MulAdd(x[i], hn::Set(d, 0.05550713273543588F), Addend<1>());
 #pragma GCC unroll 8
-  for (int i = 0; i < kCount; ++i) p[i] = hn::MulAdd(x[i], hn::Set(d, 0.6931469670647326F), hn::Set(d, 1.0F));
+  for (int i = 0; i < kCount; ++i) p[i] = hn::MulAdd(x[i], hn::Set(d, 0.6931469670647326F), Addend<2>());
 #pragma GCC unroll 8
   for (int i = 0; i < kCount; ++i) low[i] = hn::MulAdd(high[i], u[i], low[i]);
 #pragma GCC unroll 8
