@@ -85,7 +85,7 @@ class Torch:
     def prepare(self, case, inputs):
         self.case, self.results = case, {}
         loaded = {
-            name: self.torch.frombuffer(data, dtype=self.types[dtype]).reshape(shape)
+            name: self.torch.frombuffer(data, dtype=self.types[dtype]).reshape(shape).clone()
             for name, (dtype, shape, data) in read_safetensors(inputs).items()
         }
         self.q, self.k, self.v, self.dout = loaded["q"], loaded["k"], loaded["v"], loaded.get("do")

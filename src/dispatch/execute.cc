@@ -2,38 +2,15 @@
 #include "dispatch/execute.h"
 
 #include <fmt/format.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstddef>
-#include <memory>
-#include <new>
 
 #include "dispatch/clock.h"
-#include "dispatch/limits.h"
+#include "dispatch/workspace.h"
 
 namespace tessera {
 namespace {
-
-// At a boundary of large pages, which the system is asked for: a lane touches all of a workspace that is new to the
-// process, and page by page that costs as much as a short run.
-constexpr size_t kLargePage = size_t{2} << 20;
-constexpr std::align_val_t kWorkspaceAlign{kLargePage};
-static_assert(kLargePage % kWorkspaceAlignment == 0);
-
-struct FreeWorkspace {
-  void operator()(std::byte* bytes) const { ::operator delete[](bytes, kWorkspaceAlign); }
-};
-using Workspace = std::unique_ptr<std::byte[], FreeWorkspace>;
-
-// Null when the machine does not have that much.
-Workspace MakeWorkspace(int64_t bytes) {
-  if (bytes < 0 || bytes > kMaxWorkspaceBytes) return nullptr;
-  const auto size = static_cast<size_t>(bytes);
-  Workspace workspace(static_cast<std::byte*>(::operator new[](size, kWorkspaceAlign, std::nothrow)));
-  if (workspace != nullptr && size >= kLargePage) madvise(workspace.get(), size, MADV_HUGEPAGE);  // a wish
-  return workspace;
-}
 
 // A plan says which contract it was made for; running it for another would compute something nobody asked for.
 Status CheckPlanFits(const Contract& contract, const PlanView& plan) {
@@ -66,8 +43,8 @@ ExecuteResult Execute(const ExecuteRequest& request) {
     result.workspace_bytes =
         std::max(result.workspace_bytes, request.lane.WorkspaceBytes(lane_request, Pass::kBackward));
   }
-  const Workspace workspace = MakeWorkspace(result.workspace_bytes);
-  if (workspace == nullptr) {
+  const Workspace workspace = Workspace::Take(result.workspace_bytes);
+  if (!workspace.has_memory()) {
     result.error = {
         ErrorCode::kTooLarge,
         fmt::format("the lane needs {} bytes of workspace, more than this machine gives", result.workspace_bytes),
@@ -75,7 +52,7 @@ ExecuteResult Execute(const ExecuteRequest& request) {
         {}};
     return result;
   }
-  lane_request.workspace = {workspace.get(), static_cast<size_t>(result.workspace_bytes)};
+  lane_request.workspace = workspace.bytes();
 
   if (request.options.forward) {
     result.step = "forward";

@@ -11,4 +11,7 @@ inline constexpr int64_t kMaxReceiptValues = 65536;
 // Beyond any machine's memory: asked for, it is a lane's mistake and not worth an allocator's time.
 inline constexpr int64_t kMaxWorkspaceBytes = int64_t{1} << 40;
 
+// Of workspaces that no run uses, kept for the next ones.
+inline constexpr int64_t kMaxIdleWorkspaceBytes = int64_t{1} << 30;
+
 }  // namespace tessera

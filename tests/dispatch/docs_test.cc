@@ -130,6 +130,7 @@ TEST(LimitsPage, Table_MatchesTheConstants) {
       {"kMaxReceiptNesting", number(kMaxReceiptNesting)},
       {"kMaxReceiptValues", number(kMaxReceiptValues)},
       {"kMaxWorkspaceBytes", number(kMaxWorkspaceBytes)},
+      {"kMaxIdleWorkspaceBytes", number(kMaxIdleWorkspaceBytes)},
       {"kMaxTermNameBytes", number(kMaxTermNameBytes)},
       {"kMaxTermParameters", number(kMaxTermParameters)},
       {"kMaxTermRuns", number(kMaxTermRuns)},

@@ -58,7 +58,7 @@ class ForwardPass {
         list_(request.plan->Of(Direction::kForward)),
         threads_(request.threads),
         most_panels_(RoundUp(std::min<int64_t>(list_.tile_q, plan_.q_len), kernel.panel) / kernel.panel),
-        work_(MakeRowUnits(plan_, list_)),
+        work_(MakeRowUnits(plan_, list_, static_cast<uint32_t>(sizes_.group))),
         scratch_(request.workspace) {
     keys_ = TakeKeys(scratch_, kernel, sizes_, sizes_.shape.dim_qk, {.rows = true});
     values_ = TakeKeys(scratch_, kernel, sizes_, sizes_.shape.dim_v, {.columns = true, .flags = true});

@@ -10,7 +10,7 @@ constexpr int64_t kManyRows = 256;
 
 }  // namespace
 
-RowUnits MakeRowUnits(const PlanView& plan, const Worklist& list) {
+RowUnits MakeRowUnits(const PlanView& plan, const Worklist& list, uint32_t group) {
   std::vector<std::vector<uint32_t>> heads_of(static_cast<size_t>(plan.num_masks));
   for (uint32_t head = 0; head < plan.mask_of.size(); ++head) heads_of[plan.mask_of[head]].push_back(head);
   const bool may_split = static_cast<int64_t>(plan.mask_of.size()) * list.rows_per_mask < kManyRows;
@@ -44,6 +44,9 @@ RowUnits MakeRowUnits(const PlanView& plan, const Worklist& list) {
       out.units.push_back(unit);
     }
   }
+  // Heads that share keys one after another, so that keys which fit the second cache are read into it once.
+  std::stable_sort(out.units.begin(), out.units.end(),
+                   [&](const RowUnit& a, const RowUnit& b) { return a.head / group < b.head / group; });
   return out;
 }
 

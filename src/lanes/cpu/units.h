@@ -1,5 +1,5 @@
-// The forward's units of work, in the order workers take them: the plan's balanced parts, once for every head that
-// shares the mask.
+// The forward's units of work, in the order workers take them: the plan's balanced parts, longest first, for one group
+// of heads after another.
 #pragma once
 
 #include <cstdint>
@@ -35,6 +35,7 @@ struct RowUnits {
 
 // Rows are split only where the problem has few of them: with many, whole rows keep every worker busy and nothing has
 // to be combined. The plan and the contract decide that, never the number of threads, because splitting changes bits.
-RowUnits MakeRowUnits(const PlanView& plan, const Worklist& list);
+// `group` is the number of query heads that share a key head.
+RowUnits MakeRowUnits(const PlanView& plan, const Worklist& list, uint32_t group);
 
 }  // namespace tessera::lanes::cpu
