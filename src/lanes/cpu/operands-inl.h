@@ -20,8 +20,8 @@ namespace HWY_NAMESPACE {
 HWY_INLINE VU RoundBf16(VF x) {
   const DU du;
   const VU bits = hn::BitCast(du, x);
-  const VU odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
-  const VU rounded = hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7FFF)));
+  const VU odd = hn::ShiftRight<31>(hn::ShiftLeft<15>(bits));  // shifted so, because Arm shifts and adds in one
+  const VU rounded = hn::Add(hn::Add(bits, hn::Set(du, 0x7FFF)), odd);
   return hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(x)), hn::Set(du, 0x7FC00000), rounded);
 }
 
@@ -64,7 +64,11 @@ struct F32Operand {
 
 // Two keys of a query as one word, the first in the lower half, from their rounded values.
 HWY_INLINE VU PairOf(VU first, VU second) {
+#if HWY_TARGET == HWY_NEON
+  return VU(vsriq_n_u32(second.raw, first.raw, 16));
+#else
   return hn::Or(hn::ShiftRight<16>(first), hn::And(second, hn::Set(DU(), 0xFFFF0000)));
+#endif
 }
 
 // The upper halves of a vector, as narrow ones.
