@@ -1,5 +1,5 @@
 // exp2 and tanh of every instruction set this machine has, against double over the whole range of f32, with the bounds
-// that math-inl.h states. Compiled once per target, as the kernels are.
+// that math-inl.h states; and conversions of f16 against the scalar ones. Compiled once per target, as the kernels are.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "lanes/math_test.cc"
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
@@ -7,6 +7,7 @@
 //
 #include "hwy/highway.h"
 #if HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
+#include "lanes/cpu/half-inl.h"
 #include "lanes/cpu/math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -23,6 +24,22 @@ inline void TanhAll(float* values, int64_t count) {
   const DF d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   for (int64_t i = 0; i < count; i += lanes) hn::StoreU(Tanh(hn::LoadU(d, values + i)), d, values + i);
+}
+// f32 values to f16 and back, and to f32 from the bits of f16.
+inline void RoundAll(float* values, int64_t count) {
+  const DF d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  for (int64_t i = 0; i < count; i += lanes) hn::StoreU(RoundF16(hn::LoadU(d, values + i)), d, values + i);
+}
+inline void StoreHalves(const float* from, int64_t count, uint16_t* to) {
+  const DF d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  for (int64_t i = 0; i < count; i += lanes) StoreF16(hn::LoadU(d, from + i), to + i);
+}
+inline void LoadHalves(const uint16_t* from, int64_t count, float* to) {
+  const DF d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  for (int64_t i = 0; i < count; i += lanes) hn::StoreU(LoadF16(from + i), d, to + i);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -51,16 +68,19 @@ struct MathOf {
   std::string_view isa;
   void (*exp2)(float*, int64_t);
   void (*tanh)(float*, int64_t);
+  void (*round)(float*, int64_t);
+  void (*store)(const float*, int64_t, uint16_t*);
+  void (*load)(const uint16_t*, int64_t, float*);
 };
 
 std::vector<MathOf> RunnableMath() {
   std::vector<MathOf> all = {
 #if defined(__aarch64__)
-    {"neon", N_NEON::Exp2All, N_NEON::TanhAll},
+    {"neon", N_NEON::Exp2All, N_NEON::TanhAll, N_NEON::RoundAll, N_NEON::StoreHalves, N_NEON::LoadHalves},
 #elif defined(__x86_64__)
-    {"avx512", N_AVX3::Exp2All, N_AVX3::TanhAll},
-    {"avx2", N_AVX2::Exp2All, N_AVX2::TanhAll},
-    {"sse4", N_SSE4::Exp2All, N_SSE4::TanhAll},
+    {"avx512", N_AVX3::Exp2All, N_AVX3::TanhAll, N_AVX3::RoundAll, N_AVX3::StoreHalves, N_AVX3::LoadHalves},
+    {"avx2", N_AVX2::Exp2All, N_AVX2::TanhAll, N_AVX2::RoundAll, N_AVX2::StoreHalves, N_AVX2::LoadHalves},
+    {"sse4", N_SSE4::Exp2All, N_SSE4::TanhAll, N_SSE4::RoundAll, N_SSE4::StoreHalves, N_SSE4::LoadHalves},
 #endif
   };
   std::erase_if(all, [](const MathOf& row) { return !IsAvailable(row.isa); });
@@ -159,6 +179,38 @@ TEST_P(Math, Tanh_WithinItsBoundEverywhere) {
   }
   RecordProperty("worst", fmt::format("{:.3g}", worst));
   EXPECT_GT(worst, 1e-8) << "nothing was measured";
+}
+
+bool IsSame(float a, float b) { return std::isnan(a) ? std::isnan(b) : a == b && std::signbit(a) == std::signbit(b); }
+
+TEST_P(Math, F16_EveryValueIsWidened) {
+  std::vector<uint16_t> bits(65536);
+  for (size_t i = 0; i < bits.size(); ++i) bits[i] = static_cast<uint16_t>(i);
+  std::vector<float> wide(bits.size());
+  GetParam().load(bits.data(), static_cast<int64_t>(bits.size()), wide.data());
+  for (size_t i = 0; i < bits.size(); ++i) ASSERT_TRUE(IsSame(wide[i], F16ToF32(bits[i]))) << i << ": " << wide[i];
+}
+
+TEST_P(Math, F16_IsTheNearest) {
+  std::vector<float> x = Samples();
+  // Halfway between neighbours, and just beside.
+  for (uint32_t i = 0; i < 0x7BFF; ++i) {
+    const float middle = (F16ToF32(static_cast<uint16_t>(i)) + F16ToF32(static_cast<uint16_t>(i + 1))) / 2.0F;
+    for (const float near : {std::nextafter(middle, 0.0F), middle, std::nextafter(middle, kInf), -middle}) {
+      x.push_back(near);
+    }
+  }
+  for (const float near : {65504.0F, 65519.99F, 65520.0F, 65536.0F, 1e9F}) x.push_back(near);
+  while (x.size() % 16 != 0) x.push_back(1.0F);
+  std::vector<float> rounded = x;
+  GetParam().round(rounded.data(), static_cast<int64_t>(x.size()));
+  std::vector<uint16_t> halves(x.size());
+  GetParam().store(x.data(), static_cast<int64_t>(x.size()), halves.data());
+  for (size_t i = 0; i < x.size(); ++i) {
+    const float want = F16ToF32(F32ToF16(x[i]));
+    ASSERT_TRUE(IsSame(rounded[i], want)) << x[i] << " became " << rounded[i] << ", not " << want;
+    ASSERT_TRUE(IsSame(F16ToF32(halves[i]), want)) << x[i] << " was stored as " << F16ToF32(halves[i]);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Isas, Math, testing::ValuesIn(RunnableMath()),

@@ -11,6 +11,7 @@
 //
 #include "hwy/highway.h"
 #if HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
+#include "lanes/cpu/half-inl.h"
 #include "lanes/cpu/math-inl.h"
 #include "lanes/cpu/matrix_units.h"
 #include "lanes/cpu/operands-inl.h"

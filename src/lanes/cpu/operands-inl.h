@@ -8,6 +8,7 @@
 #endif
 
 #include "hwy/highway.h"
+#include "lanes/cpu/half-inl.h"
 #include "lanes/cpu/kernel.h"
 #include "lanes/cpu/products-inl.h"
 
@@ -15,15 +16,12 @@ HWY_BEFORE_NAMESPACE();
 namespace tessera::lanes::cpu {
 namespace HWY_NAMESPACE {
 
-using DU = hn::RebindToUnsigned<DF>;
-using VU = hn::Vec<DU>;
-
 // The nearest bf16, as the upper half of each lane; the lower half is noise. NaN stays NaN.
 HWY_INLINE VU RoundBf16(VF x) {
   const DU du;
   const VU bits = hn::BitCast(du, x);
-  const VU odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
-  const VU rounded = hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7FFF)));
+  const VU odd = hn::ShiftRight<31>(hn::ShiftLeft<15>(bits));  // shifted so, because Arm shifts and adds in one
+  const VU rounded = hn::Add(hn::Add(bits, hn::Set(du, 0x7FFF)), odd);
   return hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(x)), hn::Set(du, 0x7FC00000), rounded);
 }
 
@@ -33,34 +31,8 @@ struct RoundNot {
 struct RoundToBf16 {
   static HWY_INLINE VF Round(VF x) { return hn::BitCast(DF(), hn::And(RoundBf16(x), hn::Set(DU(), 0xFFFF0000))); }
 };
-// SSE4 has no f16 conversions, and Highway's substitute does not round to nearest: one by one then.
-#if HWY_TARGET == HWY_SSE4
-HWY_INLINE VF LoadF16(const uint16_t* from) {
-  alignas(16) const float four[4] = {F16ToF32(from[0]), F16ToF32(from[1]), F16ToF32(from[2]), F16ToF32(from[3])};
-  return hn::Load(DF(), four);
-}
-HWY_INLINE void StoreF16(VF x, uint16_t* to) {
-  alignas(16) float four[4];
-  hn::Store(x, DF(), four);
-  for (int i = 0; i < 4; ++i) to[i] = F32ToF16(four[i]);
-}
-#else
-HWY_INLINE VF LoadF16(const uint16_t* from) {
-  const hn::Rebind<hwy::float16_t, DF> dh;
-  return hn::PromoteTo(DF(), hn::LoadU(dh, reinterpret_cast<const hwy::float16_t*>(from)));
-}
-HWY_INLINE void StoreF16(VF x, uint16_t* to) {
-  const hn::Rebind<hwy::float16_t, DF> dh;
-  hn::StoreU(hn::DemoteTo(dh, x), dh, reinterpret_cast<hwy::float16_t*>(to));
-}
-#endif
-
 struct RoundToF16 {
-  static HWY_INLINE VF Round(VF x) {
-    uint16_t halves[hn::MaxLanes(DF())];
-    StoreF16(x, halves);
-    return LoadF16(halves);
-  }
+  static HWY_INLINE VF Round(VF x) { return RoundF16(x); }
 };
 
 // Where vector i of kRows x kWide lies, from the first.
@@ -92,7 +64,11 @@ struct F32Operand {
 
 // Two keys of a query as one word, the first in the lower half, from their rounded values.
 HWY_INLINE VU PairOf(VU first, VU second) {
+#if HWY_TARGET == HWY_NEON
+  return VU(vsriq_n_u32(second.raw, first.raw, 16));
+#else
   return hn::Or(hn::ShiftRight<16>(first), hn::And(second, hn::Set(DU(), 0xFFFF0000)));
+#endif
 }
 
 // The upper halves of a vector, as narrow ones.

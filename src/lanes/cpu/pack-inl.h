@@ -10,7 +10,9 @@
 #include <cstring>
 
 #include "hwy/highway.h"
+#include "lanes/cpu/half-inl.h"
 #include "lanes/cpu/kernel.h"
+#include "lanes/cpu/operands-inl.h"
 #include "lanes/cpu/products-inl.h"
 
 HWY_BEFORE_NAMESPACE();

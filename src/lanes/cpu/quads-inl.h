@@ -89,14 +89,16 @@ inline void PackQuadBRows(const PackRows& pack) {
 struct Bf16Quads {
   static constexpr bool kScaled = false;
   static constexpr int kRows = 4;
-  static constexpr int kWide = 2;  // all four vectors of four keys would not fit in registers
+  static constexpr int kWide = 1;  // more vectors of four keys would not fit in registers
   static constexpr int kCount = kRows * kWide;
   static HWY_INLINE void StoreBQuads(const VU (&rounded)[kCount], void* operand, int32_t row, int v) {
     auto* to = static_cast<uint32_t*>(operand) + row / 2 * kPanel + v * 2 * kLanes;
 #pragma GCC unroll 8
     for (int i = 0; i < kWide; ++i) {
-      hn::StoreInterleaved2(PairOf(rounded[i], rounded[kWide + i]),
-                            PairOf(rounded[2 * kWide + i], rounded[3 * kWide + i]), DU(), to + i * 2 * kLanes);
+      const VU first = PairOf(rounded[i], rounded[kWide + i]);
+      const VU second = PairOf(rounded[2 * kWide + i], rounded[3 * kWide + i]);
+      hn::StoreU(hn::InterleaveLower(DU(), first, second), DU(), to + i * 2 * kLanes);
+      hn::StoreU(hn::InterleaveUpper(DU(), first, second), DU(), to + i * 2 * kLanes + kLanes);
     }
   }
   static HWY_INLINE void StoreAQuads(const VU (&rounded)[kCount], void* operand, int32_t row, int v) {
