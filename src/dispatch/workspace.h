@@ -23,8 +23,8 @@ class Workspace {
 
  private:
   std::byte* block_ = nullptr;
-  int64_t bytes_ = 0;      // asked for
-  int64_t capacity_ = 0;   // there
+  int64_t bytes_ = 0;     // asked for
+  int64_t capacity_ = 0;  // there
 };
 
 }  // namespace tessera

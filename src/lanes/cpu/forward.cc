@@ -30,7 +30,7 @@ struct RowState {
 struct WorkerScratch {
   RowState state;
   std::byte* queries = nullptr;  // [panels][dim_qk][panel]
-  float* scores = nullptr;       // [panels_per_step][key_block][panel]
+  float* scores = nullptr;       // [key_block][panel]
   std::byte* operand = nullptr;  // the same, where operands are narrower
   PanelMask* masks = nullptr;    // [panels]
   int32_t* mask_begin = nullptr;
@@ -105,7 +105,7 @@ class ForwardPass {
     WorkerScratch worker;
     worker.state = TakeState();
     worker.queries = scratch_.TakeBytes(lanes * sizes_.dim_qk * kernel_.operand_bytes);
-    const int64_t step = kernel_.panels_per_step * kernel_.key_block * kernel_.panel;
+    const int64_t step = kernel_.key_block * kernel_.panel;
     worker.scores = scratch_.Take<float>(step);
     if (kernel_.operand_bytes != 4) worker.operand = scratch_.TakeBytes(step * kernel_.operand_bytes);
     worker.masks = scratch_.Take<PanelMask>(most_panels_);
@@ -187,9 +187,14 @@ class ForwardPass {
     }
     const auto key_block = static_cast<int32_t>(kernel_.key_block);
     for (int32_t block = begin / key_block * key_block; block < end; block += key_block) {
-      for (int64_t p = 0; p < at.num_panels; p += kernel_.panels_per_step) {
-        const int64_t last_panel = std::min(p + kernel_.panels_per_step, at.num_panels);
-        RunStep(at, {tile.kv_begin, block, block + key_block}, {p, last_panel}, state, worker);
+      for (int64_t p = 0; p < at.num_panels; ++p) {
+        const auto step = static_cast<int32_t>(kernel_.key_step);
+        const PanelMask& mask = worker.masks[p];
+        const int32_t first = std::max(block, mask.begin / step * step);
+        const int32_t last = std::min(block + key_block, mask.end);
+        if (first >= last) continue;
+        AddProbabilities(at, {tile.kv_begin, first, last}, p, state, worker);
+        AddValues(at, {tile.kv_begin, first, last}, p, state, worker);
       }
     }
   }
@@ -199,77 +204,45 @@ class ForwardPass {
     int32_t first = 0;  // of the tile
     int32_t last = 0;
   };
-  struct Panels {
-    int64_t first = 0;
-    int64_t last = 0;
-  };
-  // The keys of the block that a panel sees, in whole steps; none when first == last.
-  Keys SeenKeys(const Keys& block, const PanelMask& mask) const {
-    const auto step = static_cast<int32_t>(kernel_.key_step);
-    const int32_t first = std::max(block.first, mask.begin / step * step);
-    return {block.tile_begin, first, std::max(first, std::min(block.last, mask.end))};
+  void* Operand(const WorkerScratch& worker) const {
+    return kernel_.operand_bytes == 4 ? static_cast<void*>(worker.scores) : worker.operand;
   }
 
-  // Scores of a few panels, then their outputs: keys stay in the first cache for all of them, and so do values.
-  void RunStep(const RowAtHand& at, const Keys& block, const Panels& panels, const RowState& state,
-               WorkerScratch& worker) {
-    for (int64_t p = panels.first; p < panels.last; ++p) {
-      const Keys keys = SeenKeys(block, worker.masks[p]);
-      if (keys.first < keys.last) Probabilities(at, keys, {p, p - panels.first}, state, worker);
-    }
-    for (int64_t p = panels.first; p < panels.last; ++p) {
-      const Keys keys = SeenKeys(block, worker.masks[p]);
-      if (keys.first < keys.last) AddValues(at, keys, {p, p - panels.first}, state, worker);
-    }
-  }
-
-  struct PanelAt {
-    int64_t panel = 0;    // of the row
-    int64_t in_step = 0;  // of the step
-  };
-  float* Scores(const WorkerScratch& worker, const PanelAt& at) const {
-    return worker.scores + at.in_step * kernel_.key_block * kernel_.panel;
-  }
-  void* Operand(const WorkerScratch& worker, const PanelAt& at) const {
-    if (kernel_.operand_bytes == 4) return Scores(worker, at);
-    return worker.operand + at.in_step * kernel_.key_block * kernel_.panel * kernel_.operand_bytes;
-  }
-
-  void Probabilities(const RowAtHand& at, const Keys& keys, const PanelAt& p, const RowState& state,
-                     WorkerScratch& worker) {
+  // Scores become probabilities, and the running maxima and sums take them in.
+  void AddProbabilities(const RowAtHand& at, const Keys& keys, int64_t p, const RowState& state,
+                        WorkerScratch& worker) {
     const int64_t panel = kernel_.panel;
     const int64_t num_keys = RoundUp(keys.last - keys.first, kernel_.key_step);
-    const int64_t lane = p.panel * panel;
+    const int64_t lane = p * panel;
     kernel_.multiply({.a = keys_.Row(at.kv_head, keys.tile_begin + keys.first),
                       .a_stride = keys_.padded_dim,
-                      .b = Queries(worker, p.panel),
+                      .b = Queries(worker, p),
                       .b_stride = panel,
-                      .c = Scores(worker, p),
+                      .c = worker.scores,
                       .c_stride = panel,
                       .num_a = num_keys,
                       .num_k = sizes_.dim_qk,
                       .width = panel});
     kernel_.softmax({.score = sizes_.score,
-                     .mask = worker.masks[p.panel].From(keys.first),
+                     .mask = worker.masks[p].From(keys.first),
                      .num_keys = static_cast<int32_t>(num_keys),
-                     .scores = Scores(worker, p),
-                     .operand = Operand(worker, p),
+                     .scores = worker.scores,
+                     .operand = Operand(worker),
                      .row_max = state.row_max + lane,
                      .row_sum = state.row_sum + lane,
                      .row_nan = args_->row_max.empty() ? nullptr : state.row_nan + lane,
-                     .out = Out(state, p.panel),
+                     .out = Out(state, p),
                      .out_rows = sizes_.dim_v});
   }
 
-  void AddValues(const RowAtHand& at, const Keys& keys, const PanelAt& p, const RowState& state,
-                 WorkerScratch& worker) {
+  void AddValues(const RowAtHand& at, const Keys& keys, int64_t p, const RowState& state, WorkerScratch& worker) {
     const int64_t row = keys.tile_begin + keys.first;
     const int64_t num_keys = RoundUp(keys.last - keys.first, kernel_.key_step);
     kernel_.multiply_columns({.a = values_.Column(at.kv_head, row),
                               .a_stride = values_.column_stride(),
-                              .b = Operand(worker, p),
+                              .b = Operand(worker),
                               .b_stride = kernel_.panel,
-                              .c = Out(state, p.panel),
+                              .c = Out(state, p),
                               .c_stride = kernel_.panel,
                               .num_a = sizes_.dim_v,
                               .num_k = num_keys,
@@ -279,19 +252,18 @@ class ForwardPass {
   }
 
   // Values that packing left out, for the queries that see them.
-  void AddNotFinite(const RowAtHand& at, const Keys& keys, const PanelAt& p, const RowState& state,
-                    WorkerScratch& worker) {
+  void AddNotFinite(const RowAtHand& at, const Keys& keys, int64_t p, const RowState& state, WorkerScratch& worker) {
     const int64_t panel = kernel_.panel;
     const int64_t kv_head = at.kv_head % sizes_.shape.num_kv_heads;
     for (int32_t key = keys.first; key < keys.last; ++key) {
       const int64_t token = keys.tile_begin + key;
       if (*values_.Flags(at.kv_head, token) == 0) continue;
       const std::byte* value = RowAt(args_->v, at.batch, kv_head, token);
-      for (int64_t lane = 0; lane < std::min(panel, at.num_rows - p.panel * panel); ++lane) {
-        if (!Sees(worker.masks[p.panel], panel, key, lane)) continue;
-        const float weight = Scores(worker, p)[(key - keys.first) * panel + lane];
+      for (int64_t lane = 0; lane < std::min(panel, at.num_rows - p * panel); ++lane) {
+        if (!Sees(worker.masks[p], panel, key, lane)) continue;
+        const float weight = worker.scores[(key - keys.first) * panel + lane];
         for (int64_t d = 0; d < sizes_.shape.dim_v; ++d) {
-          Out(state, p.panel)[d * panel + lane] += weight * ScalarAt(value, args_->v.type, d);
+          Out(state, p)[d * panel + lane] += weight * ScalarAt(value, args_->v.type, d);
         }
       }
     }

@@ -142,8 +142,7 @@ struct Kernel {
   int64_t panel = 0;
   int64_t key_step = 0;   // keys come in multiples of this
   int64_t dim_step = 0;   // padded dims are multiples of this
-  int64_t key_block = 0;  // keys and panels a forward step takes
-  int64_t panels_per_step = 1;
+  int64_t key_block = 0;  // keys a forward step takes
   int64_t grad_keys = 0;  // keys and queries a backward step takes
   int64_t grad_queries = 0;
   int64_t operand_bytes = 4;    // of an element of A and B

@@ -35,7 +35,6 @@ Kernel MakeF32Kernel(const KernelRow& row) {
           .key_step = 8,
           .dim_step = kPanel,
           .key_block = row.key_block,
-          .panels_per_step = 4,
           .grad_keys = row.grad_keys,
           .grad_queries = row.grad_queries,
           .operand_bytes = 4,
@@ -151,11 +150,13 @@ const Kernel* FindKernel(DType dtype, std::string_view isa, int64_t tile_kv) {
     return kernels;
   }();
   if (isa != "auto" && !IsAvailable(isa)) return nullptr;
+  const Kernel* found = nullptr;
   for (const Kernel& kernel : kKernels) {
-    const bool fits = kernel.dtype == dtype && tile_kv % kernel.tile_step == 0;
-    if (fits && (isa == "auto" || Includes(isa, kernel.isa))) return &kernel;
+    if (kernel.dtype != dtype || tile_kv % kernel.tile_step != 0) continue;
+    if (kernel.isa == isa) return &kernel;
+    if (found == nullptr && (isa == "auto" || Includes(isa, kernel.isa))) found = &kernel;
   }
-  return nullptr;
+  return found;
 }
 
 }  // namespace tessera::lanes::cpu
