@@ -223,7 +223,7 @@ class Flex(Torch):
         # A machine it does not compile on says so once, not for every case.
         case = {"tokens": 128, "mask": "causal", "window": 0, "softcap": 0}
         self.case, self.results = case, {}
-        self.q = self.k = self.v = self.torch.zeros(1, 1, 128, 64)
+        self.q, self.k, self.v = (self.torch.zeros(1, 1, 128, 64) for _ in range(3))
         self.set_up()
 
     def set_up(self):

@@ -154,43 +154,52 @@ TEST_P(Isolation, PoisonedPadding_IsInert) {
 TEST_P(Isolation, NonFiniteKeyOrValue_ReachesOnlyRowsThatSeeIt) {
   if (!IsolatesNonFinite(GetParam())) GTEST_SKIP() << "this lane does not promise it";
   const uint64_t seed = FreshSeed();
-  constexpr int64_t kLen = 90;
   constexpr int64_t kPoisoned = 41;
-  const Contract contract = MakeContract({.mask = "causal and window(12, 0) or causal and sink(2)",
-                                          .q_len = kLen,
-                                          .kv_len = kLen,
-                                          .num_q_heads = 2,
-                                          .num_kv_heads = 2});
-  const Result<std::vector<uint8_t>> mask = DenseMask(contract, {}, 0, 0);
-  ASSERT_TRUE(mask.has_value());
-  const auto sees = [&](int64_t i, int64_t j) { return (*mask)[static_cast<size_t>(i * kLen + j)] != 0; };
-  const auto is_key_of_dirty_row = [&](int64_t j) {
-    for (int64_t i = 0; i < kLen; ++i) {
-      if (sees(i, kPoisoned) && sees(i, j)) return true;
-    }
-    return false;
+  // A ragged shape, and one so regular that a lane may use tensors where they lie.
+  struct Lengths {
+    int64_t len;
+    int64_t dim;
   };
-  for (const char* poisoned : {"k", "v"}) {
-    Setting setting = MakeSetting(GetParam(), contract, {}, seed);
-    const RunOutcome clean = RunSetting(setting);
-    FillToken(setting.inputs.at(poisoned), {0, kPoisoned}, kNan);
-    const RunOutcome dirty = RunAndCheck(setting);
-    int64_t clean_rows = 0;
-    for (int64_t token = 0; token < kLen; ++token) {
-      for (const char* name : {"o", "lse", "max", "dq"}) {
-        if (sees(token, kPoisoned)) continue;
-        ++clean_rows;
-        EXPECT_EQ(TokenBytes(clean.outputs.at(name), {0, token}), TokenBytes(dirty.outputs.at(name), {0, token}))
-            << name << " row " << token;
+  for (const auto& [len, dim] : {Lengths{90, 8}, Lengths{96, 32}}) {
+    const Contract contract = MakeContract({.mask = "causal and window(12, 0) or causal and sink(2)",
+                                            .q_len = len,
+                                            .kv_len = len,
+                                            .num_q_heads = 2,
+                                            .num_kv_heads = 2,
+                                            .dim_qk = dim,
+                                            .dim_v = dim});
+    const Result<std::vector<uint8_t>> mask = DenseMask(contract, {}, 0, 0);
+    ASSERT_TRUE(mask.has_value());
+    const int64_t n = len;
+    const auto sees = [&](int64_t i, int64_t j) { return (*mask)[static_cast<size_t>(i * n + j)] != 0; };
+    const auto is_key_of_dirty_row = [&](int64_t j) {
+      for (int64_t i = 0; i < n; ++i) {
+        if (sees(i, kPoisoned) && sees(i, j)) return true;
       }
-      for (const char* name : {"dk", "dv"}) {
-        if (is_key_of_dirty_row(token)) continue;
-        EXPECT_EQ(TokenBytes(clean.outputs.at(name), {0, token}), TokenBytes(dirty.outputs.at(name), {0, token}))
-            << name << " key " << token;
+      return false;
+    };
+    for (const char* poisoned : {"k", "v"}) {
+      Setting setting = MakeSetting(GetParam(), contract, {}, seed);
+      const RunOutcome clean = RunSetting(setting);
+      FillToken(setting.inputs.at(poisoned), {0, kPoisoned}, kNan);
+      const RunOutcome dirty = RunAndCheck(setting);
+      int64_t clean_rows = 0;
+      for (int64_t token = 0; token < n; ++token) {
+        for (const char* name : {"o", "lse", "max", "dq"}) {
+          if (sees(token, kPoisoned)) continue;
+          ++clean_rows;
+          EXPECT_EQ(TokenBytes(clean.outputs.at(name), {0, token}), TokenBytes(dirty.outputs.at(name), {0, token}))
+              << name << " row " << token;
+        }
+        for (const char* name : {"dk", "dv"}) {
+          if (is_key_of_dirty_row(token)) continue;
+          EXPECT_EQ(TokenBytes(clean.outputs.at(name), {0, token}), TokenBytes(dirty.outputs.at(name), {0, token}))
+              << name << " key " << token;
+        }
+        EXPECT_EQ(std::isnan(dirty.outputs.at("o").At(token * contract.shape.dim_v)), sees(token, kPoisoned)) << token;
       }
-      EXPECT_EQ(std::isnan(dirty.outputs.at("o").At(token * 8)), sees(token, kPoisoned)) << token;
+      EXPECT_GT(clean_rows, 0);
     }
-    EXPECT_GT(clean_rows, 0);
   }
 }
 

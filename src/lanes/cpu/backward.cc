@@ -5,6 +5,7 @@
 // with it, and the next one waits for its turn (the plan's rank). Key tiles are taken in ascending order, so whoever is
 // waited for is always running. That makes the bits the same for any number of threads, without computing scores twice.
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <cstring>
@@ -89,16 +90,9 @@ class BackwardPass {
   int64_t Run(const BackwardArgs& args) {
     args_ = &args;
     std::uninitialized_value_construct_n(turns_, heads_ * q_tiles_);
-    const int64_t pack_units = PackUnits(sizes_);
-    RunUnits(threads_, 2 * pack_units + heads_ * q_tiles_, [&](int64_t unit, int64_t) {
-      if (unit < pack_units) {
-        PackUnit(kernel_, sizes_, args.k, keys_, unit);
-      } else if (unit < 2 * pack_units) {
-        PackUnit(kernel_, sizes_, args.v, values_, unit - pack_units);
-      } else {
-        PackQueryTile(unit - 2 * pack_units);
-      }
-    });
+    const std::array<KeysToPack, 2> tensors = {{{&args.k, &keys_}, {&args.v, &values_}}};
+    PackAll({&kernel_, &sizes_, list_.tile_kv, threads_}, tensors);
+    RunUnits(threads_, heads_ * q_tiles_, [&](int64_t unit, int64_t) { PackQueryTile(unit); });
     const int64_t kv_heads = sizes_.shape.batch * sizes_.shape.num_kv_heads;
     RunKernelUnits(kernel_, threads_, list_.rows_per_mask * kv_heads, [&](int64_t unit, int64_t worker) {
       RunKeyTile(unit / kv_heads, unit % kv_heads, workers_[static_cast<size_t>(worker)]);
@@ -347,7 +341,7 @@ class BackwardPass {
     float* scores = worker.scores + at_keys;
     float* grads = worker.grads + at_keys;
     kernel_.multiply({.a = keys_.Row(at.kv_head, row),
-                      .a_stride = keys_.padded_dim,
+                      .a_stride = keys_.row_stride(),
                       .b = queries_.panels + lane * sizes_.dim_qk * kernel_.operand_bytes,
                       .b_stride = panel,
                       .c = scores,
@@ -356,7 +350,7 @@ class BackwardPass {
                       .num_k = sizes_.dim_qk,
                       .width = panel});
     kernel_.multiply({.a = values_.Row(at.kv_head, row),
-                      .a_stride = values_.padded_dim,
+                      .a_stride = values_.row_stride(),
                       .b = douts_.panels + lane * sizes_.dim_v * kernel_.operand_bytes,
                       .b_stride = panel,
                       .c = grads,

@@ -2,6 +2,7 @@
 // panels, against the row's tiles in order, with a running softmax. Long rows of small problems come in parts, whose
 // results are combined in the parts' order. Nothing here depends on how many threads there are.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -72,11 +73,8 @@ class ForwardPass {
 
   int64_t Run(const ForwardArgs& args) {
     args_ = &args;
-    const int64_t pack_units = PackUnits(sizes_);
-    RunUnits(threads_, 2 * pack_units, [&](int64_t unit, int64_t) {
-      const bool is_key = unit < pack_units;
-      PackUnit(kernel_, sizes_, is_key ? args.k : args.v, is_key ? keys_ : values_, unit % pack_units);
-    });
+    const std::array<KeysToPack, 2> tensors = {{{&args.k, &keys_}, {&args.v, &values_}}};
+    PackAll({&kernel_, &sizes_, list_.tile_kv, threads_}, tensors);
     RunKernelUnits(kernel_, threads_, static_cast<int64_t>(work_.units.size()), [&](int64_t unit, int64_t worker) {
       RunRow(work_.units[static_cast<size_t>(unit)], workers_[static_cast<size_t>(worker)]);
     });
@@ -215,7 +213,7 @@ class ForwardPass {
     const int64_t num_keys = RoundUp(keys.last - keys.first, kernel_.key_step);
     const int64_t lane = p * panel;
     kernel_.multiply({.a = keys_.Row(at.kv_head, keys.tile_begin + keys.first),
-                      .a_stride = keys_.padded_dim,
+                      .a_stride = keys_.row_stride(),
                       .b = Queries(worker, p),
                       .b_stride = panel,
                       .c = worker.scores,

@@ -153,6 +153,7 @@ struct Kernel {
 
   void (*enter)() = nullptr;  // around a worker's steps, where the unit has a mode; null: nothing to do
   void (*leave)() = nullptr;
+  void (*flag_rows)(const PackRows&) = nullptr;     // only sets not_finite; f32 operands
   void (*pack_rows)(const PackRows&) = nullptr;     // [row][dim]
   void (*pack_columns)(const PackRows&) = nullptr;  // [dim][row], when needs_columns
   void (*pack_panel)(const PackRows&) = nullptr;    // B of one panel's rows: [dim][panel]

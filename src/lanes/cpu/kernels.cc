@@ -40,6 +40,7 @@ Kernel MakeF32Kernel(const KernelRow& row) {
           .operand_bytes = 4,
           .scales_queries = true,
           .needs_columns = false,
+          .flag_rows = FlagF32Rows,
           .pack_rows = PackF32Rows,
           .pack_panel = PackF32Panel,
           .pack_b_rows = PackF32Rows,

@@ -1,8 +1,11 @@
 #include "lanes/cpu/operands.h"
 
 #include <algorithm>
-#include <cmath>
+#include <atomic>
 #include <cstring>
+#include <vector>
+
+#include "lanes/cpu/workers.h"
 
 namespace tessera::lanes::cpu {
 namespace {
@@ -34,7 +37,8 @@ PackedKeys TakeKeys(Scratch& scratch, const Kernel& kernel, const Sizes& sizes, 
                   .padded_dim = RoundUp(dim, kernel.dim_step),
                   .num_rows = sizes.kv_rows,
                   .element_bytes = kernel.operand_bytes,
-                  .group = kernel.a_group};
+                  .group = kernel.a_group,
+                  .heads_per_batch = sizes.shape.num_kv_heads};
   const int64_t bytes = heads * keys.num_rows * keys.padded_dim * keys.element_bytes;
   if (forms.rows || !kernel.needs_columns) keys.rows = scratch.TakeBytes(bytes);
   if (forms.columns && kernel.needs_columns) keys.columns = scratch.TakeBytes(bytes);
@@ -42,11 +46,31 @@ PackedKeys TakeKeys(Scratch& scratch, const Kernel& kernel, const Sizes& sizes, 
   return keys;
 }
 
+namespace {
+
+// Keys are packed in stretches of this many rows, each a unit of work of its own.
+constexpr int64_t kPackRows = 256;
+
 int64_t PackUnits(const Sizes& sizes) {
   return sizes.shape.batch * sizes.shape.num_kv_heads * RoundUp(sizes.shape.kv_len, kPackRows) / kPackRows;
 }
 
-void PackUnit(const Kernel& kernel, const Sizes& sizes, const TensorRef& from, const PackedKeys& to, int64_t unit) {
+// Whether products can read the tensor where it is: contiguous f32 rows without padding, and lengths in whole steps, so
+// that no step reaches past the last key.
+bool LiesRight(const PackRun& run, const TensorRef& from, const PackedKeys& to) {
+  const Kernel& kernel = *run.kernel;
+  return kernel.operand_bytes == 4 && from.type == ElementType::kF32 && to.dim == to.padded_dim &&
+         from.token_stride == to.dim && run.sizes->shape.kv_len % kernel.key_step == 0 &&
+         run.tile_kv % kernel.key_step == 0;
+}
+
+// Rows of one unit. With `only_flags` they are looked at, not packed. Says whether one is not finite, where flags are
+// kept.
+bool PackUnit(const PackRun& run, const KeysToPack& keys, int64_t unit, bool only_flags) {
+  const Kernel& kernel = *run.kernel;
+  const Sizes& sizes = *run.sizes;
+  const TensorRef& from = *keys.from;
+  const PackedKeys& to = *keys.to;
   const int64_t units_per_head = RoundUp(sizes.shape.kv_len, kPackRows) / kPackRows;
   const int64_t head = unit / units_per_head;
   const int64_t begin = unit % units_per_head * kPackRows;
@@ -66,6 +90,10 @@ void PackUnit(const Kernel& kernel, const Sizes& sizes, const TensorRef& from, c
                 .padded_dim = to.padded_dim,
                 .padded_rows = zero_end - begin,
                 .not_finite = flags};
+  if (only_flags) {
+    kernel.flag_rows(pack);
+    return HasFlag(flags, end - begin);
+  }
   if (to.rows != nullptr) {
     pack.to = to.Row(head, begin);
     pack.to_stride = to.padded_dim;
@@ -75,6 +103,30 @@ void PackUnit(const Kernel& kernel, const Sizes& sizes, const TensorRef& from, c
     pack.to = to.Column(head, begin);
     pack.to_stride = to.num_rows;
     kernel.pack_columns(pack);
+  }
+  return false;
+}
+
+}  // namespace
+
+void PackAll(const PackRun& run, std::span<const KeysToPack> tensors) {
+  const int64_t units = PackUnits(*run.sizes);
+  std::vector<std::atomic<bool>> needs_packing(tensors.size());
+  for (size_t t = 0; t < tensors.size(); ++t) needs_packing[t] = !LiesRight(run, *tensors[t].from, *tensors[t].to);
+  // Where a tensor may stay, a first pass looks for rows that are not finite; they send it to the second.
+  RunUnits(run.threads, static_cast<int64_t>(tensors.size()) * units, [&](int64_t unit, int64_t) {
+    const auto t = static_cast<size_t>(unit / units);
+    const bool may_stay = LiesRight(run, *tensors[t].from, *tensors[t].to);
+    if (may_stay && tensors[t].to->not_finite == nullptr) return;
+    if (PackUnit(run, tensors[t], unit % units, may_stay)) needs_packing[t] = true;
+  });
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    if (!LiesRight(run, *tensors[t].from, *tensors[t].to)) continue;
+    if (needs_packing[t]) {
+      RunUnits(run.threads, units, [&](int64_t unit, int64_t) { PackUnit(run, tensors[t], unit, false); });
+    } else {
+      tensors[t].to->in_place = tensors[t].from;
+    }
   }
 }
 

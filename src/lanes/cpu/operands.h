@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "lanes/cpu/kernel.h"
 #include "lanes/cpu/scratch.h"
@@ -33,8 +34,9 @@ inline std::byte* MutableRowAt(const TensorRef& tensor, int64_t batch, int64_t h
   return const_cast<std::byte*>(RowAt(tensor, batch, head, token));
 }
 
-// A packed tensor of keys or values: [batch, head][row][dim], and [batch, head][dim][row] where the kernel's unit
-// reads columns only that way. Where flags are kept, rows that are not finite are zeros and flagged.
+// A tensor of keys or values as products read it: packed, [batch, head][row][dim], and [batch, head][dim][row] where
+// the kernel's unit reads columns only that way; or left where it is, when it already lies so. Where flags are kept,
+// rows that are not finite are zeros and flagged, so such a tensor is always packed.
 struct PackedKeys {
   int64_t dim = 0;
   int64_t padded_dim = 0;
@@ -44,9 +46,12 @@ struct PackedKeys {
   std::byte* rows = nullptr;
   std::byte* columns = nullptr;   // null: the unit reads columns out of `rows`
   uint8_t* not_finite = nullptr;  // [batch, head][num_rows]; null: rows are kept as they are
+  const TensorRef* in_place = nullptr;
+  int64_t heads_per_batch = 1;
 
-  // The A of a product over dims, from `row` on; its stride is padded_dim.
+  // The A of a product over dims, from `row` on.
   std::byte* Row(int64_t head, int64_t row) const {
+    if (in_place != nullptr) return MutableRowAt(*in_place, head / heads_per_batch, head % heads_per_batch, row);
     return rows + (head * num_rows + row) * padded_dim * element_bytes;
   }
   // The A of a product over keys, from `row` on.
@@ -54,7 +59,8 @@ struct PackedKeys {
     if (columns == nullptr) return Row(head, row);
     return columns + (head * padded_dim * num_rows + row * group) * element_bytes;
   }
-  int64_t column_stride() const { return columns == nullptr ? padded_dim : num_rows; }
+  int64_t row_stride() const { return in_place == nullptr ? padded_dim : in_place->token_stride; }
+  int64_t column_stride() const { return columns == nullptr ? row_stride() : num_rows; }
   const uint8_t* Flags(int64_t head, int64_t row) const { return not_finite + head * num_rows + row; }
 };
 struct PackedForms {
@@ -64,10 +70,18 @@ struct PackedForms {
 };
 PackedKeys TakeKeys(Scratch& scratch, const Kernel& kernel, const Sizes& sizes, int64_t dim, PackedForms forms);
 
-// Keys are packed in stretches of this many rows, each a unit of work of its own.
-inline constexpr int64_t kPackRows = 256;
-int64_t PackUnits(const Sizes& sizes);
-void PackUnit(const Kernel& kernel, const Sizes& sizes, const TensorRef& from, const PackedKeys& to, int64_t unit);
+struct KeysToPack {
+  const TensorRef* from = nullptr;
+  PackedKeys* to = nullptr;
+};
+// Packs what does not lie as products read it, on so many threads.
+struct PackRun {
+  const Kernel* kernel = nullptr;
+  const Sizes* sizes = nullptr;
+  int64_t tile_kv = 0;
+  int64_t threads = 1;
+};
+void PackAll(const PackRun& run, std::span<const KeysToPack> tensors);
 
 // Sums of products that packing left out: C[lane or key] += weight * row, for pairs that may see each other.
 // Rare and slow; the common path only looks for a flag.

@@ -78,6 +78,25 @@ inline void TakeRow(const PackRows& pack, int64_t row, float* HWY_RESTRICT to) {
   std::fill_n(to, pack.padded_dim, 0.0F);
 }
 
+// Looks at rows of f32 without copying them.
+inline void FlagF32Rows(const PackRows& pack) {
+  const DF d;
+  const VF zero = hn::Zero(d);
+  for (int64_t row = 0; row < pack.num_rows; ++row) {
+    const auto* from = reinterpret_cast<const float*>(pack.from) + row * pack.from_stride;
+    VF sums[4] = {zero, zero, zero, zero};
+    int64_t at = 0;
+    for (; at + 4 * kLanes <= pack.dim; at += 4 * kLanes) {
+      for (int i = 0; i < 4; ++i) sums[i] = hn::MulAdd(hn::LoadU(d, from + at + i * kLanes), zero, sums[i]);
+    }
+    for (; at + kLanes <= pack.dim; at += kLanes) sums[0] = hn::MulAdd(hn::LoadU(d, from + at), zero, sums[0]);
+    const VF sum = hn::Add(hn::Add(sums[0], sums[1]), hn::Add(sums[2], sums[3]));
+    bool is_finite = hn::AllTrue(d, hn::Eq(sum, zero));
+    for (; at < pack.dim; ++at) is_finite = is_finite && from[at] * 0.0F == 0.0F;
+    if (!is_finite) pack.not_finite[row] = 1;
+  }
+}
+
 inline void PackF32Rows(const PackRows& pack) {
   for (int64_t row = 0; row < pack.padded_rows; ++row) {
     TakeRow(pack, row, static_cast<float*>(pack.to) + row * pack.to_stride);
