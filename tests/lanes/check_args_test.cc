@@ -192,7 +192,7 @@ TEST_P(CheckArgs, EachTensorOfAForward_NullMisalignedWrong) {
   const std::vector<std::pair<std::string, T ForwardArgs::*>> tensors = {
       {"q", &ForwardArgs::q}, {"k", &ForwardArgs::k}, {"v", &ForwardArgs::v}, {"o", &ForwardArgs::o}};
   for (const auto& [name, member] : tensors) {
-    const auto spoil = [&, member = member](const std::function<void(T&)>& how) {
+    const auto spoil = [&, name = name, member = member](const std::function<void(T&)>& how) {
       ForwardFails(kCode, name, [&](LaneRequest&, ForwardArgs& args) { how(args.*member); });
     };
     spoil([](T& t) { t.data = nullptr; });
@@ -230,7 +230,7 @@ TEST_P(CheckArgs, EachTensorOfABackward_NullMisalignedWrong) {
       {"q", &BackwardArgs::q}, {"k", &BackwardArgs::k},   {"v", &BackwardArgs::v},   {"do", &BackwardArgs::dout},
       {"o", &BackwardArgs::o}, {"dq", &BackwardArgs::dq}, {"dk", &BackwardArgs::dk}, {"dv", &BackwardArgs::dv}};
   for (const auto& [name, member] : tensors) {
-    const auto spoil = [&, member = member](const std::function<void(T&)>& how) {
+    const auto spoil = [&, name = name, member = member](const std::function<void(T&)>& how) {
       BackwardFails(kCode, name, [&](LaneRequest&, BackwardArgs& args) { how(args.*member); });
     };
     spoil([](T& t) { t.data = nullptr; });
