@@ -338,6 +338,8 @@ class BackwardPass {
     const int64_t at_keys = plane + before * panel;
     const int64_t row = at.kv_begin + first;
     const int64_t lane = LaneAt(at.all_head, at.q_begin / list_.tile_q) + p * panel;
+    // Operands of 16 bits, where the kernel has them.
+    const auto narrow = [&](std::byte* all) { return all == nullptr ? nullptr : all + at_keys * 2; };
     float* scores = worker.scores + at_keys;
     float* grads = worker.grads + at_keys;
     kernel_.multiply({.a = keys_.Row(at.kv_head, row),
@@ -364,22 +366,21 @@ class BackwardPass {
                        .num_keys = static_cast<int32_t>(num_keys),
                        .scores = scores,
                        .grads = grads,
-                       .prob_rows = worker.prob_rows + at_keys * 2,
-                       .grad_rows = worker.grad_rows + at_keys * 2,
-                       .grad_pairs = worker.grad_pairs + at_keys * 2,
+                       .prob_rows = narrow(worker.prob_rows),
+                       .grad_rows = narrow(worker.grad_rows),
+                       .grad_pairs = narrow(worker.grad_pairs),
                        .lse_log2 = lse_ + lane,
                        .delta = delta_ + lane});
-    kernel_.multiply_columns(
-        {.a = keys_.Column(at.kv_head, row),
-         .a_stride = keys_.column_stride(),
-         .b = kernel_.operand_bytes == 4 ? static_cast<void*>(grads) : worker.grad_pairs + at_keys * 2,
-         .b_stride = panel,
-         .c = dq_ + lane * sizes_.dim_qk,
-         .c_stride = panel,
-         .num_a = sizes_.dim_qk,
-         .num_k = num_keys,
-         .width = panel,
-         .accumulate = true});
+    kernel_.multiply_columns({.a = keys_.Column(at.kv_head, row),
+                              .a_stride = keys_.column_stride(),
+                              .b = kernel_.operand_bytes == 4 ? static_cast<void*>(grads) : narrow(worker.grad_pairs),
+                              .b_stride = panel,
+                              .c = dq_ + lane * sizes_.dim_qk,
+                              .c_stride = panel,
+                              .num_a = sizes_.dim_qk,
+                              .num_k = num_keys,
+                              .width = panel,
+                              .accumulate = true});
   }
 
   // Zeros for keys that a panel does not see.

@@ -1,10 +1,10 @@
 // f16 in and out of f32 vectors, with IEEE rounding, infinity and NaN. Where the instruction set has no conversions,
 // Highway's own cut bits off instead of rounding and take infinity for a number, so they are written out here.
-#if defined(TESSERA_CPU_HALF_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef TESSERA_CPU_HALF_INL_H_
-#undef TESSERA_CPU_HALF_INL_H_
+#if defined(TESSERA_CPU_HALF_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef TESSERA_CPU_HALF_INL_H
+#undef TESSERA_CPU_HALF_INL_H
 #else
-#define TESSERA_CPU_HALF_INL_H_
+#define TESSERA_CPU_HALF_INL_H
 #endif
 
 #include "hwy/highway.h"

@@ -6,8 +6,8 @@
 // may be no vectors at all, and has no kernels.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "lanes/cpu/kernels.cc"
-#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#define HWY_TARGET_INCLUDE "lanes/cpu/kernels.cc"  // NOLINT(readability-identifier-naming): its name
+#include "hwy/foreach_target.h"                    // IWYU pragma: keep
 //
 #include "hwy/highway.h"
 #if HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128

@@ -1,10 +1,10 @@
 // exp2 and tanh on vectors, written once for every instruction set. Re-included per target by kernels.cc (and by the
 // test that holds the error bounds stated here); no include guard of the usual kind.
-#if defined(TESSERA_CPU_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef TESSERA_CPU_MATH_INL_H_
-#undef TESSERA_CPU_MATH_INL_H_
+#if defined(TESSERA_CPU_MATH_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef TESSERA_CPU_MATH_INL_H
+#undef TESSERA_CPU_MATH_INL_H
 #else
-#define TESSERA_CPU_MATH_INL_H_
+#define TESSERA_CPU_MATH_INL_H
 #endif
 
 #include "hwy/highway.h"

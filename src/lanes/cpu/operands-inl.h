@@ -1,10 +1,10 @@
 // How probabilities and score gradients become operands of the next product: rounded to the inputs' type, and stored
 // as that product's unit reads them.
-#if defined(TESSERA_CPU_OPERANDS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef TESSERA_CPU_OPERANDS_INL_H_
-#undef TESSERA_CPU_OPERANDS_INL_H_
+#if defined(TESSERA_CPU_OPERANDS_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef TESSERA_CPU_OPERANDS_INL_H
+#undef TESSERA_CPU_OPERANDS_INL_H
 #else
-#define TESSERA_CPU_OPERANDS_INL_H_
+#define TESSERA_CPU_OPERANDS_INL_H
 #endif
 
 #include "hwy/highway.h"

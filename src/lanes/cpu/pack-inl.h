@@ -1,9 +1,9 @@
 // Tensors in and out: strided rows of any float type become padded operands, sums become rows again.
-#if defined(TESSERA_CPU_PACK_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef TESSERA_CPU_PACK_INL_H_
-#undef TESSERA_CPU_PACK_INL_H_
+#if defined(TESSERA_CPU_PACK_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef TESSERA_CPU_PACK_INL_H
+#undef TESSERA_CPU_PACK_INL_H
 #else
-#define TESSERA_CPU_PACK_INL_H_
+#define TESSERA_CPU_PACK_INL_H
 #endif
 
 #include <algorithm>

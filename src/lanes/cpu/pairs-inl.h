@@ -1,10 +1,10 @@
 // bf16 rows as the 16-bit operands of a matrix unit: A as plain rows, B with two of its rows in each 32-bit word (what
 // x86's instructions read). Inputs of such a kernel are bf16 already, so packing only moves bits.
-#if defined(TESSERA_CPU_PAIRS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef TESSERA_CPU_PAIRS_INL_H_
-#undef TESSERA_CPU_PAIRS_INL_H_
+#if defined(TESSERA_CPU_PAIRS_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef TESSERA_CPU_PAIRS_INL_H
+#undef TESSERA_CPU_PAIRS_INL_H
 #else
-#define TESSERA_CPU_PAIRS_INL_H_
+#define TESSERA_CPU_PAIRS_INL_H
 #endif
 
 #include <algorithm>

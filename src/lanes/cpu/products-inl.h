@@ -1,10 +1,10 @@
 // Matrix products with f32 operands. Register blocking: kBlockA rows of A against two vectors of B, so that each
 // loaded value is used often enough for the multiply-add units to be the limit.
-#if defined(TESSERA_CPU_PRODUCTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef TESSERA_CPU_PRODUCTS_INL_H_
-#undef TESSERA_CPU_PRODUCTS_INL_H_
+#if defined(TESSERA_CPU_PRODUCTS_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef TESSERA_CPU_PRODUCTS_INL_H
+#undef TESSERA_CPU_PRODUCTS_INL_H
 #else
-#define TESSERA_CPU_PRODUCTS_INL_H_
+#define TESSERA_CPU_PRODUCTS_INL_H
 #endif
 
 #include "hwy/highway.h"

@@ -1,11 +1,11 @@
 // bf16 operands as Arm's bfmmla reads them. It multiplies two rows of four values with two columns of four, so both
 // operands are stored as quads, four values along k of one row or column: A as [row / 2][k / 4] of two quads, B as
 // [k / 4][column] of one. Every register then comes with one load and nothing is shuffled between products.
-#if defined(TESSERA_CPU_QUADS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef TESSERA_CPU_QUADS_INL_H_
-#undef TESSERA_CPU_QUADS_INL_H_
+#if defined(TESSERA_CPU_QUADS_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef TESSERA_CPU_QUADS_INL_H
+#undef TESSERA_CPU_QUADS_INL_H
 #else
-#define TESSERA_CPU_QUADS_INL_H_
+#define TESSERA_CPU_QUADS_INL_H
 #endif
 
 #include "hwy/highway.h"

@@ -1,10 +1,10 @@
 // The work between the products: scores become probabilities (forward), or probabilities and score gradients
 // (backward), for one panel of queries and a stretch of keys. Masks are tested only where not every query sees a key.
-#if defined(TESSERA_CPU_SOFTMAX_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef TESSERA_CPU_SOFTMAX_INL_H_
-#undef TESSERA_CPU_SOFTMAX_INL_H_
+#if defined(TESSERA_CPU_SOFTMAX_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef TESSERA_CPU_SOFTMAX_INL_H
+#undef TESSERA_CPU_SOFTMAX_INL_H
 #else
-#define TESSERA_CPU_SOFTMAX_INL_H_
+#define TESSERA_CPU_SOFTMAX_INL_H
 #endif
 
 #include <algorithm>
