@@ -212,9 +212,9 @@ std::vector<Violation> TensorChecker::Finish() {
   return std::move(violations_);
 }
 
-Status CheckForward(const LaneRequest& request, const ForwardArgs& args, int64_t workspace_bytes,
-                    std::string_view lane) {
-  if (Status ok = CheckRequest(request, kForwardNeeds, lane); !ok) return ok;
+Status CheckForward(const LaneRequest& request, const ForwardArgs& args, const Lane& lane) {
+  if (Status ok = CheckIsa(request, lane); !ok) return ok;
+  if (Status ok = CheckRequest(request, kForwardNeeds, lane.name()); !ok) return ok;
   TensorChecker check(*request.contract);
   check.Input("q", args.q, check.q_axes);
   check.Input("k", args.k, check.k_axes);
@@ -223,13 +223,13 @@ Status CheckForward(const LaneRequest& request, const ForwardArgs& args, int64_t
   check.Strided("o", args.o, check.o_axes, true);
   check.RowStat("lse", args.lse, {.is_output = true});
   check.RowStat("max", args.row_max, {.is_output = true});
-  check.Workspace(request.workspace, workspace_bytes);
-  return Conclude(check, lane);
+  check.Workspace(request.workspace, lane.WorkspaceBytes(request, Pass::kForward));
+  return Conclude(check, lane.name());
 }
 
-Status CheckBackward(const LaneRequest& request, const BackwardArgs& args, int64_t workspace_bytes,
-                     std::string_view lane) {
-  if (Status ok = CheckRequest(request, kBackwardNeeds, lane); !ok) return ok;
+Status CheckBackward(const LaneRequest& request, const BackwardArgs& args, const Lane& lane) {
+  if (Status ok = CheckIsa(request, lane); !ok) return ok;
+  if (Status ok = CheckRequest(request, kBackwardNeeds, lane.name()); !ok) return ok;
   TensorChecker check(*request.contract);
   check.Input("q", args.q, check.q_axes);
   check.Input("k", args.k, check.k_axes);
@@ -243,20 +243,8 @@ Status CheckBackward(const LaneRequest& request, const BackwardArgs& args, int64
   check.Strided("dk", args.dk, check.k_axes, true);
   check.Strided("dv", args.dv, check.v_axes, true);
   check.Sinks("dsink_logits", args.dsink_logits, {.is_output = true});
-  check.Workspace(request.workspace, workspace_bytes);
-  return Conclude(check, lane);
-}
-
-Status CheckForward(const LaneRequest& request, const ForwardArgs& args, const Lane& lane) {
-  if (Status ok = CheckIsa(request, lane); !ok) return ok;
-  if (Status ok = CheckRequest(request, kForwardNeeds, lane.name()); !ok) return ok;
-  return CheckForward(request, args, lane.WorkspaceBytes(request, Pass::kForward), lane.name());
-}
-
-Status CheckBackward(const LaneRequest& request, const BackwardArgs& args, const Lane& lane) {
-  if (Status ok = CheckIsa(request, lane); !ok) return ok;
-  if (Status ok = CheckRequest(request, kBackwardNeeds, lane.name()); !ok) return ok;
-  return CheckBackward(request, args, lane.WorkspaceBytes(request, Pass::kBackward), lane.name());
+  check.Workspace(request.workspace, lane.WorkspaceBytes(request, Pass::kBackward));
+  return Conclude(check, lane.name());
 }
 
 }  // namespace tessera

@@ -60,15 +60,10 @@ class TensorChecker {
   std::vector<Violation> violations_;
 };
 
-// Of a lane's own call. `workspace_bytes` is what the lane needs for it, `lane` its name for the message.
-// TSR-R007 without a contract or a plan or with fewer than one thread, TSR-C003 for lengths, heads or dims below one,
-// TSR-P007 for a plan of another shape or without the directions needed, TSR-R001 for tensors and workspace.
-Status CheckForward(const LaneRequest& request, const ForwardArgs& args, int64_t workspace_bytes,
-                    std::string_view lane);
-Status CheckBackward(const LaneRequest& request, const BackwardArgs& args, int64_t workspace_bytes,
-                     std::string_view lane);
-// The same with everything asked of the lane: its name, its workspace (only once the shape is known to be good), and
-// its instruction sets (TSR-L004 for one that is neither "auto" nor the lane's).
+// Of a lane's own call. TSR-L004 for an instruction set that is neither "auto" nor the lane's, TSR-R007 without a
+// contract or a plan or with fewer than one thread, TSR-C003 for lengths, heads or dims below one, TSR-P007 for a plan
+// of another shape or without the directions needed, TSR-R001 for tensors and workspace, which the lane is asked about
+// only once the shape is known to be good.
 Status CheckForward(const LaneRequest& request, const ForwardArgs& args, const Lane& lane);
 Status CheckBackward(const LaneRequest& request, const BackwardArgs& args, const Lane& lane);
 
