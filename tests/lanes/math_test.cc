@@ -1,8 +1,9 @@
 // exp2 and tanh of every instruction set this machine has, against double over the whole range of f32, with the bounds
 // that math-inl.h states; and conversions of f16 against the scalar ones. Compiled once per target, as the kernels are.
+#include "lanes/cpu/targets.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "lanes/math_test.cc"
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 //
 #include "hwy/highway.h"

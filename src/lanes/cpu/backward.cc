@@ -22,7 +22,6 @@ namespace tessera::lanes::cpu {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr double kLog2E = 1.4426950408889634;
 
 using Turn = std::atomic<uint32_t>;
 
@@ -42,21 +41,24 @@ struct WorkerScratch {
   std::byte* prob_rows = nullptr;  // the same, where operands are narrower
   std::byte* grad_rows = nullptr;
   std::byte* grad_pairs = nullptr;
-  PanelMask* masks = nullptr;  // [panels of a tile]
-  int32_t* mask_begin = nullptr;
-  int32_t* mask_end = nullptr;
-  uint8_t* cells = nullptr;
+  TileMasks masks;
+  int64_t num_tiles = 0;  // walked so far
 };
 
-// A tile of keys against a tile of queries of one head.
-struct TileAtHand {
+// A tile of queries of one head.
+struct QueryTile {
+  int64_t index = 0;  // among all of them
   int64_t batch = 0;
-  int64_t head = 0;      // query head, of this batch row
-  int64_t all_head = 0;  // of all batch rows
-  int64_t kv_head = 0;   // of all batch rows
+  int64_t head = 0;  // query head, of this batch row
   int64_t q_begin = 0;
   int64_t num_rows = 0;
+  int64_t lane = 0;  // the first, among those of all tiles
+};
+
+// The same against a tile of keys.
+struct TilePair : QueryTile {
   int64_t num_panels = 0;
+  int64_t kv_head = 0;  // of all batch rows
   int64_t kv_begin = 0;
 };
 
@@ -71,6 +73,7 @@ class BackwardPass {
         q_tiles_(RoundUp(plan_.q_len, list_.tile_q) / list_.tile_q),
         panels_per_tile_(RoundUp(std::min<int64_t>(list_.tile_q, plan_.q_len), kernel.panel) / kernel.panel),
         heads_(sizes_.shape.batch * sizes_.shape.num_q_heads),
+        dq_factors_(static_cast<size_t>(kernel.panel), sizes_.scale),
         scratch_(request.workspace) {
     keys_ = TakeKeys(scratch_, kernel, sizes_, sizes_.shape.dim_qk, {.rows = true, .columns = true, .flags = true});
     values_ = TakeKeys(scratch_, kernel, sizes_, sizes_.shape.dim_v, {.rows = true, .flags = true});
@@ -92,21 +95,35 @@ class BackwardPass {
     std::uninitialized_value_construct_n(turns_, heads_ * q_tiles_);
     const std::array<KeysToPack, 2> tensors = {{{&args.k, &keys_}, {&args.v, &values_}}};
     PackAll({&kernel_, &sizes_, list_.tile_kv, threads_}, tensors);
-    RunUnits(threads_, heads_ * q_tiles_, [&](int64_t unit, int64_t) { PackQueryTile(unit); });
+    RunUnits(threads_, heads_ * q_tiles_, [&](int64_t unit, int64_t) { PackQueryTile(TileOf(unit)); });
     const int64_t kv_heads = sizes_.shape.batch * sizes_.shape.num_kv_heads;
-    RunKernelUnits(kernel_, threads_, list_.rows_per_mask * kv_heads, [&](int64_t unit, int64_t worker) {
+    const auto run_key_tile = [&](int64_t unit, int64_t worker) {
       RunKeyTile(unit / kv_heads, unit % kv_heads, workers_[static_cast<size_t>(worker)]);
-    });
-    RunUnits(threads_, heads_ * q_tiles_, [&](int64_t unit, int64_t) { FinishQueryTile(unit); });
+    };
+    RunUnits(threads_, list_.rows_per_mask * kv_heads, run_key_tile, &kernel_);
+    RunUnits(threads_, heads_ * q_tiles_, [&](int64_t unit, int64_t) { FinishQueryTile(TileOf(unit)); });
     for (int64_t h = 0; h < static_cast<int64_t>(args.dsink_logits.size()); ++h) FinishSink(h);
-    return TilesOf();
+    int64_t num_tiles = 0;
+    for (const WorkerScratch& worker : workers_) num_tiles += worker.num_tiles;
+    return num_tiles;
   }
 
  private:
   // Lanes of every query tile, whole panels each.
   int64_t LanesPerTile() const { return panels_per_tile_ * kernel_.panel; }
   int64_t Lanes() const { return heads_ * q_tiles_ * LanesPerTile(); }
-  int64_t LaneAt(int64_t all_head, int64_t tile) const { return (all_head * q_tiles_ + tile) * LanesPerTile(); }
+
+  // The tiles of one head follow one another.
+  QueryTile TileOf(int64_t index) const {
+    const int64_t all_head = index / q_tiles_;
+    const int64_t q_begin = index % q_tiles_ * list_.tile_q;
+    return {.index = index,
+            .batch = all_head / sizes_.shape.num_q_heads,
+            .head = all_head % sizes_.shape.num_q_heads,
+            .q_begin = q_begin,
+            .num_rows = std::min<int64_t>(list_.tile_q, plan_.q_len - q_begin),
+            .lane = index * LanesPerTile()};
+  }
 
   PackedQueries TakeQueries(int64_t dim) {
     PackedQueries out;
@@ -129,57 +146,46 @@ class BackwardPass {
       worker.grad_rows = scratch_.TakeBytes(step * 2);
       worker.grad_pairs = scratch_.TakeBytes(step * 2);
     }
-    worker.masks = scratch_.Take<PanelMask>(panels_per_tile_);
-    worker.mask_begin = scratch_.Take<int32_t>(LanesPerTile());
-    worker.mask_end = scratch_.Take<int32_t>(LanesPerTile());
-    worker.cells = scratch_.Take<uint8_t>(LanesPerTile() * (list_.tile_kv + kCellSlack));
+    worker.masks = TileMasks(scratch_, panels_per_tile_, kernel_.panel, list_.tile_kv);
     return worker;
   }
 
   // Rows without keys are never read: they count as dead, with a log-sum-exp that makes every probability 0.
-  void PackQueryTile(int64_t unit) {
-    const int64_t all_head = unit / q_tiles_;
-    const int64_t batch = all_head / sizes_.shape.num_q_heads;
-    const int64_t head = all_head % sizes_.shape.num_q_heads;
-    const int64_t q_begin = unit % q_tiles_ * list_.tile_q;
-    const int64_t num_rows = std::min<int64_t>(list_.tile_q, plan_.q_len - q_begin);
-    const int64_t lane = unit * LanesPerTile();
+  void PackQueryTile(const QueryTile& at) {
+    const int64_t lane = at.lane;
     std::fill_n(lse_ + lane, LanesPerTile(), kInf);
     std::fill_n(delta_ + lane, LanesPerTile(), 0.0F);
     std::fill_n(dead_ + lane, LanesPerTile(), uint8_t{1});
-    const size_t stats = static_cast<size_t>(all_head * plan_.q_len + q_begin);
-    for (int64_t row = 0; row < num_rows; ++row) {
+    const size_t stats =
+        static_cast<size_t>((at.batch * sizes_.shape.num_q_heads + at.head) * plan_.q_len + at.q_begin);
+    for (int64_t row = 0; row < at.num_rows; ++row) {
       const float lse = args_->lse[stats + static_cast<size_t>(row)];
       if (lse == -kInf) continue;
       dead_[lane + row] = 0;
       lse_[lane + row] = static_cast<float>(static_cast<double>(lse) * kLog2E);
     }
     if (!args_->delta.empty()) {
-      for (int64_t row = 0; row < num_rows; ++row) {
+      for (int64_t row = 0; row < at.num_rows; ++row) {
         if (dead_[lane + row] == 0) delta_[lane + row] = args_->delta[stats + static_cast<size_t>(row)];
       }
     } else {
       kernel_.row_dots({.a_type = args_->o.type,
                         .b_type = args_->dout.type,
-                        .a = RowAt(args_->o, batch, head, q_begin),
-                        .b = RowAt(args_->dout, batch, head, q_begin),
+                        .a = RowAt(args_->o, at.batch, at.head, at.q_begin),
+                        .b = RowAt(args_->dout, at.batch, at.head, at.q_begin),
                         .a_stride = args_->o.token_stride,
                         .b_stride = args_->dout.token_stride,
-                        .num_rows = num_rows,
+                        .num_rows = at.num_rows,
                         .dim = sizes_.shape.dim_v,
                         .dead = dead_ + lane,
                         .dots = delta_ + lane});
     }
-    const QueryRows rows{batch, head, q_begin, num_rows, lane};
-    PackQueryRows(args_->q, queries_, sizes_.shape.dim_qk, sizes_.query_factor, rows);
-    PackQueryRows(args_->dout, douts_, sizes_.shape.dim_v, 1.0F, rows);
+    PackQueryRows(args_->q, queries_, sizes_.shape.dim_qk, sizes_.query_factor, at);
+    PackQueryRows(args_->dout, douts_, sizes_.shape.dim_v, 1.0F, at);
     std::fill_n(dq_ + lane * sizes_.dim_qk, LanesPerTile() * sizes_.dim_qk, 0.0F);
   }
 
-  struct QueryRows {
-    int64_t batch, head, q_begin, num_rows, lane;
-  };
-  void PackQueryRows(const TensorRef& from, const PackedQueries& to, int64_t dim, float factor, const QueryRows& at) {
+  void PackQueryRows(const TensorRef& from, const PackedQueries& to, int64_t dim, float factor, const QueryTile& at) {
     const int64_t padded_dim = RoundUp(dim, kernel_.dim_step);
     uint8_t* flags = to.not_finite + at.lane;
     std::fill_n(flags, LanesPerTile(), uint8_t{0});
@@ -212,7 +218,8 @@ class BackwardPass {
   void RunKeyTile(int64_t column, int64_t kv_head, WorkerScratch& worker) {
     const int64_t batch = kv_head / sizes_.shape.num_kv_heads;
     const int64_t first_head = kv_head % sizes_.shape.num_kv_heads * sizes_.group;
-    const int64_t num_keys = std::min<int64_t>(list_.tile_kv, plan_.kv_len - column * list_.tile_kv);
+    const int64_t kv_begin = column * list_.tile_kv;
+    const int64_t num_keys = std::min<int64_t>(list_.tile_kv, plan_.kv_len - kv_begin);
     const int64_t kept = RoundUp(num_keys, kernel_.key_step);
     std::fill_n(worker.dk, kept * sizes_.dim_qk, 0.0F);
     std::fill_n(worker.dv, kept * sizes_.dim_v, 0.0F);
@@ -222,34 +229,25 @@ class BackwardPass {
       const uint64_t row =
           uint64_t{plan_.mask_of[static_cast<size_t>(all_head)]} * list_.rows_per_mask + static_cast<uint64_t>(column);
       for (uint64_t slot = list_.row_offsets[row]; slot < list_.row_offsets[row + 1]; ++slot) {
-        const int64_t q_begin = int64_t{list_.slots[slot].index} * list_.tile_q;
-        const int64_t num_rows = std::min<int64_t>(list_.tile_q, plan_.q_len - q_begin);
-        const TileAtHand at{.batch = batch,
-                            .head = head,
-                            .all_head = all_head,
-                            .kv_head = kv_head,
-                            .q_begin = q_begin,
-                            .num_rows = num_rows,
-                            .num_panels = RoundUp(num_rows, kernel_.panel) / kernel_.panel,
-                            .kv_begin = column * list_.tile_kv};
+        TilePair at{TileOf(all_head * q_tiles_ + list_.slots[slot].index)};
+        at.num_panels = RoundUp(at.num_rows, kernel_.panel) / kernel_.panel;
+        at.kv_head = kv_head;
+        at.kv_begin = kv_begin;
         RunTile(at, facts, slot, worker);
       }
     }
-    const int64_t kv = kv_head % sizes_.shape.num_kv_heads;
-    Store(worker.dk, sizes_.dim_qk, sizes_.scale, {batch, kv, column * list_.tile_kv, num_keys, 0}, args_->dk);
-    Store(worker.dv, sizes_.dim_v, 1.0F, {batch, kv, column * list_.tile_kv, num_keys, 0}, args_->dv);
-  }
-
-  void Store(const float* sums, int64_t padded_dim, float factor, const QueryRows& at, const TensorRef& to) {
-    const bool is_dk = to.data == args_->dk.data;
-    kernel_.finish_rows({.sums = sums,
-                         .sums_stride = padded_dim,
-                         .factor = factor,
-                         .num_rows = at.num_rows,
-                         .dim = is_dk ? sizes_.shape.dim_qk : sizes_.shape.dim_v,
-                         .type = to.type,
-                         .to = MutableRowAt(to, at.batch, at.head, at.q_begin),
-                         .to_stride = to.token_stride});
+    const auto store = [&](const float* sums, int64_t dim, float factor, const TensorRef& to) {
+      kernel_.finish_rows({.sums = sums,
+                           .sums_stride = RoundUp(dim, kernel_.dim_step),
+                           .factor = factor,
+                           .num_rows = num_keys,
+                           .dim = dim,
+                           .type = to.type,
+                           .to = MutableRowAt(to, batch, kv_head % sizes_.shape.num_kv_heads, kv_begin),
+                           .to_stride = to.token_stride});
+    };
+    store(worker.dk, sizes_.shape.dim_qk, sizes_.scale, args_->dk);
+    store(worker.dv, sizes_.shape.dim_v, 1.0F, args_->dv);
   }
 
   void WaitForTurn(Turn& turn, uint32_t rank) const {
@@ -258,22 +256,16 @@ class BackwardPass {
     }
   }
 
-  void RunTile(const TileAtHand& at, const RowFacts& facts, uint64_t slot, WorkerScratch& worker) {
+  void RunTile(const TilePair& at, const RowFacts& facts, uint64_t slot, WorkerScratch& worker) {
     const TileAt tile{.plan = &plan_,
                       .worklist = &list_,
                       .facts = &facts,
                       .cleanup = list_.slots[slot].cleanup,
                       .q_begin = at.q_begin,
                       .kv_begin = at.kv_begin};
-    for (int64_t p = 0; p < at.num_panels; ++p) {
-      const int64_t lane = p * kernel_.panel;
-      const PanelRows rows{lane, std::min(kernel_.panel, at.num_rows - lane), kernel_.panel};
-      worker.masks[p] = MaskPanel(tile, rows,
-                                  {.begin = worker.mask_begin + lane,
-                                   .end = worker.mask_end + lane,
-                                   .cells = worker.cells + lane * (list_.tile_kv + kCellSlack)});
-    }
-    Turn& turn = turns_[at.all_head * q_tiles_ + at.q_begin / list_.tile_q];
+    ++worker.num_tiles;
+    worker.masks.Fill(tile, at.num_rows);
+    Turn& turn = turns_[at.index];
     WaitForTurn(turn, list_.ranks[slot]);
     const int64_t panels_per_step = std::max<int64_t>(1, kernel_.grad_queries / kernel_.panel);
     for (int64_t p = 0; p < at.num_panels; p += panels_per_step) {
@@ -283,7 +275,7 @@ class BackwardPass {
   }
 
   // A few panels against the tile's keys, in blocks. Keys that no panel of the step sees are skipped.
-  void RunPanels(const TileAtHand& at, int64_t first_panel, int64_t last_panel, WorkerScratch& worker) {
+  void RunPanels(const TilePair& at, int64_t first_panel, int64_t last_panel, WorkerScratch& worker) {
     int32_t begin = INT32_MAX;
     int32_t end = 0;
     for (int64_t p = first_panel; p < last_panel; ++p) {
@@ -304,15 +296,14 @@ class BackwardPass {
     int32_t first_key = 0;  // of the tile
     int32_t last_key = 0;
   };
-  void RunBlock(const TileAtHand& at, const StepAt& step, WorkerScratch& worker) {
+  void RunBlock(const TilePair& at, const StepAt& step, WorkerScratch& worker) {
     const int64_t num_keys = RoundUp(step.last_key - step.first_key, kernel_.key_step);
     const int64_t row = at.kv_begin + step.first_key;
-    const int64_t tile_lane = LaneAt(at.all_head, at.q_begin / list_.tile_q);
     const bool has_flag =
         HasFlag(keys_.Flags(at.kv_head, row), num_keys) || HasFlag(values_.Flags(at.kv_head, row), num_keys);
     for (int64_t p = step.first_panel; p < step.last_panel; ++p) RunPanel(at, step, p, has_flag, worker);
-    AddKeyGradients(step, tile_lane, num_keys, worker);
-    const int64_t first_lane = tile_lane + step.first_panel * kernel_.panel;
+    AddKeyGradients(step, at.lane, num_keys, worker);
+    const int64_t first_lane = at.lane + step.first_panel * kernel_.panel;
     const int64_t num_lanes = (step.last_panel - step.first_panel) * kernel_.panel;
     const bool has_query_flag =
         HasFlag(queries_.not_finite + first_lane, num_lanes) || HasFlag(douts_.not_finite + first_lane, num_lanes);
@@ -321,7 +312,7 @@ class BackwardPass {
 
   // Probabilities and score gradients of one panel, and its dQ. Only keys that the panel sees are computed; the others
   // are zeros for the products that take all panels at once.
-  void RunPanel(const TileAtHand& at, const StepAt& step, int64_t p, bool has_flag, WorkerScratch& worker) {
+  void RunPanel(const TilePair& at, const StepAt& step, int64_t p, bool has_flag, WorkerScratch& worker) {
     const int64_t panel = kernel_.panel;
     const PanelMask& mask = worker.masks[p];
     const auto key_step = static_cast<int32_t>(kernel_.key_step);
@@ -337,29 +328,24 @@ class BackwardPass {
 
     const int64_t at_keys = plane + before * panel;
     const int64_t row = at.kv_begin + first;
-    const int64_t lane = LaneAt(at.all_head, at.q_begin / list_.tile_q) + p * panel;
+    const int64_t lane = at.lane + p * panel;
     // Operands of 16 bits, where the kernel has them.
     const auto narrow = [&](std::byte* all) { return all == nullptr ? nullptr : all + at_keys * 2; };
     float* scores = worker.scores + at_keys;
     float* grads = worker.grads + at_keys;
-    kernel_.multiply({.a = keys_.Row(at.kv_head, row),
-                      .a_stride = keys_.row_stride(),
-                      .b = queries_.panels + lane * sizes_.dim_qk * kernel_.operand_bytes,
-                      .b_stride = panel,
-                      .c = scores,
-                      .c_stride = panel,
-                      .num_a = num_keys,
-                      .num_k = sizes_.dim_qk,
-                      .width = panel});
-    kernel_.multiply({.a = values_.Row(at.kv_head, row),
-                      .a_stride = values_.row_stride(),
-                      .b = douts_.panels + lane * sizes_.dim_v * kernel_.operand_bytes,
-                      .b_stride = panel,
-                      .c = grads,
-                      .c_stride = panel,
-                      .num_a = num_keys,
-                      .num_k = sizes_.dim_v,
-                      .width = panel});
+    const auto multiply = [&](const PackedKeys& a, const PackedQueries& b, float* c) {
+      kernel_.multiply({.a = a.Row(at.kv_head, row),
+                        .a_stride = a.row_stride(),
+                        .b = b.panels + lane * a.padded_dim * kernel_.operand_bytes,
+                        .b_stride = panel,
+                        .c = c,
+                        .c_stride = panel,
+                        .num_a = num_keys,
+                        .num_k = a.padded_dim,
+                        .width = panel});
+    };
+    multiply(keys_, queries_, scores);
+    multiply(values_, douts_, grads);
     if (has_flag) RepairScores(at, step, p, worker);
     kernel_.gradients({.score = sizes_.score,
                        .mask = mask.From(first),
@@ -419,7 +405,7 @@ class BackwardPass {
   }
 
   // Scores of keys that packing left out, for the queries that see them.
-  void RepairScores(const TileAtHand& at, const StepAt& step, int64_t p, WorkerScratch& worker) {
+  void RepairScores(const TilePair& at, const StepAt& step, int64_t p, WorkerScratch& worker) {
     const int64_t panel = kernel_.panel;
     const int64_t plane = (p - step.first_panel) * kernel_.grad_keys * panel;
     ForEachPair(at, step, p, worker, [&](int32_t key, int64_t lane) {
@@ -440,19 +426,18 @@ class BackwardPass {
   }
 
   // Products with rows that packing left out, for pairs that see each other.
-  void AddNotFinite(const TileAtHand& at, const StepAt& step, WorkerScratch& worker) {
+  void AddNotFinite(const TilePair& at, const StepAt& step, WorkerScratch& worker) {
     const int64_t panel = kernel_.panel;
-    const int64_t tile_lane = LaneAt(at.all_head, at.q_begin / list_.tile_q);
     for (int64_t p = step.first_panel; p < step.last_panel; ++p) {
       const int64_t plane = (p - step.first_panel) * kernel_.grad_keys * panel;
       ForEachPair(at, step, p, worker, [&](int32_t key, int64_t lane) {
         const int64_t token = at.kv_begin + key;
-        const int64_t all_lane = tile_lane + p * panel + lane;
+        const int64_t all_lane = at.lane + p * panel + lane;
         const int64_t query = at.q_begin + p * panel + lane;
         const int64_t cell = plane + (key - step.first_key) * panel + lane;
         if (*keys_.Flags(at.kv_head, token) != 0) {
           const std::byte* from = KeyRow(args_->k, at, token);
-          float* to = dq_ + (tile_lane + p * panel) * sizes_.dim_qk + lane;
+          float* to = dq_ + (at.lane + p * panel) * sizes_.dim_qk + lane;
           for (int64_t d = 0; d < sizes_.shape.dim_qk; ++d) {
             to[d * panel] += worker.grads[cell] * ScalarAt(from, args_->k.type, d);
           }
@@ -473,36 +458,30 @@ class BackwardPass {
     }
   }
 
-  const std::byte* KeyRow(const TensorRef& tensor, const TileAtHand& at, int64_t token) const {
+  const std::byte* KeyRow(const TensorRef& tensor, const TilePair& at, int64_t token) const {
     return RowAt(tensor, at.batch, at.kv_head % sizes_.shape.num_kv_heads, token);
   }
 
   // Visits the pairs of a panel that see each other and whose query has keys at all.
   template <class Visit>
-  void ForEachPair(const TileAtHand& at, const StepAt& step, int64_t p, const WorkerScratch& worker,
+  void ForEachPair(const TilePair& at, const StepAt& step, int64_t p, const WorkerScratch& worker,
                    const Visit& visit) const {
     const int64_t panel = kernel_.panel;
-    const int64_t tile_lane = LaneAt(at.all_head, at.q_begin / list_.tile_q);
     for (int32_t key = step.first_key; key < step.last_key; ++key) {
       for (int64_t lane = 0; lane < std::min(panel, at.num_rows - p * panel); ++lane) {
-        if (dead_[tile_lane + p * panel + lane] == 0 && Sees(worker.masks[p], panel, key, lane)) visit(key, lane);
+        if (dead_[at.lane + p * panel + lane] == 0 && Sees(worker.masks[p], panel, key, lane)) visit(key, lane);
       }
     }
   }
 
-  void FinishQueryTile(int64_t unit) {
-    const int64_t all_head = unit / q_tiles_;
-    const int64_t q_begin = unit % q_tiles_ * list_.tile_q;
-    const int64_t num_rows = std::min<int64_t>(list_.tile_q, plan_.q_len - q_begin);
-    std::vector<float> factors(static_cast<size_t>(kernel_.panel), sizes_.scale);
-    for (int64_t begin = 0; begin < num_rows; begin += kernel_.panel) {
-      kernel_.finish_panel({.sums = dq_ + (unit * LanesPerTile() + begin) * sizes_.dim_qk,
-                            .factors = factors.data(),
-                            .num_rows = std::min(kernel_.panel, num_rows - begin),
+  void FinishQueryTile(const QueryTile& at) {
+    for (int64_t begin = 0; begin < at.num_rows; begin += kernel_.panel) {
+      kernel_.finish_panel({.sums = dq_ + (at.lane + begin) * sizes_.dim_qk,
+                            .factors = dq_factors_.data(),
+                            .num_rows = std::min(kernel_.panel, at.num_rows - begin),
                             .dim = sizes_.shape.dim_qk,
                             .type = args_->dq.type,
-                            .to = MutableRowAt(args_->dq, all_head / sizes_.shape.num_q_heads,
-                                               all_head % sizes_.shape.num_q_heads, q_begin + begin),
+                            .to = MutableRowAt(args_->dq, at.batch, at.head, at.q_begin + begin),
                             .to_stride = args_->dq.token_stride});
     }
   }
@@ -512,22 +491,13 @@ class BackwardPass {
     const double sink = static_cast<double>(args_->sink_logits[static_cast<size_t>(head)]) * kLog2E;
     double sum = 0.0;
     for (int64_t batch = 0; batch < sizes_.shape.batch; ++batch) {
-      const int64_t begin = LaneAt(batch * sizes_.shape.num_q_heads + head, 0);
+      const int64_t begin = TileOf((batch * sizes_.shape.num_q_heads + head) * q_tiles_).lane;
       for (int64_t lane = begin; lane < begin + q_tiles_ * LanesPerTile(); ++lane) {
         if (dead_[lane] != 0) continue;
         sum -= std::exp2(sink - static_cast<double>(lse_[lane])) * static_cast<double>(delta_[lane]);
       }
     }
     args_->dsink_logits[static_cast<size_t>(head)] = static_cast<float>(sum);
-  }
-
-  int64_t TilesOf() const {
-    int64_t tiles = 0;
-    for (const uint32_t mask : plan_.mask_of) {
-      const uint64_t row = uint64_t{mask} * list_.rows_per_mask;
-      tiles += static_cast<int64_t>(list_.row_offsets[row + list_.rows_per_mask] - list_.row_offsets[row]);
-    }
-    return tiles;
   }
 
   const Kernel& kernel_;
@@ -538,7 +508,8 @@ class BackwardPass {
   int64_t threads_;
   int64_t q_tiles_;
   int64_t panels_per_tile_;
-  int64_t heads_;  // of all batch rows
+  int64_t heads_;                  // of all batch rows
+  std::vector<float> dq_factors_;  // [panel]: the scale, which score gradients leave out
   Scratch scratch_;
   PackedKeys keys_;
   PackedKeys values_;
@@ -555,9 +526,7 @@ class BackwardPass {
 }  // namespace
 
 int64_t BackwardBytes(const Kernel& kernel, const LaneRequest& request) {
-  LaneRequest counting = request;
-  counting.workspace = {};
-  return BackwardPass(kernel, counting).bytes();
+  return BackwardPass(kernel, request).bytes();
 }
 
 int64_t RunBackward(const Kernel& kernel, const LaneRequest& request, const BackwardArgs& args) {

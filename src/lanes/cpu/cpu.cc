@@ -30,7 +30,9 @@ class Cpu final : public Lane {
 
   int64_t WorkspaceBytes(const LaneRequest& request, Pass pass) const override {
     const cpu::Kernel& kernel = KernelFor(request, pass);
-    return pass == Pass::kForward ? cpu::ForwardBytes(kernel, request) : cpu::BackwardBytes(kernel, request);
+    LaneRequest counting = request;
+    counting.workspace = {};
+    return pass == Pass::kForward ? cpu::ForwardBytes(kernel, counting) : cpu::BackwardBytes(kernel, counting);
   }
 
   Result<RunStats> Forward(const LaneRequest& request, const ForwardArgs& args) const override {

@@ -17,7 +17,6 @@ namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr double kLn2 = 0.6931471805599453;
-constexpr double kLog2E = 1.4426950408889634;
 
 // The running softmax of a row's queries.
 struct RowState {
@@ -33,11 +32,9 @@ struct WorkerScratch {
   std::byte* queries = nullptr;  // [panels][dim_qk][panel]
   float* scores = nullptr;       // [key_block][panel]
   std::byte* operand = nullptr;  // the same, where operands are narrower
-  PanelMask* masks = nullptr;    // [panels]
-  int32_t* mask_begin = nullptr;
-  int32_t* mask_end = nullptr;
-  uint8_t* cells = nullptr;  // [panels][tile_kv + slack][panel]
+  TileMasks masks;
   float* factors = nullptr;  // [panel]
+  int64_t num_tiles = 0;     // walked so far
 };
 
 // The queries of one unit.
@@ -75,15 +72,16 @@ class ForwardPass {
     args_ = &args;
     const std::array<KeysToPack, 2> tensors = {{{&args.k, &keys_}, {&args.v, &values_}}};
     PackAll({&kernel_, &sizes_, list_.tile_kv, threads_}, tensors);
-    RunKernelUnits(kernel_, threads_, static_cast<int64_t>(work_.units.size()), [&](int64_t unit, int64_t worker) {
+    const auto run_row = [&](int64_t unit, int64_t worker) {
       RunRow(work_.units[static_cast<size_t>(unit)], workers_[static_cast<size_t>(worker)]);
-    });
+    };
+    RunUnits(threads_, static_cast<int64_t>(work_.units.size()), run_row, &kernel_);
     RunUnits(threads_, static_cast<int64_t>(work_.splits.size()), [&](int64_t split, int64_t worker) {
       Combine(work_.splits[static_cast<size_t>(split)], workers_[static_cast<size_t>(worker)]);
     });
-    int64_t tiles = 0;
-    for (const RowUnit& unit : work_.units) tiles += unit.slot_end - unit.slot_begin;
-    return tiles;
+    int64_t num_tiles = 0;
+    for (const WorkerScratch& worker : workers_) num_tiles += worker.num_tiles;
+    return num_tiles;
   }
 
  private:
@@ -106,10 +104,7 @@ class ForwardPass {
     const int64_t step = kernel_.key_block * kernel_.panel;
     worker.scores = scratch_.Take<float>(step);
     if (kernel_.operand_bytes != 4) worker.operand = scratch_.TakeBytes(step * kernel_.operand_bytes);
-    worker.masks = scratch_.Take<PanelMask>(most_panels_);
-    worker.mask_begin = scratch_.Take<int32_t>(lanes);
-    worker.mask_end = scratch_.Take<int32_t>(lanes);
-    worker.cells = scratch_.Take<uint8_t>(lanes * (list_.tile_kv + kCellSlack));
+    worker.masks = TileMasks(scratch_, most_panels_, kernel_.panel, list_.tile_kv);
     worker.factors = scratch_.Take<float>(kernel_.panel);
     return worker;
   }
@@ -170,16 +165,11 @@ class ForwardPass {
                       .cleanup = slot.cleanup,
                       .q_begin = at.q_begin,
                       .kv_begin = int64_t{slot.index} * list_.tile_kv};
+    ++worker.num_tiles;
+    worker.masks.Fill(tile, at.num_rows, state.seen);
     int32_t begin = INT32_MAX;
     int32_t end = 0;
     for (int64_t p = 0; p < at.num_panels; ++p) {
-      const int64_t lane = p * kernel_.panel;
-      const PanelRows rows{lane, std::min(kernel_.panel, at.num_rows - lane), kernel_.panel};
-      worker.masks[p] = MaskPanel(tile, rows,
-                                  {.begin = worker.mask_begin + lane,
-                                   .end = worker.mask_end + lane,
-                                   .cells = worker.cells + lane * (list_.tile_kv + kCellSlack),
-                                   .seen = state.seen + lane});
       begin = std::min(begin, worker.masks[p].begin);
       end = std::max(end, worker.masks[p].end);
     }
@@ -357,11 +347,7 @@ class ForwardPass {
 
 }  // namespace
 
-int64_t ForwardBytes(const Kernel& kernel, const LaneRequest& request) {
-  LaneRequest counting = request;
-  counting.workspace = {};
-  return ForwardPass(kernel, counting).bytes();
-}
+int64_t ForwardBytes(const Kernel& kernel, const LaneRequest& request) { return ForwardPass(kernel, request).bytes(); }
 
 int64_t RunForward(const Kernel& kernel, const LaneRequest& request, const ForwardArgs& args) {
   return ForwardPass(kernel, request).Run(args);

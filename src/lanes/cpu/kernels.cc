@@ -2,14 +2,13 @@
 // foreach_target.h, which includes it again with other compiler options.
 #include "lanes/cpu/kernels.h"
 
-// Targets that no machine would prefer are left out to keep the build short; what the compiler assumes of every machine
-// may be no vectors at all, and has no kernels.
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
+#include "lanes/cpu/targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "lanes/cpu/kernels.cc"  // NOLINT(readability-identifier-naming): its name
 #include "hwy/foreach_target.h"                    // IWYU pragma: keep
 //
 #include "hwy/highway.h"
+// What the compiler assumes of every machine may be no vectors at all, and has no kernels.
 #if HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
 #include "lanes/cpu/half-inl.h"
 #include "lanes/cpu/math-inl.h"

@@ -8,11 +8,6 @@
 #include "lanes/cpu/workers.h"
 
 namespace tessera::lanes::cpu {
-namespace {
-
-constexpr double kLog2E = 1.4426950408889634;
-
-}  // namespace
 
 Sizes::Sizes(const Contract& contract, const Kernel& kernel) : shape(contract.shape) {
   group = shape.num_q_heads / shape.num_kv_heads;
@@ -111,29 +106,23 @@ bool PackUnit(const PackRun& run, const KeysToPack& keys, int64_t unit, bool onl
 
 void PackAll(const PackRun& run, std::span<const KeysToPack> tensors) {
   const int64_t units = PackUnits(*run.sizes);
-  std::vector<std::atomic<bool>> needs_packing(tensors.size());
-  for (size_t t = 0; t < tensors.size(); ++t) needs_packing[t] = !LiesRight(run, *tensors[t].from, *tensors[t].to);
-  // Where a tensor may stay, a first pass looks for rows that are not finite; they send it to the second.
+  std::vector<uint8_t> may_stay;
+  for (const KeysToPack& keys : tensors) may_stay.push_back(LiesRight(run, *keys.from, *keys.to) ? 1 : 0);
+  // A tensor that may stay is only looked at for rows that are not finite, which send it to be packed after all.
+  std::vector<std::atomic<bool>> has_flag(tensors.size());
   RunUnits(run.threads, static_cast<int64_t>(tensors.size()) * units, [&](int64_t unit, int64_t) {
     const auto t = static_cast<size_t>(unit / units);
-    const bool may_stay = LiesRight(run, *tensors[t].from, *tensors[t].to);
-    if (may_stay && tensors[t].to->not_finite == nullptr) return;
-    if (PackUnit(run, tensors[t], unit % units, may_stay)) needs_packing[t] = true;
+    if (may_stay[t] != 0 && tensors[t].to->not_finite == nullptr) return;
+    if (PackUnit(run, tensors[t], unit % units, may_stay[t] != 0)) has_flag[t] = true;
   });
   for (size_t t = 0; t < tensors.size(); ++t) {
-    if (!LiesRight(run, *tensors[t].from, *tensors[t].to)) continue;
-    if (needs_packing[t]) {
+    if (may_stay[t] == 0) continue;
+    if (has_flag[t]) {
       RunUnits(run.threads, units, [&](int64_t unit, int64_t) { PackUnit(run, tensors[t], unit, false); });
     } else {
       tensors[t].to->in_place = tensors[t].from;
     }
   }
-}
-
-float ScalarAt(const std::byte* row, ElementType type, int64_t at) {
-  if (type == ElementType::kF32) return reinterpret_cast<const float*>(row)[at];
-  const uint16_t bits = reinterpret_cast<const uint16_t*>(row)[at];
-  return type == ElementType::kBf16 ? Bf16ToF32(bits) : F16ToF32(bits);
 }
 
 float ScalarDot(const std::byte* a, ElementType a_type, const std::byte* b, ElementType b_type, int64_t dim) {

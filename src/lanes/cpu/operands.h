@@ -6,11 +6,14 @@
 #include <span>
 
 #include "lanes/cpu/kernel.h"
+#include "lanes/cpu/scalar.h"
 #include "lanes/cpu/scratch.h"
 #include "lanes/cpu/tile_mask.h"
 #include "lanes/lane.h"
 
 namespace tessera::lanes::cpu {
+
+inline constexpr double kLog2E = 1.4426950408889634;
 
 // One run's sizes: the contract's, padded as the kernel asks.
 struct Sizes {
@@ -88,7 +91,6 @@ void PackAll(const PackRun& run, std::span<const KeysToPack> tensors);
 inline bool HasFlag(const uint8_t* flags, int64_t count) {
   return count > 0 && __builtin_memchr(flags, 1, static_cast<size_t>(count)) != nullptr;
 }
-float ScalarAt(const std::byte* row, ElementType type, int64_t at);
 float ScalarDot(const std::byte* a, ElementType a_type, const std::byte* b, ElementType b_type, int64_t dim);
 
 }  // namespace tessera::lanes::cpu

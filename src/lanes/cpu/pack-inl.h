@@ -14,6 +14,7 @@
 #include "lanes/cpu/kernel.h"
 #include "lanes/cpu/operands-inl.h"
 #include "lanes/cpu/products-inl.h"
+#include "lanes/cpu/scalar.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace tessera::lanes::cpu {
@@ -34,12 +35,6 @@ HWY_INLINE VF LoadF32(const std::byte* row, ElementType type, int64_t at) {
   return LoadF16(reinterpret_cast<const uint16_t*>(row) + at);
 }
 
-inline float LoadScalar(const std::byte* row, ElementType type, int64_t at) {
-  if (type == ElementType::kF32) return reinterpret_cast<const float*>(row)[at];
-  const uint16_t bits = reinterpret_cast<const uint16_t*>(row)[at];
-  return type == ElementType::kBf16 ? Bf16ToF32(bits) : F16ToF32(bits);
-}
-
 // One row as f32, zeros from `dim` on. Says whether every value is finite.
 inline bool ConvertRow(const PackRows& pack, int64_t row, float* HWY_RESTRICT to) {
   const DF d;
@@ -54,7 +49,7 @@ inline bool ConvertRow(const PackRows& pack, int64_t row, float* HWY_RESTRICT to
   }
   bool is_finite = hn::AllTrue(d, hn::Eq(sum, zero));
   for (; at < pack.dim; ++at) {
-    to[at] = LoadScalar(from, pack.type, at);
+    to[at] = ScalarAt(from, pack.type, at);
     is_finite = is_finite && to[at] * 0.0F == 0.0F;
   }
   std::fill(to + at, to + pack.padded_dim, 0.0F);
@@ -212,7 +207,7 @@ inline void DotRows(const RowDots& args) {
       sum = hn::MulAdd(LoadF32(a, args.a_type, at), LoadF32(b, args.b_type, at), sum);
     }
     float total = hn::GetLane(hn::SumOfLanes(d, sum));
-    for (; at < args.dim; ++at) total += LoadScalar(a, args.a_type, at) * LoadScalar(b, args.b_type, at);
+    for (; at < args.dim; ++at) total += ScalarAt(a, args.a_type, at) * ScalarAt(b, args.b_type, at);
     args.dots[row] = total;
   }
 }

@@ -1,4 +1,4 @@
-// The two directions as functions, and the bytes each takes from the workspace.
+// The two directions as functions, and the bytes each takes from the workspace, which a request then has not.
 #pragma once
 
 #include <cstdint>

@@ -210,4 +210,23 @@ PanelMask MaskPanel(const TileAt& tile, const PanelRows& rows, const PanelMaskMe
   return FromCells(rows, memory, of_tile.num_keys());
 }
 
+TileMasks::TileMasks(Scratch& scratch, int64_t num_panels, int64_t panel, int64_t tile_kv)
+    : panel_(panel),
+      cells_per_panel_((tile_kv + kCellSlack) * panel),
+      masks_(scratch.Take<PanelMask>(num_panels)),
+      begin_(scratch.Take<int32_t>(num_panels * panel)),
+      end_(scratch.Take<int32_t>(num_panels * panel)),
+      cells_(scratch.Take<uint8_t>(num_panels * cells_per_panel_)) {}
+
+void TileMasks::Fill(const TileAt& tile, int64_t num_rows, uint8_t* seen) {
+  for (int64_t p = 0; p * panel_ < num_rows; ++p) {
+    const int64_t lane = p * panel_;
+    masks_[p] = MaskPanel(tile, {lane, std::min(panel_, num_rows - lane), panel_},
+                          {.begin = begin_ + lane,
+                           .end = end_ + lane,
+                           .cells = cells_ + p * cells_per_panel_,
+                           .seen = seen == nullptr ? nullptr : seen + lane});
+  }
+}
+
 }  // namespace tessera::lanes::cpu

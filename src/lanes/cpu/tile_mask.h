@@ -6,6 +6,7 @@
 #include <span>
 
 #include "lanes/cpu/kernel.h"
+#include "lanes/cpu/scratch.h"
 #include "tessera/plan.h"
 
 namespace tessera::lanes::cpu {
@@ -61,6 +62,25 @@ struct PanelRows {
   int64_t panel = 0;
 };
 PanelMask MaskPanel(const TileAt& tile, const PanelRows& rows, const PanelMaskMemory& memory);
+
+// The masks of a tile's panels, in one worker's memory.
+class TileMasks {
+ public:
+  TileMasks() = default;
+  TileMasks(Scratch& scratch, int64_t num_panels, int64_t panel, int64_t tile_kv);
+
+  // For the tile's first `num_rows` queries. `seen`, where given, is set for queries that see a key.
+  void Fill(const TileAt& tile, int64_t num_rows, uint8_t* seen = nullptr);
+  const PanelMask& operator[](int64_t p) const { return masks_[p]; }
+
+ private:
+  int64_t panel_ = 0;
+  int64_t cells_per_panel_ = 0;
+  PanelMask* masks_ = nullptr;  // [panels]
+  int32_t* begin_ = nullptr;    // [panels][panel]
+  int32_t* end_ = nullptr;
+  uint8_t* cells_ = nullptr;  // [panels][tile_kv + slack][panel]
+};
 
 // Whether query `lane` sees key `key` (tile-relative).
 inline bool Sees(const PanelMask& mask, int64_t panel, int32_t key, int64_t lane) {

@@ -30,23 +30,15 @@ class UnitQueue {
   int64_t count_;
 };
 
-// Runs `unit(index, worker)` for every index below `count`.
+// Runs `unit(index, worker)` for every index below `count`. Units that multiply name the kernel, whose unit may have a
+// mode to enter.
 template <class Unit>
-void RunUnits(int64_t threads, int64_t count, const Unit& unit) {
+void RunUnits(int64_t threads, int64_t count, const Unit& unit, const Kernel* kernel = nullptr) {
   UnitQueue queue(count);
   RunWorkers(std::min(threads, std::max<int64_t>(count, 1)), [&](int64_t worker) {
+    if (kernel != nullptr && kernel->enter != nullptr) kernel->enter();
     for (int64_t index = 0; queue.Next(index);) unit(index, worker);
-  });
-}
-
-// The same for units that use the kernel's steps.
-template <class Unit>
-void RunKernelUnits(const Kernel& kernel, int64_t threads, int64_t count, const Unit& unit) {
-  UnitQueue queue(count);
-  RunWorkers(std::min(threads, std::max<int64_t>(count, 1)), [&](int64_t worker) {
-    if (kernel.enter != nullptr) kernel.enter();
-    for (int64_t index = 0; queue.Next(index);) unit(index, worker);
-    if (kernel.leave != nullptr) kernel.leave();
+    if (kernel != nullptr && kernel->leave != nullptr) kernel->leave();
   });
 }
 
