@@ -62,6 +62,16 @@ struct PackedKeys {
     if (columns == nullptr) return Row(head, row);
     return columns + (head * padded_dim * num_rows + row * group) * element_bytes;
   }
+  // Nothing where rows do not lie together.
+  void PrefetchRow(int64_t head, int64_t row) const {
+    if (in_place == nullptr && (rows == nullptr || group != 1)) return;
+    constexpr int64_t kLine = 64;
+    constexpr int kSecondCache = 2;
+    const std::byte* at = Row(head, row);
+    for (int64_t offset = 0; offset < dim * element_bytes; offset += kLine) {
+      __builtin_prefetch(at + offset, 0, kSecondCache);
+    }
+  }
   int64_t row_stride() const { return in_place == nullptr ? padded_dim : in_place->token_stride; }
   int64_t column_stride() const { return columns == nullptr ? row_stride() : num_rows; }
   const uint8_t* Flags(int64_t head, int64_t row) const { return not_finite + head * num_rows + row; }
