@@ -34,9 +34,9 @@ struct Condition {
 
 // Tile-relative: row r and column c (from the tile's first row and column) pass the item when
 //   q_begin <= r < q_end  and  max(kv_begin, r + diag_begin) <= c < min(kv_end, r + diag_end)
-// and, for kBits, bit (r, c) of stored tile `bits` is set, and every condition in `conditions` holds.
-// A pair passes a cleanup when any of its items does.
-enum class ItemKind : uint16_t { kBand = 0, kBits = 1 };
+// and, for kBits, bit (r, c) of stored tile `bits` is set, for kRows, bit r of it, and every condition in `conditions`
+// holds; picks are rows, so none needs kBlocks. A pair passes a cleanup when any of its items does.
+enum class ItemKind : uint16_t { kBand = 0, kBits = 1, kRows = 2 };
 inline constexpr int32_t kNoDiagBegin = -(1 << 30);
 inline constexpr int32_t kNoDiagEnd = 1 << 30;
 struct CleanupItem {
@@ -124,7 +124,7 @@ struct PlanView {
   std::span<const uint32_t> cleanup_offsets;  // [num_cleanups + 1]; cleanup 0 has no items
   std::span<const CleanupItem> items;
   std::span<const uint64_t> bit_tile_offsets;   // [num_bit_tiles + 1], in words
-  std::span<const uint64_t> bit_words;          // a stored tile: rows of ceil(tile_kv / 64) words
+  std::span<const uint64_t> bit_words;          // a stored tile: rows of ceil(tile_kv / 64) words, or one bit per row
   std::span<const uint64_t> q_segment_offsets;  // [batch + 1]
   std::span<const Segment> q_segments;
   std::span<const uint64_t> kv_segment_offsets;
@@ -136,6 +136,10 @@ struct PlanView {
   const Worklist& Of(Direction d) const { return worklists[static_cast<size_t>(d)]; }
   std::span<const CleanupItem> Cleanup(uint32_t id) const {
     return items.subspan(cleanup_offsets[id], cleanup_offsets[id + 1] - cleanup_offsets[id]);
+  }
+  // Whether a kRows item holds for this row of the tile.
+  bool HasRow(const CleanupItem& item, int64_t row) const {
+    return (bit_words[bit_tile_offsets[item.bits] + static_cast<uint64_t>(row) / 64] >> (row % 64) & 1U) != 0;
   }
   uint32_t NumCleanups() const { return static_cast<uint32_t>(cleanup_offsets.size() - 1); }
 };

@@ -108,10 +108,6 @@ Decision DecideContract(const LaneRow& row, const Contract& contract, const Mask
         ReasonCode::kOtherTarget,
         fmt::format("runs on {}; the target {} is a {}", KindsText(row.targets), target.name, ToText(target.kind)));
   }
-  if (contract.routing.has_value() || facts.needs_blocks) {
-    return Decision::No(ReasonCode::kRoutingNotExecuted,
-                        contract.routing.has_value() ? "the contract has routing" : "the mask needs picks");
-  }
   if (row.refuses != nullptr) {
     if (Decision decision = row.refuses(contract, facts); !decision.accepted) return decision;
   }

@@ -20,7 +20,7 @@ bool ConditionHolds(const Condition& condition, const TokenFacts& facts, int64_t
     case ConditionKind::kSinkDocument:
       return same_document() && facts.kv_rank[k] < condition.count;
     case ConditionKind::kBlocks:
-      return false;  // no stage makes picks yet, so the planner emits no such item
+      return false;  // picks are rows of bits: VerifyPlan lets no item ask for this
   }
   return false;
 }
@@ -65,6 +65,7 @@ bool TileAllows(const PlanView& plan, const Worklist& worklist, uint32_t cleanup
       const uint64_t word = plan.bit_tile_offsets[item.bits] + row * words_per_row + column / 64;
       if ((plan.bit_words[word] >> (column % 64) & 1U) == 0) continue;
     }
+    if (item.kind == ItemKind::kRows && !plan.HasRow(item, row)) continue;
     bool holds = true;
     for (size_t c = 0; c < plan.conditions.size() && holds; ++c) {
       if ((item.conditions >> c & 1U) != 0) holds = ConditionHolds(plan.conditions[c], facts, q, k);

@@ -50,9 +50,21 @@ std::string_view NameOf(ConditionKind kind) {
   return "unknown";
 }
 
+std::string_view NameOf(ItemKind kind) {
+  switch (kind) {
+    case ItemKind::kBand:
+      return "band";
+    case ItemKind::kBits:
+      return "bits";
+    case ItemKind::kRows:
+      return "rows";
+  }
+  return "unknown";
+}
+
 void PutItem(Out& out, const CleanupItem& item) {
-  Put(out, R"({{"kind":"{}","q":[{},{}],"kv":[{},{}],"diag":[)", item.kind == ItemKind::kBits ? "bits" : "band",
-      item.q_begin, item.q_end, item.kv_begin, item.kv_end);
+  Put(out, R"({{"kind":"{}","q":[{},{}],"kv":[{},{}],"diag":[)", NameOf(item.kind), item.q_begin, item.q_end,
+      item.kv_begin, item.kv_end);
   // An open side of the diagonal is null, so that nobody mistakes the sentinel for a number of tokens.
   item.diag_begin <= kNoDiagBegin ? Put(out, "null,") : Put(out, "{},", item.diag_begin);
   item.diag_end >= kNoDiagEnd ? Put(out, "null") : Put(out, "{}", item.diag_end);
@@ -64,7 +76,7 @@ void PutItem(Out& out, const CleanupItem& item) {
     first = false;
   }
   Put(out, "]");
-  if (item.kind == ItemKind::kBits) Put(out, R"(,"bits":{})", item.bits);
+  if (item.kind != ItemKind::kBand) Put(out, R"(,"bits":{})", item.bits);
   Put(out, "}}");
 }
 

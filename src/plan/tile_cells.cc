@@ -60,7 +60,7 @@ Columns Restrict(const PlanView& plan, const TokenFacts& facts, uint16_t conditi
         columns.end = std::min(columns.end, stretch.begin + condition.count - stretch.rank);
         break;
       case ConditionKind::kBlocks:
-        return {};  // no stage makes picks yet, so the planner emits no such item
+        return {};  // picks are rows of bits: VerifyPlan lets no item ask for this
     }
   }
   return columns;
@@ -82,13 +82,14 @@ void FillTileCells(const PlanView& plan, const Worklist& worklist, uint32_t clea
   for (const CleanupItem& item : plan.Cleanup(cleanup)) {
     if (item.conditions != 0 && stretches.empty()) stretches = StretchesOf(facts, kv_begin, kv_end);
     for (int64_t r = item.q_begin; r < std::min<int64_t>(item.q_end, rows); ++r) {
+      if (item.kind == ItemKind::kRows && !plan.HasRow(item, r)) continue;
       uint8_t* row = cells + r * row_stride;
       const Columns band{std::max<int64_t>(item.kv_begin, r + item.diag_begin),
                          std::min<int64_t>(item.kv_end, r + item.diag_end)};
       for (const Stretch& stretch : item.conditions == 0 ? anywhere : stretches) {
         const Columns seen = Restrict(plan, facts, item.conditions, q_begin + r, kv_begin, stretch, band);
         if (seen.begin >= seen.end) continue;
-        if (item.kind == ItemKind::kBand) {
+        if (item.kind != ItemKind::kBits) {
           std::fill(row + seen.begin, row + seen.end, uint8_t{1});
           continue;
         }

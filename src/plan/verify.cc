@@ -56,29 +56,39 @@ Status CheckConditionsAndCleanups(const PlanView& view) {
     return Bad("bit tile offsets must ascend from 0 to the word count", "bit_tile_offsets");
   }
   constexpr auto kTile = static_cast<int32_t>(kMaxTile);
+  uint32_t never = ~((1U << view.conditions.size()) - 1);  // conditions that no item may need
+  for (size_t c = 0; c < view.conditions.size(); ++c) {
+    if (view.conditions[c].kind == ConditionKind::kBlocks) never |= 1U << c;
+  }
   for (size_t i = 0; i < view.items.size(); ++i) {
     const CleanupItem& item = view.items[i];
     const bool ranges_ok = item.q_begin >= 0 && item.q_begin <= item.q_end && item.q_end <= kTile &&
                            item.kv_begin >= 0 && item.kv_begin <= item.kv_end && item.kv_end <= kTile &&
                            item.diag_begin >= kNoDiagBegin && item.diag_begin <= kNoDiagEnd &&
                            item.diag_end >= kNoDiagBegin && item.diag_end <= kNoDiagEnd;
-    const bool kind_ok = item.kind == ItemKind::kBand ||
-                         (item.kind == ItemKind::kBits && item.bits + uint64_t{1} < view.bit_tile_offsets.size());
-    if (!ranges_ok || !kind_ok || (item.conditions >> view.conditions.size()) != 0) {
+    const bool stores = item.kind == ItemKind::kBits || item.kind == ItemKind::kRows;
+    const bool kind_ok =
+        item.kind == ItemKind::kBand || (stores && item.bits + uint64_t{1} < view.bit_tile_offsets.size());
+    if (!ranges_ok || !kind_ok || (item.conditions & never) != 0) {
       return Bad("item out of range", fmt::format("items[{}]", i));
     }
   }
   return {};
 }
 
-// How many words of stored bits every use of a cleanup may read: the smallest bit tile it names.
-std::vector<uint64_t> SmallestBitTiles(const PlanView& view) {
+// How many words of stored bits every use of a cleanup may read: the smallest tile of bits, and of rows, it names.
+struct StoredWords {
+  uint64_t bits = UINT64_MAX;
+  uint64_t rows = UINT64_MAX;
+};
+std::vector<StoredWords> SmallestStored(const PlanView& view) {
   if (view.bit_words.empty() && view.bit_tile_offsets.size() == 1) return {};
-  std::vector<uint64_t> words(view.NumCleanups(), UINT64_MAX);
+  std::vector<StoredWords> words(view.NumCleanups());
   for (uint32_t id = 0; id < view.NumCleanups(); ++id) {
     for (const CleanupItem& item : view.Cleanup(id)) {
-      if (item.kind != ItemKind::kBits) continue;
-      words[id] = std::min(words[id], view.bit_tile_offsets[item.bits + 1] - view.bit_tile_offsets[item.bits]);
+      if (item.kind == ItemKind::kBand) continue;
+      uint64_t& smallest = item.kind == ItemKind::kBits ? words[id].bits : words[id].rows;
+      smallest = std::min(smallest, view.bit_tile_offsets[item.bits + 1] - view.bit_tile_offsets[item.bits]);
     }
   }
   return words;
@@ -105,7 +115,7 @@ Status CheckParts(const Worklist& list, std::string_view name) {
   return {};
 }
 
-Status CheckWorklist(const PlanView& view, Direction direction, const std::vector<uint64_t>& bit_tiles) {
+Status CheckWorklist(const PlanView& view, Direction direction, const std::vector<StoredWords>& stored) {
   const Worklist& list = view.Of(direction);
   const std::string name(ToText(direction));
   const bool is_dkv = direction == Direction::kDkv;
@@ -132,8 +142,9 @@ Status CheckWorklist(const PlanView& view, Direction direction, const std::vecto
     }
     for (size_t i = 0; i < slots.size(); ++i) {
       const bool in_order = i == 0 || slots[i - 1].index < slots[i].index;
-      const bool bits_ok = bit_tiles.empty() || slots[i].cleanup >= bit_tiles.size() ||
-                           bit_tiles[slots[i].cleanup] >= list.tile_q * CeilDiv(list.tile_kv, 64);
+      const bool bits_ok = stored.empty() || slots[i].cleanup >= stored.size() ||
+                           (stored[slots[i].cleanup].bits >= list.tile_q * CeilDiv(list.tile_kv, 64) &&
+                            stored[slots[i].cleanup].rows >= CeilDiv(list.tile_q, 64));
       if (!in_order || slots[i].index >= columns || slots[i].cleanup >= view.NumCleanups() || !bits_ok) {
         return Bad("slot out of order or out of range", fmt::format("{} row {} slot {}", name, row, i));
       }
@@ -220,8 +231,8 @@ Result<PlanView> VerifyPlan(std::span<const std::byte> bytes) {
   if (ok) ok = CheckBatchFacts(*view);
   if (ok) ok = CheckConditionsAndCleanups(*view);
   if (ok) {
-    const std::vector<uint64_t> bit_tiles = SmallestBitTiles(*view);
-    for (size_t d = 0; d < kNumDirections && ok; ++d) ok = CheckWorklist(*view, static_cast<Direction>(d), bit_tiles);
+    const std::vector<StoredWords> stored = SmallestStored(*view);
+    for (size_t d = 0; d < kNumDirections && ok; ++d) ok = CheckWorklist(*view, static_cast<Direction>(d), stored);
   }
   if (ok) ok = CheckTranspose(*view);
   if (!ok) return tl::unexpected(std::move(ok.error()));

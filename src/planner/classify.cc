@@ -45,7 +45,7 @@ class RowWriter {
     }
     ++out_.num_tiles;
     const size_t first = out_.items.size();
-    cleanups_.Write(column, out_.items, out_.bit_words);
+    cleanups_.Write(column, {&out_.items, &out_.bit_words, &out_.row_words});
     const size_t count = out_.items.size() - first;
     if (CanExtend(column) && out_.runs.back().item_count == count) {
       const auto previous = out_.items.begin() + out_.runs.back().item_begin;

@@ -29,9 +29,17 @@ CleanupWriter::CleanupWriter(const Resolved& resolved, const ResolvedMask& mask,
       terms_(resolved.class_terms[mask.head_class]),
       tile_(tile),
       may_store_bits_(resolved.class_may_store_bits[mask.head_class]),
+      row_words_((tile.q + 63) / 64),
       slabs_(terms_.size(), 0),
       q_doc_(UniformDocuments(facts_.q_segments, resolved.q_len, tile.q)),
-      kv_doc_(UniformDocuments(facts_.kv_segments, resolved.kv_len, tile.kv)) {}
+      kv_doc_(UniformDocuments(facts_.kv_segments, resolved.kv_len, tile.kv)) {
+  for (size_t c = 0; c < resolved.conditions.size(); ++c) {
+    if (resolved.conditions[c].kind == ConditionKind::kBlocks) blocks_bit_ = 1U << c;
+  }
+  if (!resolved.picks) return;
+  picks_ = &resolved.picks->lists[mask.batch_row * resolved.picks->num_kv_heads + mask.kv_head];
+  block_tokens_ = resolved.picks->block_tokens;
+}
 
 void CleanupWriter::BeginRow(uint32_t tile_row) {
   tile_row_ = tile_row;
@@ -39,6 +47,21 @@ void CleanupWriter::BeginRow(uint32_t tile_row) {
   row_end_ = std::min(row_begin_ + tile_.q, resolved_.q_len);
   pieces_.clear();
   for (size_t t = 0; t < terms_.size(); ++t) AddPieces(terms_[t], slabs_[t]);
+  if (picks_ != nullptr) GatherPicks();
+}
+
+// Turns "which blocks did each query pick" around, for the queries of this row of tiles.
+void CleanupWriter::GatherPicks() {
+  row_of_block_.clear();
+  picked_rows_.clear();
+  for (int64_t query = row_begin_; query < row_end_; ++query) {
+    for (const int32_t block : picks_->Of(query)) {
+      const size_t at = row_of_block_.try_emplace(block, picked_rows_.size()).first->second;
+      if (at == picked_rows_.size()) picked_rows_.resize(at + static_cast<size_t>(row_words_), 0);
+      const int64_t row = query - row_begin_;
+      picked_rows_[at + static_cast<size_t>(row / 64)] |= uint64_t{1} << (row % 64);
+    }
+  }
 }
 
 void CleanupWriter::AddPieces(const ConditionalSet& term, size_t& slab) {
@@ -148,13 +171,67 @@ CleanupWriter::Truth CleanupWriter::TruthInTile(const Condition& condition, uint
       return condition.kind == ConditionKind::kDocuments ? Truth::kEverywhere : Truth::kSomewhere;
     }
     case ConditionKind::kBlocks:
-      break;
+      return picks_ == nullptr ? Truth::kNowhere : Truth::kSomewhere;
   }
   return Truth::kSomewhere;
 }
 
-void CleanupWriter::Write(uint32_t column, std::vector<CleanupItem>& items, std::vector<uint64_t>& bit_words) {
-  const size_t first = items.size();
+namespace {
+
+// The rows of a set, when they are one stretch: {begin, end}; an empty stretch when they are not.
+struct RowStretch {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+bool HasBit(std::span<const uint64_t> words, int64_t bit) { return (words[bit / 64] >> (bit % 64) & 1U) != 0; }
+
+// The first stretch of set rows at or after `from`, below `to`.
+RowStretch NextStretch(std::span<const uint64_t> rows, int64_t from, int64_t to) {
+  while (from < to && !HasBit(rows, from)) ++from;
+  int64_t end = from;
+  while (end < to && HasBit(rows, end)) ++end;
+  return {from, end};
+}
+
+}  // namespace
+
+// A piece that holds for rows that picked its block, block by block: rows that lie together narrow the piece, others
+// are stored as a set of rows.
+void CleanupWriter::WritePicked(const Piece& piece, uint32_t column, const Output& out) const {
+  const int64_t key0 = column * tile_.kv;
+  const int64_t key_end = std::min(key0 + tile_.kv, resolved_.kv_len);
+  const auto last = row_of_block_.upper_bound(static_cast<int32_t>((key_end - 1) / block_tokens_));
+  for (auto at = row_of_block_.lower_bound(static_cast<int32_t>(key0 / block_tokens_)); at != last;) {
+    const auto rows = std::span(picked_rows_).subspan(at->second, static_cast<size_t>(row_words_));
+    Piece cut = piece;
+    cut.kv_begin = std::max(cut.kv_begin, at->first * block_tokens_);
+    int64_t block_end = (at->first + 1) * block_tokens_;
+    // Neighbouring blocks that the same rows picked are one item.
+    for (++at; at != last && at->first * block_tokens_ == block_end; ++at) {
+      if (!std::ranges::equal(rows, std::span(picked_rows_).subspan(at->second, rows.size()))) break;
+      block_end += block_tokens_;
+    }
+    cut.kv_end = std::min(cut.kv_end, block_end);
+    const RowStretch first = NextStretch(rows, piece.q_begin, piece.q_end);
+    const bool is_one = NextStretch(rows, first.end, piece.q_end).begin == piece.q_end;
+    if (is_one) {
+      cut.q_begin = first.begin;
+      cut.q_end = first.end;
+    }
+    CleanupItem item;
+    if (!CutToTile(cut, column, item)) continue;
+    item.conditions = cut.conditions;
+    if (!is_one) {
+      item.kind = ItemKind::kRows;
+      item.bits = static_cast<uint32_t>(out.row_words->size() / rows.size());
+      out.row_words->insert(out.row_words->end(), rows.begin(), rows.end());
+    }
+    out.items->push_back(item);
+  }
+}
+
+void CleanupWriter::Write(uint32_t column, const Output& out) {
+  const size_t first = out.items->size();
   uint32_t everywhere = 0;
   uint32_t nowhere = 0;
   for (size_t c = 0; c < resolved_.conditions.size(); ++c) {
@@ -164,18 +241,26 @@ void CleanupWriter::Write(uint32_t column, std::vector<CleanupItem>& items, std:
   }
   for (const Piece& piece : pieces_) {
     if ((piece.conditions & nowhere) != 0) continue;
+    if ((piece.conditions & blocks_bit_) != 0) {
+      Piece without = piece;
+      without.conditions = static_cast<uint16_t>(piece.conditions & ~everywhere & ~blocks_bit_);
+      WritePicked(without, column, out);
+      continue;
+    }
     CleanupItem item;
     if (!CutToTile(piece, column, item)) continue;
     item.conditions = static_cast<uint16_t>(piece.conditions & ~everywhere);
-    items.push_back(item);
+    out.items->push_back(item);
   }
-  if (may_store_bits_) StoreAsBits(first, items, bit_words);
+  if (may_store_bits_) StoreAsBits(first, out);
 }
 
 // A bitmap, or a term of the user's own, can cut a tile into hundreds of bands; when they would take more room than the
 // tile's own bits, the bits are stored instead. Only band items that need no condition are joined: the others keep
 // their meaning apart.
-void CleanupWriter::StoreAsBits(size_t first, std::vector<CleanupItem>& items, std::vector<uint64_t>& bit_words) const {
+void CleanupWriter::StoreAsBits(size_t first, const Output& out) const {
+  std::vector<CleanupItem>& items = *out.items;
+  std::vector<uint64_t>& bit_words = *out.bit_words;
   const int64_t words_per_row = (tile_.kv + 63) / 64;
   const size_t tile_words = static_cast<size_t>(tile_.q * words_per_row);
   const auto begin = items.begin() + static_cast<std::ptrdiff_t>(first);
@@ -198,7 +283,13 @@ void CleanupWriter::StoreAsBits(size_t first, std::vector<CleanupItem>& items, s
       const size_t base = bit_words.size();
       bit_words.resize(base + tile_words, 0);
       for (auto item = group; item != group_end; ++item) {
+        const std::span<const uint64_t> rows =
+            item->kind == ItemKind::kRows
+                ? std::span(*out.row_words)
+                      .subspan(item->bits * static_cast<size_t>(row_words_), static_cast<size_t>(row_words_))
+                : std::span<uint64_t>();
         for (int32_t row = item->q_begin; row < item->q_end; ++row) {
+          if (!rows.empty() && !HasBit(rows, row)) continue;
           const int32_t lo = std::max(item->kv_begin, row + item->diag_begin);
           const int32_t hi = std::min(item->kv_end, row + item->diag_end);
           for (int32_t key = lo; key < hi; ++key) {

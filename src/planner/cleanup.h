@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "planner/stages.h"
@@ -15,8 +16,13 @@ class CleanupWriter {
 
   // Called for ascending rows of tiles, before that row's partial tiles.
   void BeginRow(uint32_t tile_row);
-  // Appends the items of the partial tile at `column` to `items` (and stored bits to `bit_words`).
-  void Write(uint32_t column, std::vector<CleanupItem>& items, std::vector<uint64_t>& bit_words);
+  // Appends the items of the partial tile at `column` to `items`, and what they store to `bit_words` and `row_words`.
+  struct Output {
+    std::vector<CleanupItem>* items = nullptr;
+    std::vector<uint64_t>* bit_words = nullptr;
+    std::vector<uint64_t>* row_words = nullptr;
+  };
+  void Write(uint32_t column, const Output& out);
 
  private:
   // One stretch of a conditional set inside the current row of tiles. Rows are relative to it, keys absolute:
@@ -36,13 +42,21 @@ class CleanupWriter {
   static bool TryChain(Piece& piece, const Piece& next);
   bool CutToTile(const Piece& piece, uint32_t column, CleanupItem& item) const;
   Truth TruthInTile(const Condition& condition, uint32_t column) const;
-  void StoreAsBits(size_t first, std::vector<CleanupItem>& items, std::vector<uint64_t>& bit_words) const;
+  void GatherPicks();
+  void WritePicked(const Piece& piece, uint32_t column, const Output& out) const;
+  void StoreAsBits(size_t first, const Output& out) const;
 
   const Resolved& resolved_;
   const BatchRow& facts_;
   const std::vector<ConditionalSet>& terms_;
   const TileSize tile_;
   const bool may_store_bits_;
+  const int64_t row_words_;  // of a set of the tile's rows
+  const QueryPicks* picks_ = nullptr;
+  int64_t block_tokens_ = 0;
+  uint32_t blocks_bit_ = 0;               // of conditions
+  std::map<int32_t, size_t> row_of_block_;  // block -> place in picked_rows_, of this row of tiles
+  std::vector<uint64_t> picked_rows_;       // [block][row_words_]
   std::vector<size_t> slabs_;    // [term]: first slab that can meet the current row
   std::vector<int32_t> q_doc_;   // [q tile]: the document all its tokens share, or kMixed
   std::vector<int32_t> kv_doc_;  // [kv tile]

@@ -42,6 +42,30 @@ Result<std::vector<Part>> MakeParts(const std::vector<uint64_t>& row_offsets, in
       [&](const std::vector<Part>& value) { return VerifyParts(row_offsets, value); });
 }
 
+std::optional<BatchPicks> TempPicks(const Contract& contract, const Batch& batch) {
+  if (!batch.picks) return std::nullopt;
+  BatchPicks out{batch.picks->block_tokens, contract.shape.num_kv_heads, {}};
+  const auto& shape = batch.picks->shape;
+  for (int64_t b = 0; b < contract.shape.batch; ++b) {
+    for (int64_t h = 0; h < shape[2]; ++h) {
+      QueryPicks list;
+      for (int64_t q = 0; q < contract.shape.q_len; ++q) {
+        const int64_t row = shape[1] == contract.shape.q_len ? q : q / contract.tiles.q;
+        std::vector<int32_t> blocks;
+        for (int64_t n = 0; n < shape[3]; ++n) {
+          const int32_t block = batch.picks->blocks[((b * shape[1] + row) * shape[2] + h) * shape[3] + n];
+          if (block >= 0) blocks.push_back(block);
+        }
+        std::sort(blocks.begin(), blocks.end());
+        list.blocks.insert(list.blocks.end(), blocks.begin(), blocks.end());
+        list.offsets.push_back(static_cast<uint32_t>(list.blocks.size()));
+      }
+      out.lists.push_back(list);
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 Result<PlanResult> MakePlan(const Contract& contract, const Batch& batch, const Target& target,
@@ -60,7 +84,7 @@ Result<PlanResult> MakePlan(const Contract& contract, const Batch& batch, const 
       "resolve",
       [&] {
         return ResolveBatchWith(contract, NeedsOf(sets), batch).and_then([&](const std::vector<BatchRow>& rows) {
-          return Resolve(contract, sets, rows);
+          return Resolve(contract, sets, rows, TempPicks(contract, batch));
         });
       },
       [](const Resolved&) { return Status(); });

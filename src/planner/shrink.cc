@@ -52,6 +52,7 @@ class TableWriter {
  public:
   TableWriter(const Classified& from, CleanupTable& table, bool share) : from_(from), table_(table), share_(share) {
     tile_words_ = static_cast<size_t>(from.tile.q * ((from.tile.kv + 63) / 64));
+    row_words_ = static_cast<size_t>((from.tile.q + 63) / 64);
     // What an earlier tile size put into the table is found again.
     for (uint32_t id = 1; id + 1 < table.offsets.size(); ++id) InternItems(ItemsOf(id));
     for (uint32_t tile = 0; tile + 1 < table.bit_tile_offsets.size(); ++tile) InternBits(BitsOf(tile));
@@ -60,7 +61,8 @@ class TableWriter {
   uint32_t CleanupOf(const TileRun& run) {
     scratch_.assign(from_.items.begin() + run.item_begin, from_.items.begin() + run.item_begin + run.item_count);
     for (CleanupItem& item : scratch_) {
-      if (item.kind == ItemKind::kBits) item.bits = StoreBits(item.bits);
+      if (item.kind == ItemKind::kBits) item.bits = Store(from_.bit_words, item.bits, tile_words_);
+      if (item.kind == ItemKind::kRows) item.bits = Store(from_.row_words, item.bits, row_words_);
     }
     if (share_) {
       const auto [number, is_new] = InternItems(scratch_);
@@ -87,8 +89,8 @@ class TableWriter {
     return bit_tiles_.Intern(XXH3_64bits(bits.data(), bits.size_bytes()),
                              [&](uint32_t i) { return std::ranges::equal(BitsOf(i), bits); });
   }
-  uint32_t StoreBits(uint32_t raw) {
-    const std::span<const uint64_t> bits = std::span(from_.bit_words).subspan(raw * tile_words_, tile_words_);
+  uint32_t Store(const std::vector<uint64_t>& words, uint32_t number_in, size_t num_words) {
+    const std::span<const uint64_t> bits = std::span(words).subspan(number_in * num_words, num_words);
     const auto [number, is_new] = InternBits(bits);
     if (is_new) {
       table_.bit_words.insert(table_.bit_words.end(), bits.begin(), bits.end());
@@ -101,6 +103,7 @@ class TableWriter {
   CleanupTable& table_;
   const bool share_;
   size_t tile_words_ = 0;
+  size_t row_words_ = 0;
   Interner cleanups_;
   Interner bit_tiles_;
   std::vector<CleanupItem> scratch_;

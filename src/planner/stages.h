@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,6 +16,22 @@
 #include "tessera/plan.h"
 
 namespace tessera::planner {
+
+// ---- picks: what the routing stages, or the caller, let the `blocks` term pass
+
+// The key blocks each query of one batch row and KV head picked: ascending, none twice.
+struct QueryPicks {
+  std::vector<uint32_t> offsets{0};  // [q_len + 1]
+  std::vector<int32_t> blocks;
+  std::span<const int32_t> Of(int64_t query) const {
+    return std::span(blocks).subspan(offsets[query], offsets[query + 1] - offsets[query]);
+  }
+};
+struct BatchPicks {
+  int64_t block_tokens = 0;
+  int64_t num_kv_heads = 0;
+  std::vector<QueryPicks> lists;  // [batch * num_kv_heads]
+};
 
 // ---- resolve: static masks + run-time facts -> one exact run set per distinct mask
 
@@ -27,6 +44,7 @@ struct ConditionalSet {
 struct ResolvedMask {
   uint32_t head_class = 0;
   uint32_t batch_row = 0;  // any row with these run-time facts
+  uint32_t kv_head = 0;    // any with these picks; 0 where the mask needs none
   RowSet runs;             // exactly the allowed pairs
 };
 
@@ -43,9 +61,15 @@ struct Resolved {
   std::vector<ResolvedMask> masks;
   std::vector<uint32_t> mask_of;  // [batch * num_q_heads]
   std::vector<BatchRow> rows;     // document ids renumbered by first appearance
+  std::optional<BatchPicks> picks;
   Hash128 mask_digest{};
 };
-Result<Resolved> Resolve(const Contract& contract, const MaskSets& sets, const std::vector<BatchRow>& rows);
+// Without picks, the `blocks` term passes nothing.
+Result<Resolved> Resolve(const Contract& contract, const MaskSets& sets, const std::vector<BatchRow>& rows,
+                         std::optional<BatchPicks> picks = {});
+// [batch * num_kv_heads]: the pairs that some query head of the group may attend if every block were picked.
+Result<std::vector<RowSet>> LegalPairs(const Contract& contract, const MaskSets& sets,
+                                       const std::vector<BatchRow>& rows);
 
 // ---- classify: run sets -> every surviving tile, partial or full, with what a partial tile still has to test
 
@@ -66,6 +90,7 @@ struct Classified {
   std::vector<TileRun> runs;
   std::vector<CleanupItem> items;
   std::vector<uint64_t> bit_words;  // stored tiles, each tile.q rows of ceil(tile.kv / 64) words
+  std::vector<uint64_t> row_words;  // stored rows, each ceil(tile.q / 64) words: who picked a block
 };
 Result<Classified> Classify(const Resolved& resolved, TileSize tile);
 // Every tile against the run sets, pair by pair; small lengths only.

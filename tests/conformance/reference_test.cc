@@ -215,16 +215,5 @@ TEST(Reference, TilesExecuted_AreTheTilesOfThePlan) {
   EXPECT_EQ(receipt.kernel, "reference_f64");
 }
 
-TEST(Reference, Routing_Refused) {
-  Contract contract = MakeContract({});
-  contract.routing = Routing{};
-  const Decision decision = ReferenceLane().Decide(contract, *FindTarget("cpu"));
-  EXPECT_FALSE(decision.accepted);
-  EXPECT_EQ(decision.reason, ReasonCode::kRoutingNotExecuted);
-  EXPECT_EQ(ReferenceLane().Decide(MakeContract({.mask = "causal and blocks"}), *FindTarget("cpu")).reason,
-            ReasonCode::kRoutingNotExecuted);
-  EXPECT_TRUE(ReferenceLane().Decide(MakeContract({}), *FindTarget("cpu")).accepted);
-}
-
 }  // namespace
 }  // namespace tessera::conformance

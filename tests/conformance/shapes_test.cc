@@ -93,11 +93,6 @@ TEST_P(Shapes, RandomContracts_MatchOracle) {
     contract.shape.dim_qk = dims.qk > 256 ? 65 : dims.qk;
     contract.shape.dim_v = flip() ? contract.shape.dim_qk : RandomInt(rng, 1, 130);
     contract.shape.dtype = static_cast<DType>(RandomInt(rng, 0, 2));
-    if (contract.mask.heads.size() == 1 && flip()) {
-      contract.shape.num_kv_heads = RandomInt(rng, 1, 2);
-      // A bitmap may be of as many heads as there were.
-      if (contract.shape.num_q_heads % contract.shape.num_kv_heads != 0) contract.shape.num_kv_heads = 1;
-    }
     contract.score.scale = 1.0 / std::sqrt(static_cast<double>(contract.shape.dim_qk));
     contract.score.softcap = flip() ? 0.0 : 2.5;
     contract.score.sink_logits = flip();
@@ -127,6 +122,7 @@ TEST_P(Shapes, EveryCell_IsTheMasks) {
     Contract& contract = sample.contract;
     const Shape& s = contract.shape;
     contract.shape.num_kv_heads = s.num_q_heads;
+    if (sample.batch.picks) sample.batch.picks = RandomPicks(rng, contract);
     contract.shape.dim_qk = contract.shape.dim_v = std::max(s.q_len, s.kv_len);
     contract.shape.dtype = static_cast<DType>(RandomInt(rng, 0, 2));
     contract.score.scale = 1.0;

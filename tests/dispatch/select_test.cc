@@ -145,7 +145,7 @@ TEST(SplashLane, Capabilities_ComeBeforeNotBuilt) {
   EXPECT_EQ(SplashSays(MakeContract({.mask = "causal and valid"})), ReasonCode::kSplashValid);
   EXPECT_EQ(SplashSays(MakeContract({.mask = "causal or sink(4)"})), ReasonCode::kSplashMask);
   EXPECT_EQ(SplashSays(MakeContract({.mask = "chunk(8)"})), ReasonCode::kSplashMask);
-  EXPECT_EQ(SplashSays(MakeContract({.mask = "causal and blocks"})), ReasonCode::kRoutingNotExecuted);
+  EXPECT_EQ(SplashSays(MakeContract({.mask = "causal and blocks"})), ReasonCode::kSplashMask);
   // By name it may run plain local masks and grouped heads: only the lane itself is missing.
   EXPECT_EQ(SplashSays(MakeContract({.mask = "causal and window(7, 0)"})), ReasonCode::kTpuNotBuilt);
   EXPECT_EQ(SplashSays(MakeContract({.mask = "full", .num_q_heads = 4, .num_kv_heads = 2})), ReasonCode::kTpuNotBuilt);

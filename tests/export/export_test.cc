@@ -117,7 +117,7 @@ TEST(Export, PallasArraysAreTheMaskByRowsAndByColumns) {
   std::mt19937_64 rng(seed);
   for (int i = 0; i < 300; ++i) {
     SCOPED_TRACE("TESSERA_SEED=" + std::to_string(seed) + " sample " + std::to_string(i));
-    const MaskSample sample = RandomMaskSample(rng);
+    const MaskSample sample = RandomMaskSample(rng, 48, false);
     const Shape& shape = sample.contract.shape;
     ExportOptions options{.to = Library::kPallas, .tile = TileSize{RandomInt(rng, 1, 17), RandomInt(rng, 1, 17)}};
     options.bake_segments = true;
@@ -167,7 +167,7 @@ TEST(Export, SegmentIdsCarryDocumentsAndValidity) {
   int checked = 0;
   for (int i = 0; i < 400; ++i) {
     SCOPED_TRACE("TESSERA_SEED=" + std::to_string(seed) + " sample " + std::to_string(i));
-    const MaskSample sample = RandomMaskSample(rng);
+    const MaskSample sample = RandomMaskSample(rng, 48, false);
     const Shape& shape = sample.contract.shape;
     Result<Export> made = MakeExport(sample.contract, sample.batch, {.to = Library::kPallas, .tile = TileSize{8, 8}});
     if (!made) {
@@ -246,7 +246,7 @@ TEST(Export, SplashArraysAreTheMask) {
   int checked = 0;
   for (int i = 0; i < 400; ++i) {
     SCOPED_TRACE("TESSERA_SEED=" + std::to_string(seed) + " sample " + std::to_string(i));
-    const MaskSample sample = RandomMaskSample(rng);
+    const MaskSample sample = RandomMaskSample(rng, 48, false);
     const Shape& shape = sample.contract.shape;
     ExportOptions options;
     options.tile = TileSize{DivisorOf(rng, shape.q_len), DivisorOf(rng, shape.kv_len)};

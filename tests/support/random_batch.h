@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -35,15 +36,36 @@ struct MaskSample {
   Batch batch;
 };
 
+// Distinct blocks for each query or query tile, neighbours often alike; some places stay empty.
+inline Picks RandomPicks(std::mt19937_64& rng, const Contract& contract) {
+  const Shape& shape = contract.shape;
+  Picks picks;
+  picks.block_tokens = RandomInt(rng, 1, shape.kv_len);
+  const int64_t num_blocks = (shape.kv_len + picks.block_tokens - 1) / picks.block_tokens;
+  const int64_t top_n = RandomInt(rng, 1, num_blocks);
+  const int64_t tiles = (shape.q_len + contract.tiles.q - 1) / contract.tiles.q;
+  picks.shape = {shape.batch, RandomInt(rng, 0, 3) == 0 ? tiles : shape.q_len, shape.num_kv_heads, top_n};
+  std::vector<int32_t> order(static_cast<size_t>(num_blocks));
+  std::iota(order.begin(), order.end(), 0);
+  for (int64_t row = 0; row < picks.shape[0] * picks.shape[1] * picks.shape[2]; ++row) {
+    if (row == 0 || RandomInt(rng, 0, 2) == 0) std::shuffle(order.begin(), order.end(), rng);
+    const int64_t count = RandomInt(rng, 0, top_n);
+    for (int64_t n = 0; n < top_n; ++n) {
+      picks.blocks.push_back(n < count ? order[static_cast<size_t>(n)] : static_cast<int32_t>(RandomInt(rng, -3, -1)));
+    }
+  }
+  return picks;
+}
+
 // Small lengths, so that every pair can be looked at.
-inline MaskSample RandomMaskSample(std::mt19937_64& rng, int64_t max_len = 48) {
+inline MaskSample RandomMaskSample(std::mt19937_64& rng, int64_t max_len = 48, bool blocks = true) {
   MaskSample out;
   Contract& contract = out.contract;
   contract.shape.batch = RandomInt(rng, 1, 2);
   contract.shape.q_len = RandomInt(rng, 1, max_len);
   contract.shape.kv_len = RandomInt(rng, 0, 1) == 0 ? contract.shape.q_len : RandomInt(rng, 1, max_len);
-  contract.shape.num_kv_heads = 1;
-  contract.shape.num_q_heads = RandomInt(rng, 1, 2);
+  contract.shape.num_kv_heads = RandomInt(rng, 1, 2);
+  contract.shape.num_q_heads = contract.shape.num_kv_heads * RandomInt(rng, 1, 2);
   contract.shape.dim_qk = 4;
   contract.shape.dim_v = 4;
   contract.score.scale = 0.5;
@@ -57,6 +79,7 @@ inline MaskSample RandomMaskSample(std::mt19937_64& rng, int64_t max_len = 48) {
   options.registered = RandomInt(rng, 0, 2) == 0;
   options.documents = RandomInt(rng, 0, 2) != 0;
   options.documents_equal = !options.documents;
+  options.blocks = blocks && RandomInt(rng, 0, 2) == 0;
   const bool per_head = RandomInt(rng, 0, 2) == 0;
   do {
     contract.mask.heads.clear();
@@ -87,6 +110,9 @@ inline MaskSample RandomMaskSample(std::mt19937_64& rng, int64_t max_len = 48) {
   if (documents && !same) {
     out.batch.q_doc_ids = ids(contract.shape.q_len);
     out.batch.kv_doc_ids = ids(contract.shape.kv_len);
+  }
+  if (facts->needs_blocks || (facts->names_blocks && RandomInt(rng, 0, 1) == 0)) {
+    out.batch.picks = RandomPicks(rng, contract);
   }
   if (valid && same) out.batch.valid_tokens = counts(contract.shape.q_len);
   if (valid && !same) {

@@ -26,7 +26,6 @@ int ExitCodeOf(ErrorCode code) {
   switch (code) {
     case ErrorCode::kLaneRefused:
     case ErrorCode::kStrictFallback:
-    case ErrorCode::kRoutingNotExecuted:
       return kRefused;
     case ErrorCode::kCheckFailed:
     case ErrorCode::kStageInvariant:

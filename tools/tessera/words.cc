@@ -111,6 +111,7 @@ std::string ItemInWords(const PlanView& plan, const CleanupItem& item) {
     text += ", key <= " + FromRow(item.diag_end - 1);
   }
   if (item.kind == ItemKind::kBits) text += fmt::format(", where stored tile {} has a 1", item.bits);
+  if (item.kind == ItemKind::kRows) text += fmt::format(", of the rows that picked it (stored rows {})", item.bits);
   const std::string conditions = ConditionsInWords(plan, item.conditions);
   return conditions.empty() ? text : text + "; " + conditions;
 }

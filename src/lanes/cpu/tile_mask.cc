@@ -37,6 +37,7 @@ class Rows {
   void ForEach(int64_t row, const Visit& visit) const {
     for (const CleanupItem& item : items_) {
       if (row < item.q_begin || row >= item.q_end) continue;
+      if (item.kind == ItemKind::kRows && !tile_.plan->HasRow(item, row)) continue;
       Stretch band{std::max<int64_t>({0, item.kv_begin, row + item.diag_begin}),
                    std::min<int64_t>({num_keys_, item.kv_end, row + item.diag_end})};
       const Needs needs = NeedsOf(item);
@@ -77,7 +78,7 @@ class Rows {
           needs.valid = true;
           break;
         case ConditionKind::kBlocks:
-          needs.never = true;  // no stage makes picks yet, so the planner emits no such item
+          needs.never = true;  // picks are rows of bits: VerifyPlan lets no item ask for this
           break;
       }
     }
@@ -118,7 +119,7 @@ bool TryStretches(const Rows& tile, const PanelRows& rows, const PanelMaskMemory
   for (int64_t lane = 0; lane < rows.num_rows; ++lane) {
     Stretch one;
     tile.ForEach(rows.row_begin + lane, [&](const CleanupItem& item, const Stretch& stretch) {
-      if (item.kind != ItemKind::kBand) {
+      if (item.kind == ItemKind::kBits) {
         fits = false;
       } else if (one.begin == one.end) {
         one = stretch;
@@ -144,7 +145,7 @@ void FillCells(const TileAt& at, const Rows& tile, const PanelRows& rows, uint8_
   for (int64_t lane = 0; lane < rows.num_rows; ++lane) {
     const int64_t row = rows.row_begin + lane;
     tile.ForEach(row, [&](const CleanupItem& item, const Stretch& stretch) {
-      const bool is_band = item.kind == ItemKind::kBand;
+      const bool is_band = item.kind != ItemKind::kBits;
       const uint64_t* bits =
           is_band ? nullptr : at.plan->bit_words.data() + at.plan->bit_tile_offsets[item.bits] + row * words_per_row;
       for (int64_t key = stretch.begin; key < stretch.end; ++key) {

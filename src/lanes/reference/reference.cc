@@ -17,17 +17,7 @@ class Reference final : public Lane {
   std::string_view name() const override { return "reference"; }
   std::vector<std::string_view> Isas() const override { return {ref::kIsa}; }
 
-  Decision Decide(const Contract& contract, const Target&) const override {
-    if (contract.routing) {
-      return Decision::No(ReasonCode::kRoutingNotExecuted, "the contract has a [routing] table");
-    }
-    // A mask that cannot be described cannot be planned either: the planner's error says what is wrong with it.
-    const auto facts = DescribeMask(contract);
-    if (facts && facts->needs_blocks) {
-      return Decision::No(ReasonCode::kRoutingNotExecuted, "the mask depends on its `blocks` term");
-    }
-    return Decision::Yes();
-  }
+  Decision Decide(const Contract&, const Target&) const override { return Decision::Yes(); }
 
   Decision DecidePlan(const Contract&, const PlanView&, const Target&) const override { return Decision::Yes(); }
 

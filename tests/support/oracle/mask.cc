@@ -77,8 +77,11 @@ bool TermAllows(const Contract& contract, const MaskTerm& term, const OracleFact
       return same_document;
     case TermKind::kValid:
       return i < facts.q_valid && j < facts.kv_valid;
-    case TermKind::kBlocks:
-      return false;  // MakeOracleFacts refuses picks, so the mask is one whose answer does not depend on them
+    case TermKind::kBlocks: {
+      const int64_t kv_head = head / (contract.shape.num_q_heads / contract.shape.num_kv_heads);
+      const auto begin = facts.picks.begin() + (i * contract.shape.num_kv_heads + kv_head) * facts.top_n;
+      return std::find(begin, begin + facts.top_n, static_cast<int32_t>(j / facts.block_tokens)) != begin + facts.top_n;
+    }
     case TermKind::kBitmap: {
       const Bitmap& bitmap = *term.bitmap;
       const int64_t plane = bitmap.heads == 1 ? 0 : head;
@@ -137,15 +140,24 @@ int64_t ValidLength(const Batch& batch, const std::optional<std::vector<int64_t>
   return valid;
 }
 
+// Picks of a query tile are those of each of its queries.
+void AddPicks(const Contract& contract, const Picks& picks, int64_t batch_row, OracleFacts& facts) {
+  facts.top_n = picks.shape[3];
+  facts.block_tokens = picks.block_tokens;
+  const int64_t per_row = picks.shape[2] * facts.top_n;
+  for (int64_t i = 0; i < contract.shape.q_len; ++i) {
+    const int64_t row = picks.shape[1] == contract.shape.q_len ? i : i / contract.tiles.q;
+    const auto begin = picks.blocks.begin() + (batch_row * picks.shape[1] + row) * per_row;
+    facts.picks.insert(facts.picks.end(), begin, begin + per_row);
+  }
+}
+
 }  // namespace
 
 Result<OracleFacts> MakeOracleFacts(const Contract& contract, const Batch& batch, int64_t batch_row) {
   const Shape& shape = contract.shape;
   if (batch_row < 0 || batch_row >= shape.batch) {
     return Fail(ErrorCode::kBadArgument, fmt::format("batch row {} of {}", batch_row, shape.batch), "oracle");
-  }
-  if (batch.picks) {
-    return Fail(ErrorCode::kRoutingNotExecuted, "the oracle does not read caller picks yet", "picks");
   }
   for (const auto* counts : {&batch.valid_slots, &batch.valid_tokens, &batch.q_valid_tokens, &batch.kv_valid_tokens}) {
     if (*counts && (*counts)->size() != 1 && static_cast<int64_t>((*counts)->size()) != shape.batch) {
@@ -168,6 +180,7 @@ Result<OracleFacts> MakeOracleFacts(const Contract& contract, const Batch& batch
   std::map<int32_t, int64_t> seen;
   for (const int32_t doc : facts.kv_doc) facts.kv_rank.push_back(seen[doc]++);
   for (int64_t head = 0; head < shape.num_q_heads; ++head) AddRuns(contract, contract.mask.ForHead(head), head, facts);
+  if (batch.picks) AddPicks(contract, *batch.picks, batch_row, facts);
   facts.q_valid = ValidLength(batch, batch.q_valid_tokens, batch_row, shape.q_len);
   facts.kv_valid = ValidLength(batch, batch.kv_valid_tokens, batch_row, shape.kv_len);
   return facts;

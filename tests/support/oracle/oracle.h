@@ -32,6 +32,9 @@ struct OracleFacts {
   int64_t q_valid = 0;           // the whole length when the batch brings no counts
   int64_t kv_valid = 0;
   std::vector<OracleRuns> runs = {};  // of registered terms that are given as runs
+  std::vector<int32_t> picks = {};    // [q_len, num_kv_heads, top_n]; negative = none
+  int64_t top_n = 0;
+  int64_t block_tokens = 1;
 };
 Result<OracleFacts> MakeOracleFacts(const Contract& contract, const Batch& batch, int64_t batch_row);
 
