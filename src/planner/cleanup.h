@@ -54,12 +54,12 @@ class CleanupWriter {
   const int64_t row_words_;  // of a set of the tile's rows
   const QueryPicks* picks_ = nullptr;
   int64_t block_tokens_ = 0;
-  uint32_t blocks_bit_ = 0;               // of conditions
+  uint32_t blocks_bit_ = 0;                 // of conditions
   std::map<int32_t, size_t> row_of_block_;  // block -> place in picked_rows_, of this row of tiles
   std::vector<uint64_t> picked_rows_;       // [block][row_words_]
-  std::vector<size_t> slabs_;    // [term]: first slab that can meet the current row
-  std::vector<int32_t> q_doc_;   // [q tile]: the document all its tokens share, or kMixed
-  std::vector<int32_t> kv_doc_;  // [kv tile]
+  std::vector<size_t> slabs_;               // [term]: first slab that can meet the current row
+  std::vector<int32_t> q_doc_;              // [q tile]: the document all its tokens share, or kMixed
+  std::vector<int32_t> kv_doc_;             // [kv tile]
   std::vector<Piece> pieces_;
   std::vector<size_t> previous_;  // pieces of the slab above, to chain with
   std::vector<size_t> current_;

@@ -143,9 +143,10 @@ Result<RowSet> ConditionSet(const Condition& condition, const Facts& facts) {
   const BatchRow& row = *facts.row;
   switch (condition.kind) {
     case ConditionKind::kValid:
-      return RowSet::FromRun(
-          {.q_begin = 0, .q_end = row.q_valid.value_or(facts.q_len), .kv_begin = 0,
-           .kv_end = row.kv_valid.value_or(facts.kv_len)});
+      return RowSet::FromRun({.q_begin = 0,
+                              .q_end = row.q_valid.value_or(facts.q_len),
+                              .kv_begin = 0,
+                              .kv_end = row.kv_valid.value_or(facts.kv_len)});
     case ConditionKind::kSinkDocument:
       return DocumentSet(row, condition.count);
     case ConditionKind::kDocuments:
@@ -314,8 +315,7 @@ Result<std::vector<RowSet>> LegalPairs(const Contract& contract, const MaskSets&
         holds.push_back(everything);
         continue;
       }
-      Result<RowSet> set =
-          ConditionSet(condition, {.row = &row, .q_len = shape.q_len, .kv_len = shape.kv_len});
+      Result<RowSet> set = ConditionSet(condition, {.row = &row, .q_len = shape.q_len, .kv_len = shape.kv_len});
       if (!set) return tl::unexpected(std::move(set.error()));
       holds.push_back(std::move(*set));
     }

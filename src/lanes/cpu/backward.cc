@@ -25,12 +25,20 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 
 using Turn = std::atomic<uint32_t>;
 
+// The rows of one tile of queries as the B of a product: a copy, or the tensor itself where it lies as products read
+// it.
+struct RowSource {
+  const std::byte* data = nullptr;
+  int64_t stride = 0;  // as a product counts it
+};
+
 // Queries and output gradients of every head, packed once: [batch, head][panels][dim][panel] and
 // [batch, head][rows][dim].
 struct PackedQueries {
   std::byte* panels = nullptr;
   std::byte* rows = nullptr;
-  uint8_t* not_finite = nullptr;  // [batch, head][rows]
+  uint8_t* not_finite = nullptr;        // [batch, head][rows]
+  std::vector<RowSource> sources = {};  // [tile]
 };
 
 struct WorkerScratch {
@@ -130,6 +138,7 @@ class BackwardPass {
     out.panels = scratch_.TakeBytes(Lanes() * dim * kernel_.operand_bytes);
     out.rows = scratch_.TakeBytes(Lanes() * dim * kernel_.operand_bytes);
     out.not_finite = scratch_.Take<uint8_t>(Lanes());
+    out.sources.resize(static_cast<size_t>(Lanes() / LanesPerTile()));
     return out;
   }
 
@@ -185,7 +194,13 @@ class BackwardPass {
     std::fill_n(dq_ + lane * sizes_.dim_qk, LanesPerTile() * sizes_.dim_qk, 0.0F);
   }
 
-  void PackQueryRows(const TensorRef& from, const PackedQueries& to, int64_t dim, float factor, const QueryTile& at) {
+  // Whether a tile's rows can be multiplied where they lie, if every value is finite: no row is missing or dead.
+  bool LiesRight(const PackRows& pack) const {
+    return kernel_.operand_bytes == 4 && pack.type == ElementType::kF32 && pack.dim == pack.padded_dim &&
+           pack.num_rows == pack.padded_rows && !HasFlag(pack.dead, pack.num_rows);
+  }
+
+  void PackQueryRows(const TensorRef& from, PackedQueries& to, int64_t dim, float factor, const QueryTile& at) {
     const int64_t padded_dim = RoundUp(dim, kernel_.dim_step);
     uint8_t* flags = to.not_finite + at.lane;
     std::fill_n(flags, LanesPerTile(), uint8_t{0});
@@ -201,15 +216,26 @@ class BackwardPass {
                   .to = to.rows + at.lane * padded_dim * kernel_.operand_bytes,
                   .to_stride = padded_dim};
     const int64_t bytes = padded_dim * kernel_.operand_bytes;
-    kernel_.pack_b_rows(pack);
+    RowSource& source = to.sources[static_cast<size_t>(at.index)];
+    source = {pack.from, pack.from_stride};
+    bool stays = LiesRight(pack);
+    if (stays) {
+      kernel_.flag_rows(pack);
+      stays = !HasFlag(flags, pack.num_rows);
+    }
+    if (!stays) {
+      kernel_.pack_b_rows(pack);
+      source = {static_cast<const std::byte*>(pack.to), padded_dim};
+    }
     // A score of a query that is not finite reaches only that query, so the panels keep such rows as they are.
     pack.not_finite = nullptr;
     pack.padded_rows = kernel_.panel;
     pack.factor = factor;
     for (int64_t begin = 0; begin < LanesPerTile(); begin += kernel_.panel) {
       pack.from = RowAt(from, at.batch, at.head, at.q_begin + begin);
-      pack.dead = dead_ + at.lane + begin;
       pack.num_rows = std::clamp<int64_t>(at.num_rows - begin, 0, kernel_.panel);
+      pack.dead = dead_ + at.lane + begin;
+      if (!HasFlag(pack.dead, pack.num_rows)) pack.dead = nullptr;
       pack.to = to.panels + (at.lane + begin) * bytes;
       kernel_.pack_panel(pack);
     }
@@ -302,7 +328,7 @@ class BackwardPass {
     const bool has_flag =
         HasFlag(keys_.Flags(at.kv_head, row), num_keys) || HasFlag(values_.Flags(at.kv_head, row), num_keys);
     for (int64_t p = step.first_panel; p < step.last_panel; ++p) RunPanel(at, step, p, has_flag, worker);
-    AddKeyGradients(step, at.lane, num_keys, worker);
+    AddKeyGradients(at, step, num_keys, worker);
     const int64_t first_lane = at.lane + step.first_panel * kernel_.panel;
     const int64_t num_lanes = (step.last_panel - step.first_panel) * kernel_.panel;
     const bool has_query_flag =
@@ -382,16 +408,16 @@ class BackwardPass {
   }
 
   // dV += P dO and dK += dS Q, over the queries of every panel of the step at once.
-  void AddKeyGradients(const StepAt& step, int64_t tile_lane, int64_t num_keys, WorkerScratch& worker) {
+  void AddKeyGradients(const TilePair& at, const StepAt& step, int64_t num_keys, WorkerScratch& worker) {
     const bool is_f32 = kernel_.operand_bytes == 4;
-    const int64_t lane = tile_lane + step.first_panel * kernel_.panel;
-    const auto add = [&](const void* a, const PackedQueries& b, int64_t dim, float* c) {
+    const auto add = [&](const void* a, const PackedQueries& queries, int64_t dim, float* c) {
+      const RowSource& b = queries.sources[static_cast<size_t>(at.index)];
       kernel_.multiply({.a = a,
                         .a_stride = kernel_.panel,
                         .a_segment = kernel_.grad_keys * kernel_.panel,
-                        .b = b.rows + lane * dim * kernel_.operand_bytes,
-                        .b_stride = dim,
-                        .b_segment = is_f32 ? kernel_.panel * dim : kernel_.panel / 2 * dim,
+                        .b = b.data + step.first_panel * kernel_.panel * b.stride * kernel_.operand_bytes,
+                        .b_stride = b.stride,
+                        .b_segment = is_f32 ? kernel_.panel * b.stride : kernel_.panel / 2 * b.stride,
                         .c = c + step.first_key * dim,
                         .c_stride = dim,
                         .num_a = num_keys,

@@ -113,6 +113,48 @@ HWY_INLINE void Transpose4(V4 (&rows)[4]) {
   rows[3] = hn::InterleaveUpper(d, high02, high13);
 }
 
+// Rows and columns change places in squares as large as a vector allows: packing and finishing a panel are what short
+// rows pay for beside their products.
+#if HWY_TARGET == HWY_AVX3
+constexpr int64_t kSquare = 16;
+using DSquare = DF;
+HWY_INLINE void TransposeSquare(VF (&rows)[kSquare]) {
+  const DF d;
+  // Within blocks of four lanes, then between neighbouring blocks, then between halves.
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; i += 4) {
+    const VF low02 = hn::InterleaveLower(d, rows[i], rows[i + 2]);
+    const VF low13 = hn::InterleaveLower(d, rows[i + 1], rows[i + 3]);
+    const VF high02 = hn::InterleaveUpper(d, rows[i], rows[i + 2]);
+    const VF high13 = hn::InterleaveUpper(d, rows[i + 1], rows[i + 3]);
+    rows[i] = hn::InterleaveLower(d, low02, low13);
+    rows[i + 1] = hn::InterleaveUpper(d, low02, low13);
+    rows[i + 2] = hn::InterleaveLower(d, high02, high13);
+    rows[i + 3] = hn::InterleaveUpper(d, high02, high13);
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) {
+    if ((i & 4) != 0) continue;
+    const VF a = rows[i];
+    const VF b = rows[i + 4];
+    rows[i] = hn::OddEvenBlocks(hn::SwapAdjacentBlocks(b), a);
+    rows[i + 4] = hn::OddEvenBlocks(b, hn::SwapAdjacentBlocks(a));
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < 8; ++i) {
+    const VF a = rows[i];
+    const VF b = rows[i + 8];
+    rows[i] = hn::ConcatLowerLower(d, b, a);
+    rows[i + 8] = hn::ConcatUpperUpper(d, b, a);
+  }
+}
+#else
+constexpr int64_t kSquare = 4;
+using DSquare = D4;
+HWY_INLINE void TransposeSquare(V4 (&rows)[kSquare]) { Transpose4(rows); }
+#endif
+using VSquare = hn::Vec<DSquare>;
+
 // Four rows of `count` 32-bit values, side by side in `from`, to columns of `to`.
 HWY_INLINE void ScatterFour(const float* HWY_RESTRICT from, int64_t from_stride, int64_t count, float* HWY_RESTRICT to,
                             int64_t to_stride) {
@@ -125,12 +167,31 @@ HWY_INLINE void ScatterFour(const float* HWY_RESTRICT from, int64_t from_stride,
   }
 }
 
+// Rows of f32 that need nothing but a factor, read where they lie.
+inline void PackSquares(const PackRows& pack, int64_t row) {
+  const DSquare d;
+  const VSquare factor = hn::Set(d, pack.factor);
+  const float* from = reinterpret_cast<const float*>(pack.from) + row * pack.from_stride;
+  for (int64_t at = 0; at < pack.dim; at += kSquare) {
+    VSquare rows[kSquare];
+#pragma GCC unroll 16
+    for (int i = 0; i < kSquare; ++i) rows[i] = hn::Mul(hn::LoadU(d, from + i * pack.from_stride + at), factor);
+    TransposeSquare(rows);
+#pragma GCC unroll 16
+    for (int i = 0; i < kSquare; ++i) hn::StoreU(rows[i], d, static_cast<float*>(pack.to) + (at + i) * kPanel + row);
+  }
+}
+
 // At most a panel of rows.
 inline void PackF32Panel(const PackRows& pack) {
   const DF d;
   const VF factor = hn::Set(d, pack.factor);
+  const bool lies_right = pack.type == ElementType::kF32 && pack.dead == nullptr && pack.not_finite == nullptr &&
+                          pack.dim == pack.padded_dim && pack.dim % kSquare == 0;
   alignas(64) float four[4 * kMaxDim];
-  for (int64_t row = 0; row < kPanel; row += 4) {
+  int64_t row = 0;
+  for (; lies_right && row + kSquare <= pack.num_rows; row += kSquare) PackSquares(pack, row);
+  for (; row < kPanel; row += 4) {
     for (int64_t i = 0; i < 4; ++i) {
       float* to = four + i * kMaxDim;
       TakeRow(pack, row + i, to);
@@ -161,10 +222,28 @@ inline void StoreRow(const float* HWY_RESTRICT from, int64_t dim, ElementType ty
   for (; at < dim; ++at) halves[at] = F32ToF16(from[at]);
 }
 
+// The same from a panel to rows of f32.
+inline void StoreSquares(const FinishPanel& finish, int64_t row) {
+  const DSquare d;
+  const VSquare factors = hn::LoadU(d, finish.factors + row);
+  float* to = reinterpret_cast<float*>(finish.to) + row * finish.to_stride;
+  for (int64_t at = 0; at < finish.dim; at += kSquare) {
+    VSquare rows[kSquare];
+#pragma GCC unroll 16
+    for (int i = 0; i < kSquare; ++i) rows[i] = hn::Mul(hn::LoadU(d, finish.sums + (at + i) * kPanel + row), factors);
+    TransposeSquare(rows);
+#pragma GCC unroll 16
+    for (int i = 0; i < kSquare; ++i) hn::StoreU(rows[i], d, to + i * finish.to_stride + at);
+  }
+}
+
 inline void StorePanel(const FinishPanel& finish) {
   const D4 d;
   alignas(64) float four[4 * kMaxDim];
-  for (int64_t row = 0; row < finish.num_rows; row += 4) {
+  const bool lies_right = finish.type == ElementType::kF32 && finish.dim % kSquare == 0;
+  int64_t row = 0;
+  for (; lies_right && row + kSquare <= finish.num_rows; row += kSquare) StoreSquares(finish, row);
+  for (; row < finish.num_rows; row += 4) {
     const V4 factors = hn::LoadU(d, finish.factors + row);
     for (int64_t at = 0; at < finish.dim; at += 4) {
       V4 rows[4];
