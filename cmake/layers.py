@@ -58,7 +58,7 @@ OWNER = {
     "contract.h": "src/contract", "mask_term.h": "src/contract", "batch.h": "src/contract", "target.h": "src/contract",
     "tensor.h": "src/contract",
     "plan.h": "src/plan",
-    "planner.h": "src/planner", "export.h": "src/export",
+    "planner.h": "src/planner", "route.h": "src/planner", "export.h": "src/export",
     "lane.h": "src/lanes", "reasons.def": "src/lanes",
     "run.h": "src/dispatch", "receipt.h": "src/dispatch",
     "c_api.h": "src/capi", "tessera.h": "src/capi",

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "tessera/contract.h"
 #include "tessera/plan.h"
 #include "tessera/target.h"
+#include "tessera/tensor.h"
 
 #pragma GCC visibility push(default)
 namespace tessera {
@@ -24,6 +26,16 @@ struct PlanOptions {
   std::vector<std::string> disable;  // stages by name; only those whose absence keeps the plan exact
 };
 
+// Calls work(0) .. work(count - 1), each once, in any order and on any threads. Empty: in order, on this thread.
+using ParallelFor = std::function<void(int64_t count, const std::function<void(int64_t)>& work)>;
+
+// What a contract with [routing] makes its picks from; other contracts do not look at it.
+struct RouteInputs {
+  TensorRef q;  // [batch, num_q_heads, q_len, dim_qk]
+  TensorRef k;  // [batch, num_kv_heads, kv_len, dim_qk]
+  ParallelFor parallel = {};
+};
+
 // What one stage did, why, and how long it took.
 struct StageReport {
   std::string name;
@@ -33,14 +45,34 @@ struct StageReport {
   std::string dump;
 };
 
+// What became of the picks that the `blocks` term reads, and how many blocks a tile of queries needs for them.
+struct PicksReport {
+  std::string source;  // "routing" or "caller"
+  int64_t picks = 0;
+  int64_t kept = 0;  // the others had no legal key, because of
+  int64_t padding = 0;
+  int64_t documents = 0;
+  int64_t causality = 0;
+  int64_t window = 0;
+  int64_t other = 0;
+  int64_t nan_scores = 0;  // counted as -inf
+  double mean_union = 0.0;
+  int64_t widest_union = 0;
+  int64_t union_capacity = 0;
+  bool operator==(const PicksReport&) const = default;
+};
+
 struct PlanResult {
   Plan plan;
   ClassShape shape;
   std::vector<StageReport> stages;
+  std::optional<Picks> picks;  // what the `blocks` term passes in this plan, one list per query
+  std::optional<PicksReport> picks_report;
 };
 
+// `route` is looked at when the contract has [routing], and then needed (TSR-P009).
 Result<PlanResult> MakePlan(const Contract& contract, const Batch& batch, const Target& target,
-                            const PlanOptions& options = {});
+                            const PlanOptions& options = {}, const RouteInputs* route = nullptr);
 
 // The stages, in order, with what each does.
 struct StageInfo {

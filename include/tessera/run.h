@@ -40,6 +40,8 @@ struct RunOutcome {
   std::optional<Error> error;  // set when the run failed
   TensorMap outputs;           // o, lse, [max], and with backward dq, dk, dv, [dsink_logits]
   std::vector<StageReport> stages;
+  std::optional<Picks> picks;  // what the `blocks` term passed, when a plan was made for it
+  std::optional<PicksReport> picks_report;
 };
 
 // The instruction set a run with these options is held to: isa, else the environment's TESSERA_ISA where that says

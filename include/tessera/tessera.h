@@ -11,6 +11,7 @@
 #include "tessera/plan.h"
 #include "tessera/planner.h"
 #include "tessera/receipt.h"
+#include "tessera/route.h"
 #include "tessera/run.h"
 #include "tessera/target.h"
 #include "tessera/tensor.h"

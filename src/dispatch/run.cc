@@ -13,6 +13,7 @@
 #include "dispatch/execute.h"
 #include "dispatch/select.h"
 #include "dispatch/tensors.h"
+#include "lanes/cpu/workers.h"
 
 namespace tessera {
 namespace {
@@ -140,16 +141,35 @@ Outcome CheckMayFallBack(const RunOptions& options, std::string step, std::strin
   return std::nullopt;
 }
 
+// What routing reads, and the threads it may use: those of the run.
+RouteInputs RouteInputsOf(const RunRequest& request) {
+  RouteInputs route;
+  if (request.tensors != nullptr) {
+    route.q = request.tensors->q;
+    route.k = request.tensors->k;
+  } else {
+    route.q = ViewOf(request.inputs->at("q"), request.options.layout);
+    route.k = ViewOf(request.inputs->at("k"), request.options.layout);
+  }
+  route.parallel = [threads = ThreadsOf(request)](int64_t count, const std::function<void(int64_t)>& work) {
+    lanes::cpu::RunUnits(threads, count, [&](int64_t unit, int64_t) { work(unit); });
+  };
+  return route;
+}
+
 // Makes the plan a lane will be asked about; its timings replace an earlier lane's.
 Result<Plan> PlanFor(const RunRequest& request, RunOutcome& outcome) {
   Receipt& receipt = outcome.receipt;
   Clock clock;
-  Result<PlanResult> made = MakePlan(request.contract, *request.batch, request.target, request.options.plan);
+  const RouteInputs route = RouteInputsOf(request);
+  Result<PlanResult> made = MakePlan(request.contract, *request.batch, request.target, request.options.plan, &route);
   if (!made) return tl::unexpected(made.error());
   receipt.timings.clear();
   for (const StageReport& stage : made->stages) receipt.timings.push_back({"plan." + stage.name, stage.ns});
   receipt.timings.push_back({"plan", clock.Ns()});
   outcome.stages = std::move(made->stages);
+  outcome.picks = std::move(made->picks);
+  outcome.picks_report = std::move(made->picks_report);
   return std::move(made->plan);
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "contract/batch_resolve.h"
+#include "planner/picks.h"
 #include "planner/runner.h"
 #include "planner/settings.h"
 #include "planner/stages.h"
@@ -42,34 +43,52 @@ Result<std::vector<Part>> MakeParts(const std::vector<uint64_t>& row_offsets, in
       [&](const std::vector<Part>& value) { return VerifyParts(row_offsets, value); });
 }
 
-std::optional<BatchPicks> TempPicks(const Contract& contract, const Batch& batch) {
-  if (!batch.picks) return std::nullopt;
-  BatchPicks out{batch.picks->block_tokens, contract.shape.num_kv_heads, {}};
-  const auto& shape = batch.picks->shape;
-  for (int64_t b = 0; b < contract.shape.batch; ++b) {
-    for (int64_t h = 0; h < shape[2]; ++h) {
-      QueryPicks list;
-      for (int64_t q = 0; q < contract.shape.q_len; ++q) {
-        const int64_t row = shape[1] == contract.shape.q_len ? q : q / contract.tiles.q;
-        std::vector<int32_t> blocks;
-        for (int64_t n = 0; n < shape[3]; ++n) {
-          const int32_t block = batch.picks->blocks[((b * shape[1] + row) * shape[2] + h) * shape[3] + n];
-          if (block >= 0) blocks.push_back(block);
-        }
-        std::sort(blocks.begin(), blocks.end());
-        list.blocks.insert(list.blocks.end(), blocks.begin(), blocks.end());
-        list.offsets.push_back(static_cast<uint32_t>(list.blocks.size()));
-      }
-      out.lists.push_back(list);
+}  // namespace
+
+// Which blocks of keys each query may attend. Nothing in here has a gradient.
+Result<planner::Picked> planner::PickBlocks(const PickRequest& request, Runner& runner) {
+  const Contract& contract = *request.contract;
+  const Result<std::vector<RowSet>> legal = LegalPairs(contract, *request.sets, *request.rows);
+  if (!legal) return tl::unexpected(legal.error());
+  RoutingInput input;
+  input.contract = &contract;
+  input.rows = request.rows;
+  input.legal = &*legal;
+  const auto anything = [](const auto&) { return Status(); };
+
+  Picked out;
+  if (contract.routing) {
+    if (request.route == nullptr) {
+      return Fail(ErrorCode::kRouteInputs, "the contract has [routing]: give the queries and keys too", "routing");
     }
+    input.q = request.route->q;
+    input.k = request.route->k;
+    input.parallel = request.route->parallel;
+    const Result<Scored> scored = runner.Run(
+        "score", [&] { return Score(input); }, anything);
+    if (!scored) return tl::unexpected(scored.error());
+    Result<PickRows> picks = runner.Run(
+        "expand", [&] { return Expand(input, *scored); }, anything);
+    if (!picks) return tl::unexpected(std::move(picks.error()));
+    out.raw = std::move(*picks);
+  } else {
+    out.raw = ToPickRows(contract, *request.batch->picks);
   }
+  const UniteConfig config = UniteConfigOf(contract, out.raw, request.widen);
+  const PickRows padded = PadToTile(out.raw, config.query_tile);
+  const Result<UnionMaps> maps = runner.Run(
+      "unite", [&] { return Unite(config, padded); },
+      [&](const UnionMaps& value) { return VerifyUnion(config, padded, value); });
+  if (!maps) return tl::unexpected(maps.error());
+  Result<Legalised> legalised = runner.Run(
+      "legalise", [&] { return Legalise(input, *maps); }, anything);
+  if (!legalised) return tl::unexpected(std::move(legalised.error()));
+  out.legalised = std::move(*legalised);
   return out;
 }
 
-}  // namespace
-
 Result<PlanResult> MakePlan(const Contract& contract, const Batch& batch, const Target& target,
-                            const PlanOptions& options) {
+                            const PlanOptions& options, const RouteInputs* route) {
   if (std::vector<Violation> violations = Validate(contract); !violations.empty()) {
     return Fail(ErrorCode::kContractInvalid, std::move(violations), "contract");
   }
@@ -79,13 +98,29 @@ Result<PlanResult> MakePlan(const Contract& contract, const Batch& batch, const 
   if (!built) return tl::unexpected(built.error());
   const MaskSets& sets = *built;
 
-  // score -> expand -> unite -> legalise take their place here when the contract routes.
+  const MaskFacts needs = NeedsOf(sets);
+  const Result<std::vector<BatchRow>> batch_rows = ResolveBatchWith(contract, needs, batch);
+  if (!batch_rows) return tl::unexpected(batch_rows.error());
+
+  std::optional<Picked> picked;
+  if (needs.needs_blocks) {
+    Result<Picked> picks = PickBlocks({.contract = &contract,
+                                       .sets = &sets,
+                                       .rows = &*batch_rows,
+                                       .batch = &batch,
+                                       .route = route,
+                                       .widen = options.widen_class},
+                                      runner);
+    if (!picks) return tl::unexpected(std::move(picks.error()));
+    picked = std::move(*picks);
+  }
+
   Result<Resolved> resolved = runner.Run(
       "resolve",
       [&] {
-        return ResolveBatchWith(contract, NeedsOf(sets), batch).and_then([&](const std::vector<BatchRow>& rows) {
-          return Resolve(contract, sets, rows, TempPicks(contract, batch));
-        });
+        std::optional<BatchPicks> picks;
+        if (picked) picks = ToBatchPicks(picked->legalised.maps, contract.shape.q_len);
+        return Resolve(contract, sets, *batch_rows, std::move(picks));
       },
       [](const Resolved&) { return Status(); });
   if (!resolved) return tl::unexpected(std::move(resolved.error()));
@@ -132,7 +167,14 @@ Result<PlanResult> MakePlan(const Contract& contract, const Batch& batch, const 
       "pack", [&] { return plan::Trust(Pack(input)); },
       [](const Plan& value) { return VerifyPlan(value.bytes()).map([](const PlanView&) {}); });
   if (!plan) return tl::unexpected(std::move(plan.error()));
-  return PlanResult{std::move(*plan), shape, runner.TakeReports()};
+  PlanResult result{std::move(*plan), shape, runner.TakeReports(), {}, {}};
+  if (picked) {
+    result.picks = ToPicks(picked->legalised.maps, contract.shape.q_len);
+    result.picks_report = ReportOf(picked->legalised);
+    result.picks_report->nan_scores = picked->raw.nan_scores;
+    result.picks_report->source = contract.routing ? "routing" : "caller";
+  }
+  return result;
 }
 
 Result<ClassShape> MakeClassShape(const Contract& contract, const Target& target, const PlanOptions& options) {

@@ -9,6 +9,11 @@ namespace tessera {
 
 const std::vector<StageInfo>& Stages() {
   static const std::vector<StageInfo> kStages = {
+      {"score", "routing: which blocks, or meta-blocks, of keys matter to each query, by the means of their keys",
+       false},
+      {"expand", "routing: the kept meta-blocks become blocks, scored one by one", false},
+      {"unite", "picks: what each tile of queries needs, and each pick's place in it", false},
+      {"legalise", "picks: those without a legal key disappear, each for a counted reason", false},
       {"resolve", "static masks and run-time facts become one exact run set per distinct mask", false},
       {"classify", "every surviving tile is partial or full; a partial tile names what it must still test", false},
       {"shrink", "compact rows of slots; equal cleanups become one (disabled: every partial run keeps its own)", true},

@@ -3,10 +3,15 @@
 
 #include <string>
 
+#include "planner/routing.h"
 #include "planner/stages.h"
 
 namespace tessera::planner {
 
+std::string Describe(const Scored& scored);
+std::string Describe(const PickRows& picks);
+std::string Describe(const UnionMaps& maps);
+std::string Describe(const Legalised& legalised);
 std::string Describe(const Resolved& resolved);
 std::string Describe(const Classified& classified);
 std::string Describe(const CompactRows& rows);
@@ -14,6 +19,10 @@ std::string Describe(const CompactColumns& columns);
 std::string Describe(const std::vector<Part>& parts);
 std::string Describe(const Plan& plan);
 
+std::string Dump(const Scored& scored);
+std::string Dump(const PickRows& picks);
+std::string Dump(const UnionMaps& maps);
+std::string Dump(const Legalised& legalised);
 std::string Dump(const Resolved& resolved);
 std::string Dump(const Classified& classified);
 std::string Dump(const CompactRows& rows);

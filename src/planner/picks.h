@@ -1,0 +1,42 @@
+// Picks on their way through the planner: from the caller or the routing stages to what `resolve` reads.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "planner/routing.h"
+#include "planner/runner.h"
+#include "planner/stages.h"
+
+namespace tessera::planner {
+
+// A caller's picks, one list per query, ascending: their order does not matter, and picks of a query tile are those of
+// each of its queries.
+PickRows ToPickRows(const Contract& contract, const Picks& picks);
+
+// How picks of this contract are united; `block_tokens` is theirs.
+UniteConfig UniteConfigOf(const Contract& contract, const PickRows& picks, bool widen);
+
+BatchPicks ToBatchPicks(const UnionMaps& maps, int64_t q_len);
+Picks ToPicks(const UnionMaps& maps, int64_t q_len);
+PicksReport ReportOf(const Legalised& legalised);
+
+// Every union holds exactly the picks of its queries, by the other way to unite them.
+Status VerifyUnion(const UniteConfig& config, const PickRows& picks, const UnionMaps& maps);
+
+struct Picked {
+  PickRows raw;  // before legalise
+  Legalised legalised;
+};
+struct PickRequest {
+  const Contract* contract = nullptr;
+  const MaskSets* sets = nullptr;
+  const std::vector<BatchRow>* rows = nullptr;
+  const Batch* batch = nullptr;
+  const RouteInputs* route = nullptr;
+  bool widen = false;
+};
+// score -> expand -> unite -> legalise, or the last two for a caller's picks. In planner.cc, with the order of stages.
+Result<Picked> PickBlocks(const PickRequest& request, Runner& runner);
+
+}  // namespace tessera::planner
