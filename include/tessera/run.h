@@ -94,6 +94,10 @@ Receipt ReceiptOf(const UnbegunRun& run, const RunOptions& options, const Error&
 // What a receipt says of a batch; absent and zero differ.
 std::string BatchDigest(const Batch& batch);
 
+// The q and k of a run's inputs, for planning or routing by itself (TSR-R001 when a contract with [routing] cannot use
+// them; without it nothing is looked at). The inputs must outlive what this gives.
+Result<RouteInputs> RouteInputsOf(const Contract& contract, const TensorMap& inputs, Layout layout = Layout::kBhtd);
+
 // Deterministic inputs from a seed: the same bytes on every machine.
 TensorMap MakeInputs(const Contract& contract, uint64_t seed, bool backward, Layout layout = Layout::kBhtd);
 

@@ -142,7 +142,7 @@ Outcome CheckMayFallBack(const RunOptions& options, std::string step, std::strin
 }
 
 // What routing reads, and the threads it may use: those of the run.
-RouteInputs RouteInputsOf(const RunRequest& request) {
+RouteInputs RouteInputsFor(const RunRequest& request) {
   RouteInputs route;
   if (request.tensors != nullptr) {
     route.q = request.tensors->q;
@@ -161,7 +161,7 @@ RouteInputs RouteInputsOf(const RunRequest& request) {
 Result<Plan> PlanFor(const RunRequest& request, RunOutcome& outcome) {
   Receipt& receipt = outcome.receipt;
   Clock clock;
-  const RouteInputs route = RouteInputsOf(request);
+  const RouteInputs route = RouteInputsFor(request);
   Result<PlanResult> made = MakePlan(request.contract, *request.batch, request.target, request.options.plan, &route);
   if (!made) return tl::unexpected(made.error());
   receipt.timings.clear();

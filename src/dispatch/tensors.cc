@@ -57,7 +57,10 @@ std::vector<TensorSpec> OutputSpecs(const Contract& contract, const RunOptions& 
   return specs;
 }
 
-std::vector<Violation> CheckInputs(const TensorMap& inputs, const std::vector<TensorSpec>& specs) {
+namespace {
+
+// Every tensor of the specs that is missing, or of the wrong type, shape or size.
+std::vector<Violation> CheckNamed(const TensorMap& inputs, const std::vector<TensorSpec>& specs) {
   std::vector<Violation> violations;
   for (const TensorSpec& spec : specs) {
     auto it = inputs.find(spec.name);
@@ -77,6 +80,13 @@ std::vector<Violation> CheckInputs(const TensorMap& inputs, const std::vector<Te
           {spec.name, fmt::format("{} bytes expected for {}, got {}", bytes, SpecText(spec), tensor.bytes.size())});
     }
   }
+  return violations;
+}
+
+}  // namespace
+
+std::vector<Violation> CheckInputs(const TensorMap& inputs, const std::vector<TensorSpec>& specs) {
+  std::vector<Violation> violations = CheckNamed(inputs, specs);
   for (const auto& [name, tensor] : inputs) {
     auto has_name = [&n = name](const TensorSpec& spec) { return spec.name == n; };
     if (std::any_of(specs.begin(), specs.end(), has_name)) continue;
@@ -140,6 +150,18 @@ std::span<const float> FloatsOf(const TensorMap& tensors, const std::string& nam
 std::span<float> FloatsOf(TensorMap& tensors, const std::string& name) {
   std::span<const float> floats = FloatsOf(static_cast<const TensorMap&>(tensors), name);
   return {const_cast<float*>(floats.data()), floats.size()};
+}
+
+Result<RouteInputs> RouteInputsOf(const Contract& contract, const TensorMap& inputs, Layout layout) {
+  RouteInputs route;
+  if (!contract.routing) return route;
+  std::vector<TensorSpec> specs = InputSpecs(contract, false, layout);
+  std::erase_if(specs, [](const TensorSpec& spec) { return spec.name != "q" && spec.name != "k"; });
+  std::vector<Violation> violations = CheckNamed(inputs, specs);
+  if (!violations.empty()) return Fail(ErrorCode::kTensorMismatch, std::move(violations), "inputs");
+  route.q = ViewOf(inputs.at("q"), layout);
+  route.k = ViewOf(inputs.at("k"), layout);
+  return route;
 }
 
 }  // namespace tessera

@@ -82,6 +82,11 @@ Result<MaskCheck> CompareRows(const Contract& contract, const Batch& batch, cons
 
 }  // namespace
 
+Batch WithPicks(Batch batch, const std::optional<Picks>& picks) {
+  if (picks) batch.picks = picks;
+  return batch;
+}
+
 Result<MaskCheck> CheckMask(const Contract& contract, const Batch& batch, const PlanView& plan) {
   const double cells = static_cast<double>(plan.q_len) * static_cast<double>(plan.kv_len);
   const double all = cells * static_cast<double>(plan.batch) * static_cast<double>(plan.num_q_heads);

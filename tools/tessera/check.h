@@ -17,6 +17,9 @@ struct MaskCheck {
 };
 Result<MaskCheck> CheckMask(const Contract& contract, const Batch& batch, const PlanView& plan);
 
+// The batch with what a run's `blocks` term passed: the oracle reads picks, whoever made them.
+Batch WithPicks(Batch batch, const std::optional<Picks>& picks);
+
 // A run's outputs against the oracle, with the tolerances the lane's arithmetic is entitled to.
 struct CheckedRun {
   const Contract& contract;

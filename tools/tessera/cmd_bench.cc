@@ -65,7 +65,7 @@ int BenchPlanner(const Options& options) {
   const Stopwatch all;
   while (WantsMore(options, result.times, all)) {
     const Stopwatch watch;
-    auto planned = MakePlan(problem->contract, problem->batch, problem->target, problem->options);
+    auto planned = PlanProblem(*problem);
     result.times.push_back(watch.Ns());
     if (!planned) return Report(planned.error(), options.json);
     result.kept = 0;

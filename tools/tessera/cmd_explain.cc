@@ -53,7 +53,7 @@ Result<Subject> ReadSubject(const Options& options) {
   auto problem = ReadProblem(options.problem);
   if (!problem) return tl::unexpected(problem.error());
   problem->options.dump_stages = !options.dump.empty();
-  auto result = MakePlan(problem->contract, problem->batch, problem->target, problem->options);
+  auto result = PlanProblem(*problem);
   if (!result) return tl::unexpected(result.error());
   subject.problem = std::move(*problem);
   subject.plan = std::move(result->plan);
@@ -292,6 +292,7 @@ void AddExplain(CLI::App& app, Action& action) {
                   "Contract (.toml or .json, - = standard input), or a .plan file")
       ->type_name("FILE");
   AddProblemOptions(*sub, options->problem);
+  AddRouteOptions(*sub, options->problem);
   sub->add_option("--at", options->at, "Say whether query Q may see key K, and what decides it")->type_name("Q,K");
   sub->add_option("--head", options->head, "Query head to draw or ask about")->capture_default_str();
   sub->add_option("--batch-row", options->batch_row, "Batch row to draw or ask about")->capture_default_str();

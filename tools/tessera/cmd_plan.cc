@@ -59,7 +59,7 @@ int MakeAndShow(const Options& options) {
   if (!problem) return Report(problem.error(), options.json);
   auto result = [&] {
     const Progress progress("planning", options.progress);
-    return MakePlan(problem->contract, problem->batch, problem->target, problem->options);
+    return PlanProblem(*problem);
   }();
   if (!result) return Report(result.error(), options.json);
   const PlanView& plan = result->plan.view();
@@ -97,6 +97,7 @@ void AddPlan(CLI::App& app, Action& action) {
       ->type_name("FILE")
       ->required();
   AddProblemOptions(*sub, options->problem);
+  AddRouteOptions(*sub, options->problem);
   sub->add_option("--out", options->out, "Write the plan to this file")->type_name("FILE.plan");
   sub->add_flag("--json", options->json, "Print the whole plan as one JSON document");
   sub->add_flag("--progress", options->progress, "Report progress also when standard error is no terminal");

@@ -45,7 +45,8 @@ void CheckOutcome(const RunFiles& files, const Options& options, RunOutcome& out
   const Stopwatch watch;
   auto report = [&] {
     const Progress progress("checking against the oracle", options.progress);
-    return CheckRun({*files.contract, *files.batch, *files.inputs, outcome, options.arguments.run.layout});
+    const Batch batch = WithPicks(*files.batch, outcome.picks);
+    return CheckRun({*files.contract, batch, *files.inputs, outcome, options.arguments.run.layout});
   }();
   outcome.receipt.timings.push_back({"check", watch.Ns()});
   if (!report) return MarkFailed(outcome, "check", report.error());

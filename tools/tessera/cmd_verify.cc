@@ -45,19 +45,22 @@ Result<Verdict> VerifyProblem(const std::string& name, const Problem& problem, c
   if (auto fits = CheckTensorMemory(problem.contract, options.run.backward); !fits) return tl::unexpected(fits.error());
   PlanOptions plan_options = problem.options;
   plan_options.verify_stages = true;
-  auto planned = MakePlan(problem.contract, problem.batch, problem.target, plan_options);
+  const TensorMap inputs = MakeInputs(problem.contract, options.seed, options.run.backward);
+  auto route = RouteInputsOf(problem.contract, inputs);
+  if (!route) return tl::unexpected(route.error());
+  auto planned = MakePlan(problem.contract, problem.batch, problem.target, plan_options, &*route);
   if (!planned) return tl::unexpected(planned.error());
-  auto mask = CheckMask(problem.contract, problem.batch, planned->plan.view());
+  const Batch picked = WithPicks(problem.batch, planned->picks);
+  auto mask = CheckMask(problem.contract, picked, planned->plan.view());
   if (!mask) return tl::unexpected(mask.error());
 
-  const TensorMap inputs = MakeInputs(problem.contract, options.seed, options.run.backward);
   RunOptions run = options.run;
   run.row_max = true;
   run.plan = plan_options;
   run.input_source = fmt::format("seed {}", options.seed);
   RunOutcome outcome = Run(problem.contract, problem.batch, inputs, problem.target, run);
   if (outcome.error) return tl::unexpected(*outcome.error);
-  auto report = CheckRun({problem.contract, problem.batch, inputs, outcome, Layout::kBhtd});
+  auto report = CheckRun({problem.contract, picked, inputs, outcome, Layout::kBhtd});
   if (!report) return tl::unexpected(report.error());
 
   Verdict verdict;
@@ -85,7 +88,7 @@ Result<Problem> CaseProblem(const std::string& name, const Options& options) {
   if (!built) return tl::unexpected(built.error());
   auto target = FindTarget(options.problem.target);
   if (!target) return tl::unexpected(target.error());
-  Problem problem{std::move(built->contract), std::move(built->batch), std::move(*target), {}};
+  Problem problem{std::move(built->contract), std::move(built->batch), std::move(*target), {}, {}};
   if (!options.problem.tile.empty()) {
     auto tile = ParseTile(options.problem.tile);
     if (!tile) return tl::unexpected(tile.error());

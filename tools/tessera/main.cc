@@ -61,6 +61,7 @@ int Main(int argc, char** argv) {
   Action action;
   AddPlan(app, action);
   AddExplain(app, action);
+  AddRoute(app, action);
   AddRun(app, action);
   AddVerify(app, action);
   AddBench(app, action);

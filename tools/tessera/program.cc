@@ -5,11 +5,13 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
 #include <cstring>
+#include <new>
 
 #include "json_text.h"
 
@@ -137,6 +139,12 @@ void AddProblemOptions(CLI::App& app, ProblemArguments& arguments) {
                "A batch that does not fit its class gets a wider class, not an error");
 }
 
+void AddRouteOptions(CLI::App& app, ProblemArguments& arguments) {
+  auto* inputs = app.add_option("--inputs", arguments.inputs, "Tensors q and k, where the contract routes")
+                     ->type_name("F.safetensors");
+  app.add_option("--seed", arguments.seed, "Make them from this seed")->capture_default_str()->excludes(inputs);
+}
+
 void AddWorkOptions(CLI::App& app, RunOptions& run) {
   app.add_option("--isa", run.isa, "Run with this instruction set or not at all (default: TESSERA_ISA, else the best)")
       ->type_name("ISA")
@@ -190,7 +198,33 @@ Result<Problem> ReadProblem(const ProblemArguments& arguments) {
     if (!batch) return tl::unexpected(batch.error());
     problem.batch = std::move(*batch);
   }
+  if (problem.contract.routing) {
+    auto inputs = ReadInputs(problem.contract, {.file = arguments.inputs, .seed = arguments.seed});
+    if (!inputs) return tl::unexpected(inputs.error());
+    problem.inputs = std::move(*inputs);
+  }
   return problem;
+}
+
+Result<PlanResult> PlanProblem(const Problem& problem) {
+  return RouteInputsOf(problem.contract, problem.inputs).and_then([&](const RouteInputs& route) {
+    return MakePlan(problem.contract, problem.batch, problem.target, problem.options, &route);
+  });
+}
+
+Result<TensorMap> ReadInputs(const Contract& contract, const InputArguments& arguments) {
+  if (!arguments.file.empty()) {
+    // Room for tensors of a wrong shape, so that the message can name them; not for whatever somebody put there.
+    constexpr double kLargest = 0x1p36;
+    const double limit = std::min(4 * TensorBytes(contract, arguments.backward) + 0x1p30, kLargest);
+    return ReadSafetensors(arguments.file, static_cast<int64_t>(limit));
+  }
+  if (auto fits = CheckTensorMemory(contract, arguments.backward); !fits) return tl::unexpected(fits.error());
+  try {
+    return MakeInputs(contract, arguments.seed, arguments.backward, arguments.layout);
+  } catch (const std::bad_alloc&) {
+    return Fail(ErrorCode::kTooLarge, "this machine gives no memory for the inputs", "shape");
+  }
 }
 
 bool IsPlanFile(const std::string& path) {

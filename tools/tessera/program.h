@@ -26,6 +26,7 @@ using Action = std::function<int()>;
 
 void AddPlan(CLI::App& app, Action& action);
 void AddExplain(CLI::App& app, Action& action);
+void AddRoute(CLI::App& app, Action& action);
 void AddRun(CLI::App& app, Action& action);
 void AddVerify(CLI::App& app, Action& action);
 void AddBench(CLI::App& app, Action& action);
@@ -60,14 +61,20 @@ struct ProblemArguments {
   std::vector<std::string> disable;
   bool verify_stages = false;
   bool widen_class = false;
+  std::string inputs;  // what a routed contract makes its picks from: a file, else the seed
+  uint64_t seed = 1;
 };
 struct Problem {
   Contract contract;
   Batch batch;
   Target target;
   PlanOptions options;
+  TensorMap inputs;  // of a routed contract
 };
 void AddProblemOptions(CLI::App& app, ProblemArguments& arguments);
+// --inputs and --seed, where only a routed contract has use for them.
+void AddRouteOptions(CLI::App& app, ProblemArguments& arguments);
+Result<PlanResult> PlanProblem(const Problem& problem);
 // --isa and --threads: what a lane works with.
 void AddWorkOptions(CLI::App& app, RunOptions& run);
 Result<Problem> ReadProblem(const ProblemArguments& arguments);
@@ -80,6 +87,14 @@ bool IsPlanFile(const std::string& path);
 double TensorBytes(const Contract& contract, bool backward);
 // Refuses what cannot fit this machine's memory before anything is allocated.
 Status CheckTensorMemory(const Contract& contract, bool backward);
+// From a file that is no larger than these tensors could make it, or from the seed.
+struct InputArguments {
+  std::string file;
+  uint64_t seed = 1;
+  bool backward = false;
+  Layout layout = Layout::kBhtd;
+};
+Result<TensorMap> ReadInputs(const Contract& contract, const InputArguments& arguments);
 
 // Says on standard error what is being waited for, once a second has passed: where a person watches (a terminal), or
 // when asked. Ends when it goes out of scope.

@@ -200,7 +200,8 @@ class Preparation {
                                                    : fmt::format("its inputs were {}: give --inputs", source));
     }
     if (!files_.contract) return;  // said already, and nobody knows what to make or to allow
-    auto inputs = ReadInputs(*files_.contract, arguments_);
+    auto inputs = ReadInputs(*files_.contract,
+                             {arguments_.inputs, arguments_.seed, arguments_.run.backward, arguments_.run.layout});
     if (!inputs) return Differ("input_source", OneLine(inputs.error()));
     const std::string digest = Digest(*inputs);
     if (digest != receipt_.input_digest) {
@@ -264,7 +265,12 @@ class Preparation {
 
   void ComparePlans() {
     if (!files_.contract || !files_.target || !files_.batch) return;
-    auto made = MakePlan(*files_.contract, *files_.batch, *files_.target, arguments_.run.plan);
+    if (files_.contract->routing && !files_.inputs) return;  // what is missing has been said
+    const TensorMap nothing;
+    auto made = RouteInputsOf(*files_.contract, files_.inputs ? *files_.inputs : nothing, arguments_.run.layout)
+                    .and_then([&](const RouteInputs& route) {
+                      return MakePlan(*files_.contract, *files_.batch, *files_.target, arguments_.run.plan, &route);
+                    });
     if (!made) return Differ("plan_fingerprint", OneLine(made.error()));
     const PlanView& plan = made->plan.view();
     const auto compare = [&](const char* field, const std::string& then, const std::string& here) {

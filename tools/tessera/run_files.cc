@@ -2,26 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <new>
-
 namespace tessera::program {
-
-Result<TensorMap> ReadInputs(const Contract& contract, const RunArguments& arguments) {
-  const bool backward = arguments.run.backward;
-  if (!arguments.inputs.empty()) {
-    // Room for tensors of a wrong shape, so that the message can name them; not for whatever somebody put there.
-    constexpr double kLargest = 0x1p36;
-    const double limit = std::min(4 * TensorBytes(contract, backward) + 0x1p30, kLargest);
-    return ReadSafetensors(arguments.inputs, static_cast<int64_t>(limit));
-  }
-  if (auto fits = CheckTensorMemory(contract, backward); !fits) return tl::unexpected(fits.error());
-  try {
-    return MakeInputs(contract, arguments.seed, backward, arguments.run.layout);
-  } catch (const std::bad_alloc&) {
-    return Fail(ErrorCode::kTooLarge, "this machine gives no memory for the inputs", "shape");
-  }
-}
 
 std::optional<RunFailure> ReadRunFiles(RunArguments& arguments, RunFiles& files) {
   RunOptions& run = arguments.run;
@@ -47,7 +28,7 @@ std::optional<RunFailure> ReadRunFiles(RunArguments& arguments, RunFiles& files)
   auto batch = problem.batch.empty() ? Batch{} : ReadBatch(problem.batch);
   if (!batch) return RunFailure{"read", batch.error()};
   files.batch = std::move(*batch);
-  auto inputs = ReadInputs(*files.contract, arguments);
+  auto inputs = ReadInputs(*files.contract, {arguments.inputs, arguments.seed, run.backward, run.layout});
   if (!inputs) return RunFailure{"read", inputs.error()};
   files.inputs = std::move(*inputs);
   return std::nullopt;

@@ -34,9 +34,6 @@ struct RunFailure {
 // Reads everything the arguments name and completes `arguments.run` for it; stops at the first failure.
 std::optional<RunFailure> ReadRunFiles(RunArguments& arguments, RunFiles& files);
 
-// From a file that is no larger than these tensors could make it, or from the seed.
-Result<TensorMap> ReadInputs(const Contract& contract, const RunArguments& arguments);
-
 // A run that a receipt was given for, to be asked for again.
 struct Repeat {
   Receipt receipt;
