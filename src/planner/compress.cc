@@ -119,12 +119,28 @@ void WriteMean(const RoutingInput& input, int64_t b, int64_t head, const Pieces&
   for (int64_t d = 0; d < dim; ++d) out[d] /= divisor;
 }
 
-void WriteRepresentative(const float* values, const MetaBlock& meta, int64_t dim, float* out) {
-  for (int32_t m = meta.mean_begin; m < meta.mean_end; ++m) {
-    for (int64_t d = 0; d < dim; ++d) out[d] += values[m * dim + d];
+// A plain mean of the means would thin out what only one of them holds, so each counts by how far it stands out.
+void WriteRepresentative(const float* means, int64_t count, int64_t dim, float* out) {
+  std::vector<float> middle(static_cast<size_t>(dim), 0.0F);
+  for (int64_t m = 0; m < count; ++m) {
+    for (int64_t d = 0; d < dim; ++d) middle[static_cast<size_t>(d)] += means[m * dim + d];
   }
-  const auto divisor = static_cast<float>(meta.mean_end - meta.mean_begin);
-  for (int64_t d = 0; d < dim; ++d) out[d] /= divisor;
+  for (float& value : middle) value /= static_cast<float>(count);
+  std::vector<float> weights(static_cast<size_t>(count), 0.0F);
+  float total = 0.0F;
+  for (int64_t m = 0; m < count; ++m) {
+    float& weight = weights[static_cast<size_t>(m)];
+    for (int64_t d = 0; d < dim; ++d) {
+      const float apart = means[m * dim + d] - middle[static_cast<size_t>(d)];
+      weight += apart * apart;
+    }
+    total += weight;
+  }
+  const bool is_uneven = total > 0.0F && total < std::numeric_limits<float>::infinity();
+  for (int64_t m = 0; m < count; ++m) {
+    const float share = is_uneven ? weights[static_cast<size_t>(m)] / total : 1.0F / static_cast<float>(count);
+    for (int64_t d = 0; d < dim; ++d) out[d] += share * means[m * dim + d];
+  }
 }
 
 }  // namespace
@@ -182,7 +198,8 @@ Result<CompressedKeys> Compress(const RoutingInput& input) {
     ForEach(input.parallel, num_metas == 0 ? 0 : shape.num_kv_heads, [&](int64_t head) {
       const float* values = row.values.data() + head * num_means * out.dim;
       for (int64_t g = 0; g < num_metas; ++g) {
-        WriteRepresentative(values, row.metas[static_cast<size_t>(g)], out.dim,
+        const MetaBlock& meta = row.metas[static_cast<size_t>(g)];
+        WriteRepresentative(values + meta.mean_begin * out.dim, meta.mean_end - meta.mean_begin, out.dim,
                             row.representatives.data() + (head * num_metas + g) * out.dim);
       }
     });

@@ -82,7 +82,8 @@ struct CompressedKeys {
 
 // Keys of padding (a negative document id, or at or past kv_valid) enter no mean. Without segments a row is one
 // document. A sum runs in key order in f32, and is divided by the count once. The representative of a meta-block is
-// the mean of its means, likewise.
+// a weighted mean of its means: each weighs its squared distance from their plain mean, all the same where these are
+// all zero or not finite.
 Result<CompressedKeys> Compress(const RoutingInput& input);
 
 // ---- score, expand: means -> picks

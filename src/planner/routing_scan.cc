@@ -193,12 +193,15 @@ void QueryChunk::MeetMetas(int32_t begin, int32_t end) {
     const int64_t i = active_[static_cast<size_t>(a)];
     const float* scores = scores_.data() + a * kMeanTile - begin;
     Selection& kept = selection(i);
-    for (int32_t g = begin; g < end; ++g) {
-      const MetaBlock& meta = row_->metas[static_cast<size_t>(g)];
-      if (meta.mean_end > query(i).mean_end) break;
+    const int32_t mean_end = query(i).mean_end;
+    float threshold = kept.Threshold();
+    for (int32_t g = begin; g < end && row_->metas[static_cast<size_t>(g)].mean_end <= mean_end; ++g) {
       const float score = scale_ * scores[g];
-      if (std::isnan(score)) nan_scores_ += IsMetaLegal(i, meta) ? 1 : 0;
-      if (score > kept.Threshold() && IsMetaLegal(i, meta)) kept.Offer(score, g);
+      if (score <= threshold) continue;  // NaN goes on, to be counted
+      if (!IsMetaLegal(i, row_->metas[static_cast<size_t>(g)])) continue;
+      nan_scores_ += std::isnan(score) ? 1 : 0;
+      kept.Offer(score, g);
+      threshold = kept.Threshold();
     }
   }
 }

@@ -298,6 +298,31 @@ inline BruteQuery BruteQueryOf(const RoutingCase& at, int64_t b, int64_t head, i
   return out;
 }
 
+// The mean of some means, each weighed by its squared distance from their plain mean.
+inline std::vector<float> BruteRepresentative(const std::vector<std::vector<float>>& means) {
+  const size_t dim = means[0].size();
+  const auto count = static_cast<float>(means.size());
+  std::vector<float> plain(dim, 0.0F);
+  std::vector<float> out(dim, 0.0F);
+  for (size_t d = 0; d < dim; ++d) {
+    for (const std::vector<float>& mean : means) plain[d] += mean[d];
+    plain[d] /= count;
+  }
+  std::vector<float> weights;
+  float total = 0.0F;
+  for (const std::vector<float>& mean : means) {
+    float weight = 0.0F;
+    for (size_t d = 0; d < dim; ++d) weight += Times(mean[d] - plain[d], mean[d] - plain[d]);
+    weights.push_back(weight);
+    total += weight;
+  }
+  for (size_t m = 0; m < means.size(); ++m) {
+    const float share = total > 0.0F && std::isfinite(total) ? weights[m] / total : 1.0F / count;
+    for (size_t d = 0; d < dim; ++d) out[d] += Times(share, means[m][d]);
+  }
+  return out;
+}
+
 // Meta-blocks that hierarchical routing keeps for a query, by number.
 inline std::vector<int64_t> BruteMetas(const RoutingCase& at, const BruteQuery& query,
                                        const std::vector<BruteMean>& means) {
@@ -310,25 +335,23 @@ inline std::vector<int64_t> BruteMetas(const RoutingCase& at, const BruteQuery& 
   const int64_t num = means.empty() ? 0 : means.back().c / routing.meta_ratio + 1;
   std::vector<float> scores(static_cast<size_t>(num), kMinusInf);
   for (int64_t m = 0; m < num; ++m) {
-    std::vector<float> value(query.sum.size(), 0.0F);
-    int64_t count = 0;
+    std::vector<std::vector<float>> values;
     int64_t seen = 0;
     bool legal = false;
     bool holds_own = false;
     bool holds_first = false;
     for (const BruteMean& mean : means) {
       if (mean.c / routing.meta_ratio != m) continue;
-      ++count;
+      values.push_back(mean.value);
       seen += mean.last <= query.horizon ? 1 : 0;
       legal = legal || query.legal[static_cast<size_t>(mean.block)];
       holds_own = holds_own || mean.block == query.own;
       holds_first = holds_first || mean.block < routing.first_blocks;
-      for (size_t d = 0; d < value.size(); ++d) value[d] += mean.value[d];
     }
     if (!legal || seen == 0) continue;
-    for (float& entry : value) entry /= static_cast<float>(count);
+    const auto count = static_cast<int64_t>(values.size());
     ids.push_back(m);
-    const float score = Times(scale, LaneDot(query.sum, value));
+    const float score = Times(scale, LaneDot(query.sum, BruteRepresentative(values)));
     if (seen == count && score > kMinusInf) scores[static_cast<size_t>(m)] = score;
     if (holds_own && query.own >= 0 && query.legal[static_cast<size_t>(query.own)]) own.push_back(m);
     if (seen < count) cut.push_back(m);
