@@ -1,9 +1,8 @@
 // The planner on one page: contract + batch + target -> plan. The order of the stages lives here and nowhere else.
-#include "tessera/planner.h"
-
 #include <algorithm>
 
 #include "contract/batch_resolve.h"
+#include "planner/prepared.h"
 #include "planner/runner.h"
 #include "planner/settings.h"
 #include "planner/stages.h"
@@ -44,16 +43,12 @@ Result<std::vector<Part>> MakeParts(const std::vector<uint64_t>& row_offsets, in
 
 }  // namespace
 
-Result<PlanResult> MakePlan(const Contract& contract, const Batch& batch, const Target& target,
+Result<PlanResult> MakePlan(const PreparedContract& prepared, const Batch& batch, const Target& target,
                             const PlanOptions& options) {
-  if (std::vector<Violation> violations = Validate(contract); !violations.empty()) {
-    return Fail(ErrorCode::kContractInvalid, std::move(violations), "contract");
-  }
+  const Contract& contract = prepared.contract;
+  const MaskSets& sets = prepared.sets;
   if (Status ok = CheckOptions(options); !ok) return tl::unexpected(std::move(ok.error()));
   Runner runner(options);
-  const Result<MaskSets> built = BuildMaskSets(contract);
-  if (!built) return tl::unexpected(built.error());
-  const MaskSets& sets = *built;
 
   // score -> expand -> unite -> legalise take their place here when the contract routes.
   Result<Resolved> resolved = runner.Run(
@@ -102,7 +97,7 @@ Result<PlanResult> MakePlan(const Contract& contract, const Batch& batch, const 
   input.dq = &rows->Of(Direction::kDq);
   input.columns = has_columns ? &*columns : nullptr;
   input.shape = shape;
-  input.contract_key = FromHex(KeyOf(contract, sets));
+  input.contract_key = FromHex(prepared.key);
   input.class_key = FromHex(ClassKeyOf(contract, sets, shape));
   Result<Plan> plan = runner.Run(
       "pack", [&] { return plan::Trust(Pack(input)); },
@@ -111,14 +106,11 @@ Result<PlanResult> MakePlan(const Contract& contract, const Batch& batch, const 
   return PlanResult{std::move(*plan), shape, runner.TakeReports()};
 }
 
-Result<ClassShape> MakeClassShape(const Contract& contract, const Target& target, const PlanOptions& options) {
-  if (std::vector<Violation> violations = Validate(contract); !violations.empty()) {
-    return Fail(ErrorCode::kContractInvalid, std::move(violations), "contract");
-  }
+Result<ClassShape> MakeClassShape(const PreparedContract& prepared, const Target& target, const PlanOptions& options) {
+  const Contract& contract = prepared.contract;
   // Rows without facts stand in for a batch: the class looks only at what no batch changes.
   const std::vector<BatchRow> no_facts(static_cast<size_t>(contract.shape.batch));
-  Result<Resolved> resolved =
-      BuildMaskSets(contract).and_then([&](const MaskSets& sets) { return Resolve(contract, sets, no_facts); });
+  Result<Resolved> resolved = Resolve(contract, prepared.sets, no_facts);
   if (!resolved) return tl::unexpected(std::move(resolved.error()));
   const std::array<TileSize, kNumDirections> tiles = PickTiles(contract, target, options);
   Runner runner(options);
