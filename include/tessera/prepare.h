@@ -98,30 +98,30 @@ struct RunCacheStats {
 struct CachedRun {
   std::shared_ptr<const PreparedRun> prepared;
   bool is_hit = false;
+  bool is_same_spelling = false;  // and not only the same meaning
   RunCacheStats stats;
 };
-
-struct PrepareRequest;
 
 // Keeps the prepared runs used last, bounded in number and in bytes. Thread-safe: when several threads ask for one key
 // at once, one builds and the others wait. What is given up stays alive for the runs that use it.
 class RunCache {
  public:
-  explicit RunCache(size_t capacity);  // entries; 0 keeps nothing
+  // Entries, 0 keeps nothing; and about as many bytes, docs/limits.md saying how many where the caller does not.
+  explicit RunCache(size_t capacity, std::optional<int64_t> max_bytes = {});
   ~RunCache();
   RunCache(const RunCache&) = delete;
   RunCache& operator=(const RunCache&) = delete;
 
-  static RunCache& Default();  // the process's; its bounds are in docs/limits.md
+  static RunCache& Default();  // the process's, used where no other is named
 
   Result<CachedRun> Get(const Contract& contract, const Target& target, const RunOptions& options = {});
-  Result<CachedRun> Get(const PrepareRequest& request);
 
   RunCacheStats stats() const;
   size_t capacity() const;
   void Clear();  // forgets every entry; counters stay
 
  private:
+  friend struct RunCacheAccess;
   struct State;
   std::unique_ptr<State> state_;
 };

@@ -99,10 +99,12 @@ Result<Obtained> ObtainUnpinned(const PrepareRequest& request) {
   // What other tables say is not kept: their lanes need not outlive the run.
   if (request.options.use_cache && request.table.data() == LaneTable().data()) {
     RunCache& cache = request.options.cache != nullptr ? *request.options.cache : RunCache::Default();
-    return cache.Get(request).map([](const CachedRun& got) { return Obtained{got.prepared, UseOf(got)}; });
+    return RunCacheAccess::Get(cache, request).map([](const CachedRun& got) {
+      return Obtained{got.prepared, got.is_same_spelling, UseOf(got)};
+    });
   }
   return PrepareAnew(request).map([](const std::shared_ptr<const PreparedRun>& made) {
-    return Obtained{made, CacheUse{.outcome = "off", .key = made->key_digest}};
+    return Obtained{made, true, CacheUse{.outcome = "off", .key = made->key_digest}};
   });
 }
 
@@ -164,16 +166,16 @@ Result<Obtained> Obtain(const PrepareRequest& request) {
   const std::shared_ptr<const PreparedRun>& pinned = request.options.pinned;
   if (pinned == nullptr) return ObtainUnpinned(request);
   const CacheUse use{.outcome = "pinned", .key = pinned->key_digest};
-  if (SpellingOf(request) == pinned->spelling) return Obtained{pinned, use};
+  if (SpellingOf(request) == pinned->spelling) return Obtained{pinned, true, use};
   if (request.options.on_change == OnChange::kNewContract) {
     Result<Obtained> got = ObtainUnpinned(request);
-    if (got && got->prepared->key == pinned->key) return Obtained{pinned, use};
+    if (got && got->prepared->key == pinned->key) return Obtained{pinned, false, use};
     return got;
   }
   // Another spelling perhaps. What is about to be refused takes nobody's place in a cache.
   const Result<std::shared_ptr<const PreparedRun>> asked = PrepareAnew(request);
   if (!asked) return tl::unexpected(asked.error());
-  if ((*asked)->key == pinned->key) return Obtained{pinned, use};
+  if ((*asked)->key == pinned->key) return Obtained{pinned, false, use};
   return tl::unexpected(MismatchOf(pinned->key, (*asked)->key));
 }
 

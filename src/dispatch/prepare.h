@@ -33,9 +33,15 @@ Result<std::shared_ptr<const PreparedRun>> PrepareAnew(const PrepareRequest& req
 // As the options say: pinned, from a cache, or anew; with what the receipt says of it.
 struct Obtained {
   std::shared_ptr<const PreparedRun> prepared;
+  bool is_same_spelling = false;  // the texts of `prepared` are the request's own
   CacheUse use;
 };
 Result<Obtained> Obtain(const PrepareRequest& request);
+
+// What RunCache::Get does, for a request whose instruction set is settled.
+struct RunCacheAccess {
+  static Result<CachedRun> Get(RunCache& cache, const PrepareRequest& request);
+};
 
 // ---- keys (cache_keys.cc)
 

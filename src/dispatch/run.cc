@@ -83,7 +83,7 @@ Outcome ReadPrepared(RunRequest& request, Receipt& receipt) {
   const PreparedRun& prepared = *request.prepared;
   receipt.cache = std::move(got->use);
   receipt.contract_key = prepared.key.contract_key;
-  receipt.contract_text = ToToml(request.contract);  // as this caller spells it
+  receipt.contract_text = got->is_same_spelling ? prepared.contract_text : ToToml(request.contract);
   receipt.selected = prepared.selection.lane;
   receipt.selection_rule = prepared.selection.rule;
   receipt.decisions = prepared.selection.decisions;

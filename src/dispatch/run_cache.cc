@@ -35,9 +35,10 @@ using Prepared = Result<std::shared_ptr<const PreparedRun>>;
 }  // namespace
 
 struct RunCache::State {
-  explicit State(size_t capacity_in) : capacity(capacity_in) {}
+  State(size_t capacity_in, int64_t max_bytes_in) : capacity(capacity_in), max_bytes(max_bytes_in) {}
 
   const size_t capacity;
+  const int64_t max_bytes;
   std::mutex mutex;
   RunCacheStats stats;  // entries and bytes are those of `entries`
   Entries entries;
@@ -47,10 +48,10 @@ struct RunCache::State {
 
   // All below with the mutex held.
 
-  CachedRun Use(Entries::iterator entry) {
+  CachedRun Use(Entries::iterator entry, const Hash128& spelling) {
     entries.splice(entries.begin(), entries, entry);
     ++stats.hits;
-    return {entry->prepared, true, stats};
+    return {entry->prepared, true, entry->prepared->spelling == spelling, stats};
   }
 
   void Learn(Entries::iterator entry, const Hash128& spelling) {
@@ -70,14 +71,14 @@ struct RunCache::State {
   }
 
   void Keep(const std::shared_ptr<const PreparedRun>& made) {
-    if (capacity == 0 || made->bytes > kMaxCachedRunBytes) return;
+    if (capacity == 0 || made->bytes > max_bytes) return;
     entries.push_front({made, {}});
     ++stats.entries;
     stats.bytes += made->bytes;
     entries.front().spellings.reserve(kMaxSpellings + 1);  // so that Learn cannot fail halfway
     by_key.emplace(made->key, entries.begin());
     Learn(entries.begin(), made->spelling);
-    while (entries.size() > capacity || stats.bytes > kMaxCachedRunBytes) {
+    while (entries.size() > capacity || stats.bytes > max_bytes) {
       Remove(std::prev(entries.end()));
       ++stats.evictions;
     }
@@ -88,16 +89,17 @@ struct RunCache::State {
     if (const auto found = by_key.find(made->key); found != by_key.end()) {
       Learn(found->second, made->spelling);
       ++stats.respelled;
-      return Use(found->second);
+      return Use(found->second, made->spelling);
     }
     Keep(made);
     ++stats.misses;
     ++stats.builds;
-    return {made, false, stats};
+    return {made, false, true, stats};
   }
 };
 
-RunCache::RunCache(size_t capacity) : state_(std::make_unique<State>(capacity)) {}
+RunCache::RunCache(size_t capacity, std::optional<int64_t> max_bytes)
+    : state_(std::make_unique<State>(capacity, max_bytes.value_or(kMaxCachedRunBytes))) {}
 RunCache::~RunCache() = default;
 
 RunCache& RunCache::Default() {
@@ -107,18 +109,19 @@ RunCache& RunCache::Default() {
 
 Result<CachedRun> RunCache::Get(const Contract& contract, const Target& target, const RunOptions& options) {
   const std::string isa = AskedIsa(options);
-  return Get({.table = LaneTable(), .contract = contract, .target = target, .options = options, .isa = isa});
+  return RunCacheAccess::Get(
+      *this, {.table = LaneTable(), .contract = contract, .target = target, .options = options, .isa = isa});
 }
 
-Result<CachedRun> RunCache::Get(const PrepareRequest& request) {
-  State& state = *state_;
+Result<CachedRun> RunCacheAccess::Get(RunCache& cache, const PrepareRequest& request) {
+  RunCache::State& state = *cache.state_;
   const Hash128 spelling = SpellingOf(request);
   std::promise<Prepared> promise;
   std::shared_future<Prepared> other;
   {
     const std::lock_guard lock(state.mutex);
     if (const auto found = state.by_spelling.find(spelling); found != state.by_spelling.end()) {
-      return state.Use(found->second);
+      return state.Use(found->second, spelling);
     }
     if (const auto flight = state.in_flight.find(spelling); flight != state.in_flight.end()) {
       other = flight->second;
@@ -135,9 +138,9 @@ Result<CachedRun> RunCache::Get(const PrepareRequest& request) {
     }
     // The builder may have met an entry of the same meaning, and it may be gone again; either way this one is right.
     if (const auto found = state.by_key.find((*made)->key); found != state.by_key.end())
-      return state.Use(found->second);
+      return state.Use(found->second, spelling);
     ++state.stats.hits;
-    return CachedRun{*made, true, state.stats};
+    return CachedRun{*made, true, true, state.stats};
   }
   try {
     const Prepared made = PrepareAnew(request);
