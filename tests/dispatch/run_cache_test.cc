@@ -148,6 +148,46 @@ TEST(RunCache, MoreContractsThanCapacity_StaysBoundedAndChangesNothing) {
   EXPECT_EQ(cache.stats().bytes, 0);
 }
 
+// Tiny lengths, where many masks written differently are one: whatever a run finds prepared, by whichever spelling, and
+// whatever was given up in between, its receipt and its bits are those of a run that prepared everything itself.
+TEST(RunCache, RandomContracts_RunAsIfNothingWereKept) {
+  Proves("R34 B9");
+  const uint64_t seed = FreshSeed();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937_64 rng(seed);
+  RunCache cache(16);
+  const Target target = TargetNamed("cpu");
+  for (int i = 0; i < 1500; ++i) {
+    const MaskSample sample = RandomMaskSample(rng, 3);
+    const TensorMap inputs = MakeInputs(sample.contract, 1, false);
+    const RunOutcome kept = tessera::Run(sample.contract, sample.batch, inputs, target, WithCache(cache));
+    const RunOutcome fresh = tessera::Run(sample.contract, sample.batch, inputs, target, WithoutCache());
+    ASSERT_EQ(ErrorText(kept), ErrorText(fresh));
+    for (const ReceiptChange& change : DiffReceipts(fresh.receipt, kept.receipt)) {
+      const bool is_history = change.group == "timings" || change.field.rfind("cache.", 0) == 0;
+      EXPECT_TRUE(is_history) << change.field << ": " << change.before << " became " << change.after << " under\n"
+                              << fresh.receipt.contract_text;
+    }
+    EXPECT_EQ(kept.receipt.cache.key, fresh.receipt.cache.key);
+  }
+  EXPECT_GT(cache.stats().respelled, 10);
+  EXPECT_GT(cache.stats().evictions, 10);
+}
+
+// `full or documents` means `full`, but lets a batch bring documents.
+TEST(RunCache, EqualMeaning_DoesNotLendWhatABatchMayBring) {
+  Proves("R32 B32");
+  const Contract naming = MakeContract({.mask = "full or documents"});
+  const Contract plain = MakeContract({.mask = "full"});
+  const Batch ids = DocumentBatch(plain, {20});
+  const TensorMap inputs = MakeInputs(plain, 1, false);
+  RunCache cache(4);
+  for (int round = 0; round < 2; ++round) {
+    EXPECT_FALSE(tessera::Run(naming, ids, inputs, TargetNamed("cpu"), WithCache(cache)).error.has_value());
+    EXPECT_TRUE(tessera::Run(plain, ids, inputs, TargetNamed("cpu"), WithCache(cache)).error.has_value());
+  }
+}
+
 TEST(RunCache, LeastRecentlyUsed_GoesFirst) {
   Proves("R34");
   RunCache cache(2);
