@@ -61,6 +61,7 @@ struct ForwardCacheKey {
 };
 std::string ToText(const ForwardCacheKey& key);  // "mask: ...; q_len: 8192; ..."
 std::string Digest(const ForwardCacheKey& key);  // 32 hex digits of every field
+size_t HashOf(const ForwardCacheKey& key);
 
 struct PreparedContract;  // the planner's part
 
@@ -102,6 +103,8 @@ struct CachedRun {
   RunCacheStats stats;
 };
 
+struct __attribute__((visibility("hidden"))) RunCacheAccess;  // the library's own way in
+
 // Keeps the prepared runs used last, bounded in number and in bytes. Thread-safe: when several threads ask for one key
 // at once, one builds and the others wait. What is given up stays alive for the runs that use it.
 class RunCache {
@@ -130,6 +133,6 @@ class RunCache {
 
 template <>
 struct std::hash<tessera::ForwardCacheKey> {
-  size_t operator()(const tessera::ForwardCacheKey& key) const;
+  size_t operator()(const tessera::ForwardCacheKey& key) const { return tessera::HashOf(key); }
 };
 #pragma GCC visibility pop

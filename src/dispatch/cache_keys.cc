@@ -285,11 +285,11 @@ std::string Digest(const ForwardCacheKey& key) {
   return Hex(hasher.Finish());
 }
 
-}  // namespace tessera
-
-size_t std::hash<tessera::ForwardCacheKey>::operator()(const tessera::ForwardCacheKey& key) const {
-  const tessera::Hash128 digest = tessera::FromHex(tessera::Digest(key));
+size_t HashOf(const ForwardCacheKey& key) {
+  const Hash128 digest = FromHex(Digest(key));
   size_t value = 0;
   std::memcpy(&value, digest.data(), sizeof(value));
   return value;
 }
+
+}  // namespace tessera
