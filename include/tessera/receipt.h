@@ -20,6 +20,17 @@ struct Timing {
   bool operator==(const Timing&) const = default;
 };
 
+// What a run found prepared. The counts are the cache's totals once the run had asked: docs/caching.md.
+struct CacheUse {
+  std::string outcome;  // "hit", "miss", "off" or "pinned"; empty when the run failed before it asked
+  std::string key;      // of what was prepared
+  int64_t hits = 0;
+  int64_t misses = 0;
+  int64_t builds = 0;
+  int64_t evictions = 0;
+  bool operator==(const CacheUse&) const = default;
+};
+
 struct Receipt {
   int64_t version = 1;
   bool ok = false;
@@ -50,6 +61,7 @@ struct Receipt {
   std::string isa;
   int64_t compiles = 0;
   int64_t cache_hits = 0;
+  CacheUse cache;
   int64_t workspace_bytes = 0;
   std::string determinism;   // "bitwise": the same plan and inputs give the same bits
   std::string input_source;  // "seed 7", or "file NAME"

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -19,6 +20,12 @@ namespace tessera {
 
 enum class Layout : uint8_t { kBhtd, kBthd };  // [B,H,T,D] or [B,T,H,D]
 
+class RunCache;      // tessera/prepare.h
+struct PreparedRun;  // tessera/prepare.h
+
+// What happens to a run that is not the one it is pinned to: TSR-R011, or it is prepared like any other.
+enum class OnChange : uint8_t { kRefuse, kNewContract };
+
 struct RunOptions {
   std::string lane = "auto";              // or a lane's name: that lane or an error
   std::vector<std::string> exclude = {};  // lanes never to use
@@ -33,6 +40,13 @@ struct RunOptions {
   std::string input_source = {};  // for the receipt
   std::string batch_source = {};
   std::string contract_source = {};
+  // What no batch changes is prepared once and kept: process-wide, in a cache of the caller's, or nowhere.
+  bool use_cache = true;
+  RunCache* cache = nullptr;  // null: RunCache::Default()
+  // Holds the run to what Prepare gave: another contract (a window changed between steps, say), target, lane or tile is
+  // refused, unless the caller says that it may become a new contract.
+  std::shared_ptr<const PreparedRun> pinned = {};
+  OnChange on_change = OnChange::kRefuse;
 };
 
 struct RunOutcome {

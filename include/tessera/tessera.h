@@ -10,6 +10,7 @@
 #include "tessera/mask_term.h"
 #include "tessera/plan.h"
 #include "tessera/planner.h"
+#include "tessera/prepare.h"
 #include "tessera/receipt.h"
 #include "tessera/route.h"
 #include "tessera/run.h"

@@ -7,17 +7,7 @@
 
 namespace tessera {
 
-std::string KeyOf(const Contract& contract, const MaskSets& sets) {
-  Hasher hasher;
-  hasher.Text("tessera contract 1");
-  const Shape& shape = contract.shape;
-  for (const int64_t value : {shape.batch, shape.q_len, shape.kv_len, shape.num_q_heads, shape.num_kv_heads,
-                              shape.dim_qk, shape.dim_v, static_cast<int64_t>(shape.dtype)}) {
-    hasher.Int(value);
-  }
-  hasher.Real(contract.score.scale);
-  hasher.Real(contract.score.softcap == 0.0 ? 0.0 : contract.score.softcap);  // -0 is 0
-  hasher.Int(contract.score.sink_logits ? 1 : 0);
+void AddMask(Hasher& hasher, const MaskSets& sets) {
   hasher.Int(static_cast<int64_t>(sets.unknowns.size()));
   for (const Unknown& unknown : sets.unknowns) {
     hasher.Int(static_cast<int64_t>(unknown.kind));
@@ -29,6 +19,20 @@ std::string KeyOf(const Contract& contract, const MaskSets& sets) {
     for (const UnknownSet set : sets.consistent) head_class.holding[set].AddTo(hasher);
   }
   for (const std::string& term : sets.registered) hasher.Text(term);
+}
+
+std::string KeyOf(const Contract& contract, const MaskSets& sets) {
+  Hasher hasher;
+  hasher.Text("tessera contract 1");
+  const Shape& shape = contract.shape;
+  for (const int64_t value : {shape.batch, shape.q_len, shape.kv_len, shape.num_q_heads, shape.num_kv_heads,
+                              shape.dim_qk, shape.dim_v, static_cast<int64_t>(shape.dtype)}) {
+    hasher.Int(value);
+  }
+  hasher.Real(contract.score.scale);
+  hasher.Real(contract.score.softcap == 0.0 ? 0.0 : contract.score.softcap);  // -0 is 0
+  hasher.Int(contract.score.sink_logits ? 1 : 0);
+  AddMask(hasher, sets);
   hasher.Int(contract.routing.has_value() ? 1 : 0);
   if (contract.routing.has_value()) {
     const Routing& routing = *contract.routing;

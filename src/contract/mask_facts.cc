@@ -47,9 +47,10 @@ Result<MaskFacts> DescribeMask(const Contract& contract) {
   if (std::vector<Violation> violations = Validate(contract); !violations.empty()) {
     return Fail(ErrorCode::kContractInvalid, std::move(violations));
   }
-  const Result<MaskSets> built = BuildMaskSets(contract);
-  if (!built) return tl::unexpected(built.error());
-  const MaskSets& sets = *built;
+  return BuildMaskSets(contract).and_then([&](const MaskSets& sets) { return DescribeMaskWith(contract, sets); });
+}
+
+Result<MaskFacts> DescribeMaskWith(const Contract& contract, const MaskSets& sets) {
   MaskFacts facts = NeedsOf(sets);
   const auto all_are = [&](TermKind kind) {
     MaskTerm term;

@@ -218,7 +218,7 @@ bool MaskSets::Needs(TermKind kind) const {
 RowSet TermSet(const Contract& contract, const MaskTerm& term, int64_t head) {
   const Shape& shape = contract.shape;
   const int64_t offset = contract.mask.offset;
-  Run run{.q_begin = 0, .q_end = shape.q_len, .kv_begin = 0, .kv_end = shape.kv_len};
+  MaskRun run{.q_begin = 0, .q_end = shape.q_len, .kv_begin = 0, .kv_end = shape.kv_len};
   switch (term.kind) {
     case TermKind::kFull:
       break;

@@ -52,6 +52,8 @@ Result<MaskSets> BuildMaskSets(const Contract& contract);
 
 // The run-time needs of a mask; the rest of MaskFacts costs more and is left to DescribeMask.
 MaskFacts NeedsOf(const MaskSets& sets);
+// DescribeMask of a valid contract whose sets are there already.
+Result<MaskFacts> DescribeMaskWith(const Contract& contract, const MaskSets& sets);
 
 // `unknowns` a set implies, added to it.
 UnknownSet Closure(const std::vector<Unknown>& unknowns, UnknownSet set);
@@ -61,6 +63,8 @@ UnknownSet Reduce(const std::vector<Unknown>& unknowns, UnknownSet set);
 // The static set of a built-in term that has one: every kind but the run-time ones. RegisteredSet has the others.
 RowSet TermSet(const Contract& contract, const MaskTerm& term, int64_t head);
 
+// What the mask is, without the lengths and the rest of the contract.
+void AddMask(Hasher& hasher, const MaskSets& sets);
 std::string KeyOf(const Contract& contract, const MaskSets& sets);
 
 }  // namespace tessera

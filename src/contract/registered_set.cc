@@ -83,8 +83,8 @@ Asked AskRuns(const MaskTermSpec& spec, const MaskTermInput& input) {
                              .q_end = run.q_end,
                              .kv_begin = run.kv_begin,
                              .kv_end = run.kv_end,
-                             .diag_begin = std::clamp(run.diag_begin, -Run::kNone, Run::kNone),
-                             .diag_end = std::clamp(run.diag_end, -Run::kNone, Run::kNone)});
+                             .diag_begin = std::clamp(run.diag_begin, -MaskRun::kNone, MaskRun::kNone),
+                             .diag_end = std::clamp(run.diag_end, -MaskRun::kNone, MaskRun::kNone)});
   }
   std::vector<RowSet> sets;
   sets.reserve(layers.size());

@@ -183,7 +183,7 @@ void RowSetBuilder::Append(int64_t q_begin, int64_t q_end, std::span<const Inter
   Push(q_begin, q_end, intervals);
 }
 
-void RowSetBuilder::AppendRun(const Run& run) {
+void RowSetBuilder::AppendRun(const MaskRun& run) {
   if (run.kv_begin >= run.kv_end || run.diag_begin >= run.diag_end) return;
   // Rows where the run holds at least one key.
   const int64_t first = std::max(run.q_begin, run.kv_begin - run.diag_end + 1);
@@ -204,7 +204,7 @@ void RowSetBuilder::AppendRun(const Run& run) {
 
 RowSet RowSetBuilder::Finish() { return std::exchange(set_, RowSet()); }
 
-RowSet RowSet::FromRun(const Run& run) {
+RowSet RowSet::FromRun(const MaskRun& run) {
   RowSetBuilder builder;
   builder.AppendRun(run);
   return builder.Finish();

@@ -38,12 +38,9 @@ struct Slab {
   bool operator==(const Slab&) const = default;
 };
 
-// The same run that a registered term gives.
-using Run = MaskRun;
-
 class RowSet {
  public:
-  static RowSet FromRun(const Run& run);
+  static RowSet FromRun(const MaskRun& run);
   std::span<const Slab> slabs() const { return slabs_; }
   std::span<const Interval> Intervals(const Slab& slab) const {
     return std::span<const Interval>(intervals_).subspan(slab.first, slab.count);
@@ -67,7 +64,7 @@ class RowSetBuilder {
   // Rows [q_begin, q_end) at or below everything appended before; intervals sorted, non-empty in every one of these
   // rows, and not touching. An empty list is a gap.
   void Append(int64_t q_begin, int64_t q_end, std::span<const Interval> intervals);
-  void AppendRun(const Run& run);
+  void AppendRun(const MaskRun& run);
   RowSet Finish();
 
  private:

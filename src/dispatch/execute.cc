@@ -13,12 +13,10 @@ namespace tessera {
 namespace {
 
 // A plan says which contract it was made for; running it for another would compute something nobody asked for.
-Status CheckPlanFits(const Contract& contract, const PlanView& plan) {
-  Result<std::string> key = ContractKey(contract);
-  if (!key) return tl::unexpected(key.error());
-  if (const std::string plan_key = ToHex(plan.contract_key); plan_key != *key) {
+Status CheckPlanFits(std::string_view key, const PlanView& plan) {
+  if (const std::string plan_key = ToHex(plan.contract_key); plan_key != key) {
     return Fail(ErrorCode::kPlanMismatch,
-                fmt::format("the plan was made for contract {}, but this contract is {}", plan_key, *key));
+                fmt::format("the plan was made for contract {}, but this contract is {}", plan_key, key));
   }
   return {};
 }
@@ -30,7 +28,7 @@ ExecuteResult Execute(const ExecuteRequest& request) {
   const RunTensors& tensors = request.tensors;
   ExecuteResult result;
   result.step = "plan";
-  if (Status fits = CheckPlanFits(contract, request.plan); !fits) {
+  if (Status fits = CheckPlanFits(request.contract_key, request.plan); !fits) {
     result.error = fits.error();
     return result;
   }

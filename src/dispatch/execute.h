@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "dispatch/lane_table.h"
 #include "tessera/contract.h"
@@ -13,6 +14,7 @@ namespace tessera {
 struct ExecuteRequest {
   const Lane& lane;
   const Contract& contract;
+  std::string_view contract_key;  // of `contract`
   const PlanView& plan;
   const RunTensors& tensors;  // checked before
   const RunOptions& options;

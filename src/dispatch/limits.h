@@ -1,6 +1,7 @@
 // The limits of runs and receipts: docs/limits.md lists them, and a test holds the two together.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace tessera {
@@ -13,5 +14,11 @@ inline constexpr int64_t kMaxWorkspaceBytes = int64_t{1} << 40;
 
 // Of workspaces that no run uses, kept for the next ones.
 inline constexpr int64_t kMaxIdleWorkspaceBytes = int64_t{1} << 30;
+
+// Of the process-wide cache of prepared runs, and of the memory any such cache keeps.
+inline constexpr size_t kMaxCachedRuns = 64;
+inline constexpr int64_t kMaxCachedRunBytes = int64_t{1} << 30;
+// Ways to write one contract that a cache finds without asking what they mean.
+inline constexpr size_t kMaxSpellings = 16;
 
 }  // namespace tessera

@@ -30,6 +30,10 @@ Json ToValue(const std::map<std::string, std::string>& map) {
 Json ToValue(const TileCounts& tiles) {
   return Json{{"empty", tiles.empty}, {"partial", tiles.partial}, {"full", tiles.full}};
 }
+Json ToValue(const CacheUse& cache) {
+  return Json{{"outcome", cache.outcome}, {"key", cache.key},       {"hits", cache.hits},
+              {"misses", cache.misses},   {"builds", cache.builds}, {"evictions", cache.evictions}};
+}
 Json ToValue(const std::vector<LaneDecision>& decisions) {
   Json array = Json::array();
   for (const LaneDecision& d : decisions) {
@@ -85,6 +89,16 @@ class Reader {
     Member(json, at, "empty", out.empty);
     Member(json, at, "partial", out.partial);
     Member(json, at, "full", out.full);
+  }
+  void Read(const Json& json, const std::string& at, CacheUse& out) {
+    if (!IsObject(json, at)) return;
+    RefuseOthers(json, at, {"outcome", "key", "hits", "misses", "builds", "evictions"});
+    Member(json, at, "outcome", out.outcome);
+    Member(json, at, "key", out.key);
+    Member(json, at, "hits", out.hits);
+    Member(json, at, "misses", out.misses);
+    Member(json, at, "builds", out.builds);
+    Member(json, at, "evictions", out.evictions);
   }
   void Read(const Json& json, const std::string& at, Timing& out) {
     if (!IsObject(json, at)) return;

@@ -97,6 +97,7 @@ class Differ {
     Compare("workspace_bytes", a_.workspace_bytes, b_.workspace_bytes, false);
     Compare("compiles", a_.compiles, b_.compiles, false);
     Compare("cache_hits", a_.cache_hits, b_.cache_hits, false);
+    CompareCache();
     group_ = "timings";
     for (const Timing& timing : a_.timings)
       Compare(timing.name, TimeOf(a_, timing.name), TimeOf(b_, timing.name), false);
@@ -169,6 +170,16 @@ class Differ {
     Compare("plan_bytes", a_.plan_bytes, b_.plan_bytes);
     Compare("metadata_bytes", a_.metadata_bytes, b_.metadata_bytes);
     Compare("metadata_limit", a_.metadata_limit, b_.metadata_limit);
+  }
+
+  // Of the key nothing is left to say that meaning, options and target did not; the rest is the cache's history.
+  void CompareCache() {
+    Compare("cache.outcome", a_.cache.outcome, b_.cache.outcome, false);
+    Compare("cache.key", a_.cache.key, b_.cache.key, false);
+    Compare("cache.hits", a_.cache.hits, b_.cache.hits, false);
+    Compare("cache.misses", a_.cache.misses, b_.cache.misses, false);
+    Compare("cache.builds", a_.cache.builds, b_.cache.builds, false);
+    Compare("cache.evictions", a_.cache.evictions, b_.cache.evictions, false);
   }
 
   const Receipt& a_;

@@ -38,6 +38,7 @@ void VisitFields(ReceiptType& r, Visit&& visit) {
   visit("isa", r.isa);
   visit("compiles", r.compiles);
   visit("cache_hits", r.cache_hits);
+  visit("cache", r.cache);
   visit("workspace_bytes", r.workspace_bytes);
   visit("determinism", r.determinism);
   visit("input_source", r.input_source);

@@ -1,6 +1,6 @@
-// The order of events: contract -> request -> decisions and selection -> inputs -> then, lane by lane, plan -> decision
-// on the plan -> run. Every step leaves its trace in the receipt, and no step is retried in another way: a lane that
-// refuses is followed by the next one with a plan of its own, a lane that fails ends the run.
+// The order of events: request -> contract, decisions and selection, found prepared or made -> inputs -> then, lane by
+// lane, plan -> decision on the plan -> run. Every step leaves its trace in the receipt, and no step is retried in
+// another way: a lane that refuses is followed by the next one with a plan of its own, a lane that fails ends the run.
 #include "dispatch/run.h"
 
 #include <fmt/format.h>
@@ -11,6 +11,7 @@
 
 #include "dispatch/clock.h"
 #include "dispatch/execute.h"
+#include "dispatch/prepare.h"
 #include "dispatch/select.h"
 #include "dispatch/tensors.h"
 #include "lanes/cpu/workers.h"
@@ -37,45 +38,16 @@ std::string Refusal(std::string_view lane, const Decision& decision) {
   return text + ")";
 }
 
-Result<MaskFacts> ReadContractFacts(const Contract& contract, Receipt& receipt) {
-  Result<std::string> key = ContractKey(contract);
-  if (!key) return tl::unexpected(key.error());
-  receipt.contract_key = *key;
-  receipt.contract_text = ToToml(contract);
-  return DescribeMask(contract);
-}
-
-bool HasIsa(const LaneRow& row, std::string_view isa) {
-  const std::vector<std::string_view> isas = IsasOf(row);
-  return isa == "auto" || std::find(isas.begin(), isas.end(), isa) != isas.end();
-}
-
-// A name that no lane here knows is a mistake of the caller's, not a lane's refusal.
-Outcome CheckIsa(const RunRequest& request) {
-  const auto has_it = [&](const LaneRow& row) { return HasIsa(row, request.isa); };
-  if (std::any_of(request.table.begin(), request.table.end(), has_it)) return std::nullopt;
-  std::vector<std::string> available;
-  for (const LaneRow& row : request.table) {
-    if (row.lane == nullptr) continue;
-    available.push_back(fmt::format("{} ({})", fmt::join(IsasOf(row), ", "), row.name));
-  }
-  return FailAt("request", ErrorCode::kIsaUnavailable,
-                fmt::format("no lane has the instruction set \"{}\" on this machine; there are {}", request.isa,
-                            fmt::join(available, ", ")),
-                request.options.isa == "auto" ? "TESSERA_ISA" : "isa");
+PrepareRequest ToPrepare(const RunRequest& request) {
+  return {.table = request.table,
+          .contract = request.contract,
+          .target = request.target,
+          .options = request.options,
+          .isa = request.isa};
 }
 
 Outcome CheckRequest(const RunRequest& request) {
-  std::vector<std::string> names = request.options.exclude;
-  if (IsForced(request.options)) names.push_back(request.options.lane);
-  for (const std::string& name : names) {
-    if (FindLane(request.table, name) != nullptr) continue;
-    std::vector<std::string_view> known;
-    for (const LaneRow& row : request.table) known.push_back(row.name);
-    return FailAt("request", ErrorCode::kLaneUnknown,
-                  fmt::format("there is no lane \"{}\"; the lanes are {}", name, fmt::join(known, ", ")));
-  }
-  if (Outcome bad = CheckIsa(request)) return bad;
+  if (Status ok = CheckNames(ToPrepare(request)); !ok) return FailAt("request", std::move(ok.error()));
   if (const int64_t threads = request.options.threads.value_or(1); threads < 1) {
     return FailAt(
         "request", ErrorCode::kBadArgument,
@@ -91,42 +63,39 @@ Outcome CheckRequest(const RunRequest& request) {
   return std::nullopt;
 }
 
-Decision DecideRow(const RunRequest& request, const LaneRow& row, const MaskFacts& facts) {
-  const RunOptions& options = request.options;
-  if (std::find(options.exclude.begin(), options.exclude.end(), row.name) != options.exclude.end()) {
-    return Decision::No(ReasonCode::kExcluded);
+// A request that is refused has a contract all the same, and a fault of that one is said first.
+Outcome RefuseRequest(const RunRequest& request, Outcome refusal, Receipt& receipt) {
+  Result<std::string> key = ContractKey(request.contract);
+  if (!key) return FailAt("contract", std::move(key.error()));
+  receipt.contract_key = *key;
+  receipt.contract_text = ToToml(request.contract);
+  return refusal;
+}
+
+// Finds or makes what no batch changes, and tells the receipt what it says.
+Outcome ReadPrepared(RunRequest& request, Receipt& receipt) {
+  const Clock clock;
+  Result<Obtained> got = Obtain(ToPrepare(request));
+  if (!got && got.error().code == ErrorCode::kPinnedMismatch) {
+    return RefuseRequest(request, FailAt("request", std::move(got.error())), receipt);
   }
-  if (IsForced(options) && row.name != options.lane) {
-    return Decision::No(ReasonCode::kNotRequested, fmt::format("{} was asked for", options.lane));
-  }
-  Decision decision = DecideContract(row, request.contract, facts, request.target);
-  if (decision.accepted && !HasIsa(row, request.isa)) {
-    return Decision::No(ReasonCode::kIsa,
-                        fmt::format("{} was asked for, and here it has {}", request.isa, fmt::join(IsasOf(row), ", ")));
-  }
-  return decision;
+  if (!got) return FailAt("contract", std::move(got.error()));
+  request.prepared = got->prepared;
+  const PreparedRun& prepared = *request.prepared;
+  receipt.cache = std::move(got->use);
+  receipt.contract_key = prepared.key.contract_key;
+  receipt.contract_text = got->is_same_spelling ? prepared.contract_text : ToToml(request.contract);
+  receipt.selected = prepared.selection.lane;
+  receipt.selection_rule = prepared.selection.rule;
+  receipt.decisions = prepared.selection.decisions;
+  receipt.timings.push_back({"prepare", clock.Ns()});
+  return std::nullopt;
 }
 
 const Decision& ContractDecision(const Receipt& receipt, std::string_view lane) {
   return std::find_if(receipt.decisions.begin(), receipt.decisions.end(),
                       [&](const LaneDecision& d) { return d.lane == lane && d.step == "contract"; })
       ->decision;
-}
-
-// Selection and every lane's decision on the contract: two records, neither made from the other.
-void Decide(const RunRequest& request, const MaskFacts& facts, Receipt& receipt) {
-  if (IsForced(request.options)) {
-    receipt.selected = request.options.lane;
-    receipt.selection_rule = "requested by name";
-  } else {
-    const SelectionRule& rule = SelectRule(request.contract, facts, request.target);
-    receipt.selected = rule.lane;
-    receipt.selection_rule = ToText(rule);
-  }
-  for (const LaneRow& row : request.table) {
-    receipt.decisions.push_back({std::string(row.name), "contract", DecideRow(request, row, facts)});
-  }
-  receipt.fallback_reason = ReasonText(ContractDecision(receipt, receipt.selected).reason);
 }
 
 // A refusal of the selected lane ends the run when the caller allows no other.
@@ -162,9 +131,10 @@ Result<Plan> PlanFor(const RunRequest& request, RunOutcome& outcome) {
   Receipt& receipt = outcome.receipt;
   Clock clock;
   const RouteInputs route = RouteInputsFor(request);
-  Result<PlanResult> made = MakePlan(request.contract, *request.batch, request.target, request.options.plan, &route);
+  Result<PlanResult> made =
+      MakePlan(*request.prepared->planning, *request.batch, request.target, request.options.plan, &route);
   if (!made) return tl::unexpected(made.error());
-  receipt.timings.clear();
+  std::erase_if(receipt.timings, [](const Timing& timing) { return timing.name.rfind("plan", 0) == 0; });
   for (const StageReport& stage : made->stages) receipt.timings.push_back({"plan." + stage.name, stage.ns});
   receipt.timings.push_back({"plan", clock.Ns()});
   outcome.stages = std::move(made->stages);
@@ -190,6 +160,7 @@ Outcome RunLane(const RunRequest& request, const LaneRow& row, const PlanView& p
                                  : BindTensors(request.contract, *request.inputs, request.options, outcome.outputs);
   ExecuteResult result = Execute({.lane = *row.lane,
                                   .contract = request.contract,
+                                  .contract_key = receipt.contract_key,
                                   .plan = plan,
                                   .tensors = tensors,
                                   .options = request.options,
@@ -250,11 +221,11 @@ Outcome TryLanes(const RunRequest& request, RunOutcome& outcome) {
                 fmt::format("every lane that could run this refused: {}", fmt::join(refusals, ", ")));
 }
 
-Outcome Attempt(const RunRequest& request, RunOutcome& outcome) {
-  Result<MaskFacts> facts = ReadContractFacts(request.contract, outcome.receipt);
-  if (!facts) return FailAt("contract", std::move(facts.error()));
-  if (Outcome bad = CheckRequest(request)) return bad;
-  Decide(request, *facts, outcome.receipt);
+Outcome Attempt(RunRequest& request, RunOutcome& outcome) {
+  Receipt& receipt = outcome.receipt;
+  if (Outcome bad = CheckRequest(request)) return RefuseRequest(request, std::move(bad), receipt);
+  if (Outcome bad = ReadPrepared(request, receipt)) return bad;
+  receipt.fallback_reason = ReasonText(ContractDecision(receipt, receipt.selected).reason);
   std::vector<Violation> violations = request.tensors != nullptr
                                           ? CheckTensors(request.contract, *request.tensors, request.options)
                                           : CheckInputs(*request.inputs, InputSpecs(request.contract, request.options));
@@ -266,7 +237,7 @@ Outcome Attempt(const RunRequest& request, RunOutcome& outcome) {
 }
 
 // Memory can run out anywhere; the receipt says which step had been reached.
-Outcome AttemptInMemory(const RunRequest& request, RunOutcome& outcome) try {
+Outcome AttemptInMemory(RunRequest& request, RunOutcome& outcome) try {
   return Attempt(request, outcome);
 } catch (const std::bad_alloc&) {
   outcome.outputs.clear();

@@ -1,10 +1,12 @@
 // A run over any table of lanes; the public Run uses the one in lanes.def.
 #pragma once
 
+#include <memory>
 #include <span>
 #include <string>
 
 #include "dispatch/lane_table.h"
+#include "tessera/prepare.h"
 #include "tessera/run.h"
 
 namespace tessera {
@@ -18,8 +20,9 @@ struct RunRequest {
   // One of the two: tensors by name, whose outputs go into the outcome, or memory of the caller's.
   const TensorMap* inputs = nullptr;
   const RunTensors* tensors = nullptr;
-  const Plan* plan = nullptr;  // made before; else each lane that gets that far has one made
-  std::string isa = "auto";    // RunOn fills it: what AskedIsa says when the run begins
+  const Plan* plan = nullptr;                        // made before; else each lane that gets that far has one made
+  std::string isa = "auto";                          // RunOn fills it: what AskedIsa says when the run begins
+  std::shared_ptr<const PreparedRun> prepared = {};  // and this: what no batch changes
 };
 
 RunOutcome RunOn(const RunRequest& request);

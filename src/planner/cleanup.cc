@@ -93,7 +93,7 @@ void CleanupWriter::AddPieces(const ConditionalSet& term, size_t& slab) {
 // Joins two stretches, one right below the other, when max/min of their edges says exactly both: a lower edge that
 // turns from constant to diagonal, an upper edge that turns from diagonal to constant.
 bool CleanupWriter::TryChain(Piece& piece, const Piece& next) {
-  constexpr int64_t kNone = Run::kNone;
+  constexpr int64_t kNone = MaskRun::kNone;
   const int64_t seam = piece.q_end;  // first row of `next`
   if (next.q_begin != seam) return false;
   Piece joined = piece;
@@ -127,7 +127,7 @@ bool CleanupWriter::TryChain(Piece& piece, const Piece& next) {
 // Writes a piece in tile coordinates, with every bound that does not matter inside the tile left out, so that tiles
 // with the same work get the same item.
 bool CleanupWriter::CutToTile(const Piece& piece, uint32_t column, CleanupItem& item) const {
-  constexpr int64_t kNone = Run::kNone;
+  constexpr int64_t kNone = MaskRun::kNone;
   const int64_t key0 = column * tile_.kv;
   int64_t kv_begin = std::clamp<int64_t>(piece.kv_begin - key0, 0, tile_.kv);
   int64_t kv_end = std::clamp<int64_t>(piece.kv_end - key0, 0, tile_.kv);

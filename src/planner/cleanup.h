@@ -31,10 +31,10 @@ class CleanupWriter {
     uint16_t conditions = 0;
     int64_t q_begin = 0;
     int64_t q_end = 0;
-    int64_t kv_begin = -Run::kNone;
-    int64_t kv_end = Run::kNone;
-    int64_t diag_begin = -Run::kNone;
-    int64_t diag_end = Run::kNone;
+    int64_t kv_begin = -MaskRun::kNone;
+    int64_t kv_end = MaskRun::kNone;
+    int64_t diag_begin = -MaskRun::kNone;
+    int64_t diag_end = MaskRun::kNone;
   };
   enum class Truth : uint8_t { kNowhere, kSomewhere, kEverywhere };
 

@@ -1,10 +1,9 @@
 // The planner on one page: contract + batch + target -> plan. The order of the stages lives here and nowhere else.
-#include "tessera/planner.h"
-
 #include <algorithm>
 
 #include "contract/batch_resolve.h"
 #include "planner/picks.h"
+#include "planner/prepared.h"
 #include "planner/runner.h"
 #include "planner/settings.h"
 #include "planner/stages.h"
@@ -87,16 +86,12 @@ Result<planner::Picked> planner::PickBlocks(const PickRequest& request, Runner& 
   return out;
 }
 
-Result<PlanResult> MakePlan(const Contract& contract, const Batch& batch, const Target& target,
+Result<PlanResult> MakePlan(const PreparedContract& prepared, const Batch& batch, const Target& target,
                             const PlanOptions& options, const RouteInputs* route) {
-  if (std::vector<Violation> violations = Validate(contract); !violations.empty()) {
-    return Fail(ErrorCode::kContractInvalid, std::move(violations), "contract");
-  }
+  const Contract& contract = prepared.contract;
+  const MaskSets& sets = prepared.sets;
   if (Status ok = CheckOptions(options); !ok) return tl::unexpected(std::move(ok.error()));
   Runner runner(options);
-  const Result<MaskSets> built = BuildMaskSets(contract);
-  if (!built) return tl::unexpected(built.error());
-  const MaskSets& sets = *built;
 
   const MaskFacts needs = NeedsOf(sets);
   const Result<std::vector<BatchRow>> batch_rows = ResolveBatchWith(contract, needs, batch);
@@ -161,7 +156,7 @@ Result<PlanResult> MakePlan(const Contract& contract, const Batch& batch, const 
   input.dq = &rows->Of(Direction::kDq);
   input.columns = has_columns ? &*columns : nullptr;
   input.shape = shape;
-  input.contract_key = FromHex(KeyOf(contract, sets));
+  input.contract_key = FromHex(prepared.key);
   input.class_key = FromHex(ClassKeyOf(contract, sets, shape));
   Result<Plan> plan = runner.Run(
       "pack", [&] { return plan::Trust(Pack(input)); },
@@ -177,14 +172,11 @@ Result<PlanResult> MakePlan(const Contract& contract, const Batch& batch, const 
   return result;
 }
 
-Result<ClassShape> MakeClassShape(const Contract& contract, const Target& target, const PlanOptions& options) {
-  if (std::vector<Violation> violations = Validate(contract); !violations.empty()) {
-    return Fail(ErrorCode::kContractInvalid, std::move(violations), "contract");
-  }
+Result<ClassShape> MakeClassShape(const PreparedContract& prepared, const Target& target, const PlanOptions& options) {
+  const Contract& contract = prepared.contract;
   // Rows without facts stand in for a batch: the class looks only at what no batch changes.
   const std::vector<BatchRow> no_facts(static_cast<size_t>(contract.shape.batch));
-  Result<Resolved> resolved =
-      BuildMaskSets(contract).and_then([&](const MaskSets& sets) { return Resolve(contract, sets, no_facts); });
+  Result<Resolved> resolved = Resolve(contract, prepared.sets, no_facts);
   if (!resolved) return tl::unexpected(std::move(resolved.error()));
   const std::array<TileSize, kNumDirections> tiles = PickTiles(contract, target, options);
   Runner runner(options);

@@ -5,6 +5,7 @@
 
 #include "contract/batch_resolve.h"
 #include "planner/picks.h"
+#include "planner/prepared.h"
 #include "planner/settings.h"
 
 namespace tessera {
@@ -35,13 +36,11 @@ PickRows RowsOf(const Picks& picks) {
 
 Result<RouteResult> Route(const Contract& contract, const Batch& batch, const RouteInputs& inputs,
                           const RouteOptions& options) {
-  if (std::vector<Violation> violations = Validate(contract); !violations.empty()) {
-    return Fail(ErrorCode::kContractInvalid, std::move(violations), "contract");
-  }
+  const Result<PreparedContract> prepared = PrepareContract(contract);
+  if (!prepared) return tl::unexpected(prepared.error());
   if (Status ok = CheckOptions(options.plan); !ok) return tl::unexpected(std::move(ok.error()));
-  const Result<MaskSets> sets = BuildMaskSets(contract);
-  if (!sets) return tl::unexpected(sets.error());
-  const MaskFacts needs = NeedsOf(*sets);
+  const MaskSets& sets = prepared->sets;
+  const MaskFacts needs = NeedsOf(sets);
   if (!needs.needs_blocks) {
     return Fail(ErrorCode::kBadArgument, "the mask does not depend on `blocks`: there is nothing to route", "mask");
   }
@@ -50,7 +49,7 @@ Result<RouteResult> Route(const Contract& contract, const Batch& batch, const Ro
 
   Runner runner(options.plan);
   Result<Picked> picked = PickBlocks({.contract = &contract,
-                                      .sets = &*sets,
+                                      .sets = &sets,
                                       .rows = &*rows,
                                       .batch = &batch,
                                       .route = inputs.q.data == nullptr ? nullptr : &inputs,
@@ -65,7 +64,7 @@ Result<RouteResult> Route(const Contract& contract, const Batch& batch, const Ro
   out.stages = runner.TakeReports();
   if (!contract.routing || (!options.compare && options.mass_queries == 0)) return out;
 
-  const Result<std::vector<RowSet>> legal = LegalPairs(contract, *sets, *rows);
+  const Result<std::vector<RowSet>> legal = LegalPairs(contract, sets, *rows);
   if (!legal) return tl::unexpected(legal.error());
   RoutingInput input;
   input.contract = &contract;

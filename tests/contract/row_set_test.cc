@@ -44,7 +44,7 @@ RowSet FromCells(const Cells& cells, int64_t q_len, int64_t kv_len) {
 RowSet RandomRuns(std::mt19937_64& rng, int64_t q_len, int64_t kv_len) {
   RowSet set;
   for (int64_t i = RandomInt(rng, 1, 3); i > 0; --i) {
-    Run run;
+    MaskRun run;
     run.q_begin = RandomInt(rng, 0, q_len - 1);
     run.q_end = RandomInt(rng, run.q_begin, q_len);
     run.kv_begin = RandomInt(rng, 0, kv_len - 1);

@@ -186,6 +186,7 @@ TEST(Run, WindowChange_IsAnotherContract) {
     const RunTensors tensors = BindTensors(*other, inputs, options, outputs);
     const ExecuteResult result = Execute({.lane = ReferenceLane(),
                                           .contract = *other,
+                                          .contract_key = ContractKey(*other).value(),
                                           .plan = made->plan.view(),
                                           .tensors = tensors,
                                           .options = options});
@@ -309,7 +310,7 @@ TEST(Run, Receipt_DescribesTheRequest) {
   EXPECT_EQ(r.tiles.empty + r.tiles.partial + r.tiles.full, 2 * 2 * 4);
   std::vector<std::string> names;
   for (const Timing& timing : r.timings) names.push_back(timing.name);
-  std::vector<std::string> expected;
+  std::vector<std::string> expected = {"prepare"};
   for (const StageReport& stage : outcome.stages) expected.push_back("plan." + stage.name);
   for (const char* name : {"plan", "forward", "total"}) expected.push_back(name);
   EXPECT_EQ(names, expected);

@@ -313,6 +313,33 @@ TEST(Bench, PlannerAndRun_PrintTimes) {
   }
 }
 
+TEST(Bench, Stability_CountsOneBuildPerContract) {
+  Proves("R31 R91");
+  const ProgramResult result = Tessera({"bench", "--stability", "--batches", "50", "--seed", "9", "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const nlohmann::json json = OnlyDocument(result);
+  EXPECT_TRUE(json["pass"]);
+  ASSERT_GE(json["contracts"].size(), 3u);
+  for (const nlohmann::json& row : json["contracts"]) {
+    EXPECT_EQ(row["batches"], 50);
+    EXPECT_EQ(row["builds"], 1) << row.dump();
+    EXPECT_EQ(row["hits"], 49);
+    EXPECT_GT(row["distinct_plans"], 5);
+    EXPECT_EQ(row["classes"], 1);
+    EXPECT_GT(row["plan_ns_without_cache"], 0);
+  }
+  EXPECT_TRUE(Contains(result.err, "builds"));
+  const ProgramResult own =
+      Tessera({"bench", "--stability", "--contract", Example("packed.toml"), "--batches", "3", "--json"});
+  ASSERT_EQ(own.exit_code, 0) << own.err;
+  EXPECT_EQ(OnlyDocument(own)["contracts"].size(), 1u);
+  // Neither, both, or an option of the other one.
+  EXPECT_EQ(Tessera({"bench"}).exit_code, 2);
+  EXPECT_EQ(Tessera({"bench", "--stability", "planner", Example("causal.toml")}).exit_code, 2);
+  EXPECT_EQ(Tessera({"bench", "--batches", "5", "planner", Example("causal.toml")}).exit_code, 2);
+  EXPECT_EQ(Tessera({"bench", "--stability", "--batches", "0"}).exit_code, 2);
+}
+
 TEST(Lanes, Table_EndsWithReference) {
   const ProgramResult result = Tessera({"lanes"});
   EXPECT_EQ(result.exit_code, 0);

@@ -6,6 +6,7 @@
 
 #include "json_text.h"
 #include "program.h"
+#include "stability.h"
 
 namespace tessera::program {
 namespace {
@@ -24,7 +25,8 @@ constexpr int64_t kMostRepeats = 1000;
 constexpr const char* kFooter =
     "Examples:\n"
     "  tessera bench planner examples/causal.toml --target v6e\n"
-    "  tessera bench run examples/packed.toml --batch examples/packed_batch.json --backward --repeat 5";
+    "  tessera bench run examples/packed.toml --batch examples/packed_batch.json --backward --repeat 5\n"
+    "  tessera bench --stability --batches 10000";
 
 bool WantsMore(const Options& options, const std::vector<int64_t>& times, const Stopwatch& watch) {
   if (options.repeat > 0) return static_cast<int64_t>(times.size()) < options.repeat;
@@ -104,13 +106,39 @@ int BenchRun(const Options& options) {
   return Show(std::move(result), options);
 }
 
+// Options of `bench` itself: it has no verb then.
+void AddStability(CLI::App& bench, Action& action) {
+  auto stability = std::make_shared<StabilityOptions>();
+  CLI::Option* flag = bench.add_flag("--stability", stability->is_asked,
+                                     "Run fresh batches under one contract and count builds, hits and plans");
+  bench.add_option("--batches", stability->batches, "Batches for each contract")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{1}, int64_t{1'000'000}))
+      ->needs(flag);
+  bench.add_option("--contract", stability->contract, "This contract (.toml or .json) instead of a few small ones")
+      ->type_name("FILE")
+      ->needs(flag);
+  bench.add_option("--seed", stability->seed, "Seed of batches and inputs")->capture_default_str()->needs(flag);
+  bench.add_flag("--json", stability->json, "Print one JSON document")->needs(flag);
+  bench.add_flag("--progress", stability->progress, "Report progress also when standard error is no terminal")
+      ->needs(flag);
+  bench.callback([stability, &bench, &action] {
+    const bool has_verb = !bench.get_subcommands().empty();
+    if (has_verb && stability->is_asked) throw CLI::ExcludesError("--stability", "a subcommand");
+    if (!has_verb && !stability->is_asked) throw CLI::RequiredError("A subcommand or --stability");
+    if (!has_verb) action = [stability] { return BenchStability(*stability); };
+  });
+}
+
 }  // namespace
 
 void AddBench(CLI::App& app, Action& action) {
   auto options = std::make_shared<Options>();
-  CLI::App* sub = app.add_subcommand("bench", "Time planning or running one contract");
-  sub->require_subcommand(1);
+  CLI::App* sub =
+      app.add_subcommand("bench", "Time planning or running one contract, or count what many batches build");
+  sub->require_subcommand(0, 1);
   sub->footer(kFooter);
+  AddStability(*sub, action);
   const auto add = [&](const char* name, const char* about, int (*command)(const Options&)) {
     CLI::App* verb = sub->add_subcommand(name, about);
     verb->add_option("contract", options->problem.contract, "Contract (.toml or .json, - = standard input)")

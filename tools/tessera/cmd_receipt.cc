@@ -32,6 +32,12 @@ std::string CountsText(const TileCounts& counts, int64_t executed) {
                      Grouped(counts.empty), Grouped(executed));
 }
 
+std::string CacheText(const CacheUse& cache) {
+  if (cache.outcome.empty() || cache.outcome == "off" || cache.outcome == "pinned") return cache.outcome;
+  return fmt::format("{}; {} hits, {} misses, {} builds, {} evictions so far", cache.outcome, Grouped(cache.hits),
+                     Grouped(cache.misses), Grouped(cache.builds), Grouped(cache.evictions));
+}
+
 std::string Fields(const Receipt& receipt) {
   std::string text = ToLine(receipt) + "\n\n";
   Field(text, "failed at", receipt.failed_at);
@@ -59,6 +65,8 @@ std::string Fields(const Receipt& receipt) {
             : fmt::format("{} of {}", Grouped(receipt.metadata_bytes), Bytes(receipt.metadata_limit)));
   Field(text, "kernel", receipt.kernel);
   Field(text, "isa", receipt.isa);
+  Field(text, "cache", CacheText(receipt.cache));
+  Field(text, "cache key", receipt.cache.key);
   Field(text, "workspace", Bytes(receipt.workspace_bytes));
   Field(text, "determinism", receipt.determinism);
   Field(text, "inputs", receipt.input_source + "  " + receipt.input_digest);

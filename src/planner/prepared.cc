@@ -1,0 +1,29 @@
+// The public functions that take a contract: prepare it, then plan.
+#include "planner/prepared.h"
+
+namespace tessera {
+
+Result<PreparedContract> PrepareContract(const Contract& contract) {
+  if (std::vector<Violation> violations = Validate(contract); !violations.empty()) {
+    return Fail(ErrorCode::kContractInvalid, std::move(violations), "contract");
+  }
+  Result<MaskSets> sets = BuildMaskSets(contract);
+  if (!sets) return tl::unexpected(std::move(sets.error()));
+  std::string key = KeyOf(contract, *sets);
+  return PreparedContract{contract, std::move(*sets), std::move(key)};
+}
+
+Result<PlanResult> MakePlan(const Contract& contract, const Batch& batch, const Target& target,
+                            const PlanOptions& options, const RouteInputs* route) {
+  const Result<PreparedContract> prepared = PrepareContract(contract);
+  if (!prepared) return tl::unexpected(prepared.error());
+  return MakePlan(*prepared, batch, target, options, route);
+}
+
+Result<ClassShape> MakeClassShape(const Contract& contract, const Target& target, const PlanOptions& options) {
+  const Result<PreparedContract> prepared = PrepareContract(contract);
+  if (!prepared) return tl::unexpected(prepared.error());
+  return MakeClassShape(*prepared, target, options);
+}
+
+}  // namespace tessera

@@ -1,0 +1,185 @@
+// Runs many fresh batches under each of a few contracts and counts what was built: the table that shows whether
+// anything a batch says reaches a key.
+#include "stability.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <random>
+#include <set>
+#include <vector>
+
+#include "json_text.h"
+#include "program.h"
+
+namespace tessera::program {
+namespace {
+
+constexpr const char* kMasks[] = {"causal and documents", "causal and window(15, 0) and documents and valid",
+                                  "causal and documents or sink(4, document)", "full and valid"};
+
+struct Row {
+  std::string name;
+  RunCacheStats stats;
+  std::set<std::string> plans;
+  std::set<std::string> outputs;
+  std::set<std::string> classes;
+  int64_t kept_ns = 0;   // prepare and plan, with a cache
+  int64_t fresh_ns = 0;  // and without
+};
+
+// Small, so that ten thousand batches take seconds.
+Result<Contract> SmallContract(const std::string& mask) {
+  return ParseContract(
+      fmt::format("version = 1\n[shape]\nbatch = 2\nq_len = 64\nnum_q_heads = 2\nnum_kv_heads = 1\n"
+                  "dim_qk = 8\n[mask]\nexpr = \"{}\"\n[tiles]\nq = 16\nkv = 16\nreason = \"small\"\n",
+                  mask));
+}
+
+IdRows RandomIds(std::mt19937_64& rng, int64_t rows, int64_t len) {
+  IdRows ids{rows, len, {}};
+  for (int64_t row = 0; row < rows; ++row) {
+    int32_t doc = 0;
+    int64_t left = 0;
+    for (int64_t i = 0; i < len; ++i, --left) {
+      if (left == 0) {
+        ++doc;
+        left = 1 + static_cast<int64_t>(rng() % static_cast<uint64_t>(len));
+      }
+      ids.values.push_back(doc);
+    }
+  }
+  return ids;
+}
+
+std::vector<int64_t> RandomCounts(std::mt19937_64& rng, int64_t rows, int64_t len) {
+  std::vector<int64_t> counts;
+  for (int64_t row = 0; row < rows; ++row) {
+    counts.push_back(static_cast<int64_t>(rng() % static_cast<uint64_t>(len + 1)));
+  }
+  return counts;
+}
+
+Batch RandomBatch(std::mt19937_64& rng, const Shape& shape, const MaskFacts& facts) {
+  Batch batch;
+  const bool is_square = shape.q_len == shape.kv_len;
+  if (facts.needs_documents && is_square) batch.doc_ids = RandomIds(rng, shape.batch, shape.q_len);
+  if (facts.needs_documents && !is_square) {
+    batch.q_doc_ids = RandomIds(rng, shape.batch, shape.q_len);
+    batch.kv_doc_ids = RandomIds(rng, shape.batch, shape.kv_len);
+  }
+  if (facts.needs_valid && is_square) batch.valid_tokens = RandomCounts(rng, shape.batch, shape.q_len);
+  if (facts.needs_valid && !is_square) {
+    batch.q_valid_tokens = RandomCounts(rng, shape.batch, shape.q_len);
+    batch.kv_valid_tokens = RandomCounts(rng, shape.batch, shape.kv_len);
+  }
+  return batch;
+}
+
+int64_t PlanNs(const Receipt& receipt) {
+  int64_t ns = 0;
+  for (const Timing& timing : receipt.timings) {
+    if (timing.name == "prepare" || timing.name == "plan") ns += timing.ns;
+  }
+  return ns;
+}
+
+Result<Row> Measure(const Contract& contract, const Target& target, const StabilityOptions& options) {
+  Result<MaskFacts> facts = DescribeMask(contract);
+  if (!facts) return tl::unexpected(facts.error());
+  if (facts->needs_blocks && !contract.routing) {
+    return Fail(ErrorCode::kBadArgument, "the mask needs picks of the caller's, which --stability does not make up",
+                "--contract");
+  }
+  Row row;
+  row.name = ToText(contract.mask.heads[0]) + (contract.mask.heads.size() > 1 ? ", ..." : "");
+  std::mt19937_64 rng(options.seed);
+  const TensorMap inputs = MakeInputs(contract, options.seed, false);
+  RunCache cache(4);
+  RunOptions kept;
+  kept.cache = &cache;
+  kept.threads = 1;
+  RunOptions fresh = kept;
+  fresh.use_cache = false;
+  for (int64_t i = 0; i < options.batches; ++i) {
+    const Batch batch = RandomBatch(rng, contract.shape, *facts);
+    const RunOutcome with = Run(contract, batch, inputs, target, kept);
+    const RunOutcome without = Run(contract, batch, inputs, target, fresh);
+    for (const RunOutcome* outcome : {&with, &without}) {
+      if (outcome->error) return tl::unexpected(*outcome->error);
+    }
+    if (with.receipt.output_digest != without.receipt.output_digest) {
+      return Fail(ErrorCode::kCheckFailed, fmt::format("batch {} gives another result when it is found prepared", i),
+                  row.name);
+    }
+    row.plans.insert(with.receipt.plan_fingerprint);
+    row.outputs.insert(with.receipt.output_digest);
+    row.classes.insert(with.receipt.class_key);
+    row.kept_ns += PlanNs(with.receipt);
+    row.fresh_ns += PlanNs(without.receipt);
+  }
+  row.stats = cache.stats();
+  return row;
+}
+
+std::string Microseconds(int64_t ns, int64_t count) {
+  return fmt::format("{:.1f}", static_cast<double>(ns) / 1e3 / static_cast<double>(std::max<int64_t>(count, 1)));
+}
+
+std::string ToLine(const Row& row, int64_t batches) {
+  return fmt::format("{:<50} {:>8} {:>7} {:>8} {:>8} {:>8} {:>8} {:>9} {:>9}", row.name, Grouped(batches),
+                     Grouped(row.stats.builds), Grouped(row.stats.hits),
+                     Grouped(static_cast<int64_t>(row.plans.size())), Grouped(static_cast<int64_t>(row.outputs.size())),
+                     Grouped(static_cast<int64_t>(row.classes.size())), Microseconds(row.kept_ns, batches),
+                     Microseconds(row.fresh_ns, batches));
+}
+
+std::string ToDocument(const Row& row, int64_t batches) {
+  JsonObject object;
+  object.Text("contract", row.name).Int("batches", batches).Int("builds", row.stats.builds).Int("hits", row.stats.hits);
+  object.Int("misses", row.stats.misses).Int("evictions", row.stats.evictions);
+  object.Int("distinct_plans", static_cast<int64_t>(row.plans.size()));
+  object.Int("distinct_outputs", static_cast<int64_t>(row.outputs.size()));
+  object.Int("classes", static_cast<int64_t>(row.classes.size()));
+  return object.Int("plan_ns", row.kept_ns).Int("plan_ns_without_cache", row.fresh_ns).Done();
+}
+
+}  // namespace
+
+int BenchStability(const StabilityOptions& options) {
+  std::vector<Contract> contracts;
+  if (options.contract.empty()) {
+    for (const char* mask : kMasks) {
+      auto contract = SmallContract(mask);
+      if (!contract) return Report(contract.error(), options.json);
+      contracts.push_back(std::move(*contract));
+    }
+  } else {
+    auto contract = ReadContractArgument(options.contract);
+    if (!contract) return Report(contract.error(), options.json);
+    if (auto fits = CheckTensorMemory(*contract, false); !fits) return Report(fits.error(), options.json);
+    contracts.push_back(std::move(*contract));
+  }
+  auto target = FindTarget("cpu");
+  if (!target) return Report(target.error(), options.json);
+  const Progress progress("running", options.progress);
+  Say(options.json, fmt::format("{:<50} {:>8} {:>7} {:>8} {:>8} {:>8} {:>8} {:>9} {:>9}", "contract", "batches",
+                                "builds", "hits", "plans", "outputs", "classes", "plan us", "uncached"));
+  std::vector<std::string> documents;
+  bool is_stable = true;
+  for (const Contract& contract : contracts) {
+    auto row = Measure(contract, *target, options);
+    if (!row) return Report(row.error(), options.json);
+    Say(options.json, ToLine(*row, options.batches));
+    documents.push_back(ToDocument(*row, options.batches));
+    is_stable = is_stable && row->stats.builds == 1;
+  }
+  if (options.json) {
+    JsonObject object;
+    object.Int("seed", static_cast<int64_t>(options.seed)).Bool("pass", is_stable);
+    Print(object.Raw("contracts", JsonList(documents)).Done() + "\n");
+  }
+  return is_stable ? kGood : kCheckFailed;
+}
+
+}  // namespace tessera::program
