@@ -11,6 +11,7 @@
 
 #include "dispatch/clock.h"
 #include "dispatch/execute.h"
+#include "dispatch/ledger.h"
 #include "dispatch/select.h"
 #include "dispatch/tensors.h"
 
@@ -112,8 +113,12 @@ const Decision& ContractDecision(const Receipt& receipt, std::string_view lane) 
       ->decision;
 }
 
-// Selection and every lane's decision on the contract: two records, neither made from the other.
+// Selection and every lane's decision on the contract: two records, neither made from the other. Only a ledger looks at
+// both, and it chooses between lanes that accepted.
 void Decide(const RunRequest& request, const MaskFacts& facts, Receipt& receipt) {
+  for (const LaneRow& row : request.table) {
+    receipt.decisions.push_back({std::string(row.name), "contract", DecideRow(request, row, facts)});
+  }
   if (IsForced(request.options)) {
     receipt.selected = request.options.lane;
     receipt.selection_rule = "requested by name";
@@ -122,9 +127,10 @@ void Decide(const RunRequest& request, const MaskFacts& facts, Receipt& receipt)
     receipt.selected = rule.lane;
     receipt.selection_rule = ToText(rule);
   }
-  for (const LaneRow& row : request.table) {
-    receipt.decisions.push_back({std::string(row.name), "contract", DecideRow(request, row, facts)});
-  }
+  receipt.ledger =
+      ConsultLedger({request.contract, request.target, request.options, receipt.selected, receipt.decisions});
+  if (!receipt.ledger.chose.empty()) receipt.selected = receipt.ledger.chose;
+  receipt.selection_rule = RuleWithLedger(receipt.selection_rule, receipt.ledger);
   receipt.fallback_reason = ReasonText(ContractDecision(receipt, receipt.selected).reason);
 }
 
@@ -200,7 +206,7 @@ Outcome RunLane(const RunRequest& request, const LaneRow& row, const PlanView& p
 
 Outcome TryLanes(const RunRequest& request, RunOutcome& outcome) {
   Receipt& receipt = outcome.receipt;
-  std::vector<const LaneRow*> candidates = Candidates(request.table, receipt.selected);
+  std::vector<const LaneRow*> candidates = Candidates(request.table, receipt.selected, receipt.ledger.over);
   if (IsForced(request.options)) candidates.resize(1);
   std::vector<std::string> refusals;
   for (const LaneRow* row : candidates) {
