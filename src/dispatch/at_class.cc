@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "contract/bitmap.h"
+#include "contract/limits.h"
 #include "tessera/normalise.h"
 
 namespace tessera {
@@ -85,8 +86,11 @@ Mask MaskAtClass(const Contract& contract, const RequestClass& at) {
   return mask;
 }
 
-Limit Rounded(const Limit& limit) {
-  return limit.kind == Limit::Kind::kExact ? Limit{.kind = Limit::Kind::kPow2} : limit;
+// What the caller left open is rounded: to the class's own number where there is one already.
+Limit Rounded(const Limit& limit, int64_t of_class = 0) {
+  if (limit.kind == Limit::Kind::kNumber) return limit;
+  if (of_class < 1 || of_class > kMaxLength) return {.kind = Limit::Kind::kPow2};
+  return {.kind = Limit::Kind::kNumber, .number = of_class};
 }
 
 IdRows PadIds(const IdRows& ids, int64_t rows, int64_t len) {
@@ -120,6 +124,14 @@ Picks PadPicks(const Picks& picks, const Contract& contract, const RequestClass&
     }
   }
   return padded;
+}
+
+// For a mask that names picks in vain at the request's lengths.
+Picks NoPicks(const RequestClass& at) {
+  const Shape& shape = at.shape;
+  return {.block_tokens = 1,
+          .shape = {shape.batch, shape.q_len, shape.num_kv_heads, 1},
+          .blocks = std::vector<int32_t>(Idx(shape.batch * shape.q_len * shape.num_kv_heads), -1)};
 }
 
 // The rows' own valid lengths; where the mask asks for none, the lengths themselves.
@@ -162,7 +174,7 @@ Result<Contract> AtClass(const Contract& contract, const RequestClass& at) {
   padded.mask = MaskAtClass(contract, at);
   padded.capacity = {.width = Rounded(contract.capacity.width),
                      .width_transposed = Rounded(contract.capacity.width_transposed),
-                     .cleanups = Rounded(contract.capacity.cleanups)};
+                     .cleanups = Rounded(contract.capacity.cleanups, at.sizes.cleanups)};
   if (std::vector<Violation> violations = Validate(padded); !violations.empty()) {
     return Fail(ErrorCode::kClassRefused, std::move(violations), "the request at its class");
   }
@@ -171,24 +183,32 @@ Result<Contract> AtClass(const Contract& contract, const RequestClass& at) {
 
 Result<Batch> AtClass(const Contract& contract, const Batch& batch, const RequestClass& at) {
   if (Status own = CheckOwn(contract.shape, at); !own) return tl::unexpected(own.error());
+  const Result<MaskFacts> facts = DescribeMask(contract);
+  if (!facts) return tl::unexpected(facts.error());
   const Result<std::vector<BatchRow>> rows = ResolveBatch(contract, batch);
   if (!rows) return tl::unexpected(rows.error());
   if (at.cut == PaddingCut::kNone) return batch;  // lengths and rows are the request's own
   Batch padded;
   const std::optional<IdRows>& q_ids = batch.doc_ids ? batch.doc_ids : batch.q_doc_ids;
   const std::optional<IdRows>& kv_ids = batch.doc_ids ? batch.doc_ids : batch.kv_doc_ids;
-  if (at.cut == PaddingCut::kDocuments) {
+  if (q_ids && kv_ids) {
+    padded.q_doc_ids = PadIds(*q_ids, at.shape.batch, at.shape.q_len);
+    padded.kv_doc_ids = PadIds(*kv_ids, at.shape.batch, at.shape.kv_len);
+  } else if (at.cut == PaddingCut::kDocuments || facts->names_documents) {
+    // One document of all real tokens: the cut itself, or ids for a mask that names documents in vain at the request's
+    // lengths and might not at the class's.
     const auto one_document = [&](int64_t len) {
       return IdRows{.rows = at.request.batch, .len = len, .values = std::vector<int32_t>(Idx(at.request.batch * len))};
     };
     padded.q_doc_ids = PadIds(one_document(at.request.q_len), at.shape.batch, at.shape.q_len);
     padded.kv_doc_ids = PadIds(one_document(at.request.kv_len), at.shape.batch, at.shape.kv_len);
-  } else if (q_ids && kv_ids) {
-    padded.q_doc_ids = PadIds(*q_ids, at.shape.batch, at.shape.q_len);
-    padded.kv_doc_ids = PadIds(*kv_ids, at.shape.batch, at.shape.kv_len);
   }
   FillValid(*rows, at, padded);
-  if (batch.picks) padded.picks = PadPicks(*batch.picks, contract, at);
+  if (batch.picks) {
+    padded.picks = PadPicks(*batch.picks, contract, at);
+  } else if (facts->names_blocks && !contract.routing) {
+    padded.picks = NoPicks(at);
+  }
   return padded;
 }
 

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <optional>
 
 #include "base/checked.h"
 #include "contract/limits.h"
@@ -92,6 +94,14 @@ int64_t SlotsOf(const Shape& shape, const ClassShape& sizes) {
   return CheckedProduct(std::array{shape.batch, shape.num_q_heads, sizes.rows[0], sizes.width[0]}).value_or(INT64_MAX);
 }
 
+// Room for a cleanup in every slot: unlike the number of slots a mask really has, the same for every window of a width.
+int64_t CleanupsOf(const ClassShape& sizes) {
+  int64_t slots = 0;
+  for (size_t d = 0; d < sizes.rows.size(); ++d) slots += sizes.rows[d] * sizes.width[d];
+  const std::optional<int64_t> all = CheckedMul(slots, sizes.masks);
+  return all && *all <= kMaxLength ? static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(*all))) : 0;
+}
+
 }  // namespace
 
 const std::vector<int64_t>& ClassLengths() {
@@ -115,9 +125,15 @@ Result<RequestClass> Normalise(const Contract& contract, const Target& target, c
   at.cut = *cut;
   const Result<ClassShape> exact = MakeClassShape(contract, target, options);
   if (!exact) return tl::unexpected(exact.error());
-  const Result<Contract> padded = AtClass(contract, at);
+  // Twice: once for the widths, once with the capacities that follow from them.
+  Result<Contract> padded = AtClass(contract, at);
   if (!padded) return tl::unexpected(padded.error());
-  const Result<ClassShape> sizes = MakeClassShape(*padded, target, options);
+  Result<ClassShape> sizes = MakeClassShape(*padded, target, options);
+  if (!sizes) return tl::unexpected(sizes.error());
+  at.sizes.cleanups = CleanupsOf(*sizes);
+  padded = AtClass(contract, at);
+  if (!padded) return tl::unexpected(padded.error());
+  sizes = MakeClassShape(*padded, target, options);
   if (!sizes) return tl::unexpected(sizes.error());
   Result<std::string> key = ClassKey(*padded, *sizes);
   if (!key) return tl::unexpected(key.error());
