@@ -162,7 +162,8 @@ bool HasAccepted(const LedgerAsk& ask, std::string_view lane) {
 struct Duel {
   std::string challenger;  // the lane beside the table's
   LedgerDecision decision;
-  bool wins = false;  // the challenger is to be used
+  bool is_custom = true;  // the challenger is the custom lane, else the table's is
+  bool wins = false;      // the challenger is to be used
   // What matters most first: a choice, then how much was measured, then by how much it won.
   auto Rank() const { return std::tuple(wins, decision.verdict, decision.speedup); }
 };
@@ -185,7 +186,7 @@ std::vector<Duel> DuelsOf(const Ledger& ledger, const LedgerAsk& ask) {
       if (!decision) continue;
       const bool wins =
           is_custom ? decision->Prefers(ask.options.experimental) : decision->verdict == LedgerVerdict::kTied;
-      duels.push_back({d.lane, std::move(*decision), wins});
+      duels.push_back({d.lane, std::move(*decision), is_custom, wins});
     }
   }
   return duels;
@@ -260,12 +261,14 @@ LedgerUse ConsultLedger(const LedgerAsk& ask) {
   const Duel& duel = *strongest;
   use.verdict = ToText(duel.decision.verdict);
   use.entry = duel.decision.entry;
-  use.note = fmt::format("{} and {}: {}", duel.challenger, ask.table_lane, duel.decision.note);
+  const std::string_view challenger = duel.challenger;
+  use.note = fmt::format("{} against {}: {}", duel.is_custom ? challenger : ask.table_lane,
+                         duel.is_custom ? ask.table_lane : challenger, duel.decision.note);
   if (duel.wins) {
     use.chose = duel.challenger;
     use.over = ask.table_lane;
-  } else if (duel.decision.verdict == LedgerVerdict::kExperimental && !ask.options.experimental) {
-    use.note += "; not asked for";
+  } else if (duel.is_custom && duel.decision.verdict == LedgerVerdict::kExperimental) {
+    use.note += "; experimental lanes were not asked for";
   }
   return use;
 }

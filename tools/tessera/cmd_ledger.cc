@@ -66,14 +66,15 @@ Result<LedgerEntry> FromFields(const Options& options) {
 
 std::string Line(const LedgerEntry& e) {
   const double speedup = static_cast<double>(e.default_ns) / static_cast<double>(e.custom_ns);
-  return fmt::format("{:<12} {:<12} {:<8} {:<24} {:<42} {:>10} {:>10} {:>6.2f}x {:<10} {}", e.custom_lane,
+  return fmt::format("{:<12} {:<12} {:<8} {:<32} {:<42} {:>10} {:>10} {:>6.2f}x {:<10} {}", e.custom_lane,
                      e.default_lane, e.target, e.kind, ShapeText(e.shape) + (e.backward ? " +backward" : ""),
                      Milliseconds(e.custom_ns), Milliseconds(e.default_ns), speedup, e.date, EntryId(e).substr(0, 8));
 }
 
 constexpr const char* kHead =
-    "custom       default      target   kind                     shape                                          custom"
-    "    default speedup date       id\n";
+    "custom       default      target   kind                             shape                                         "
+    " "
+    "custom    default speedup date       id\n";
 
 Error MissingOption(std::string message) { return {ErrorCode::kBadArgument, std::move(message), "tessera ledger", {}}; }
 
