@@ -60,7 +60,8 @@ OWNER = {
     "plan.h": "src/plan",
     "planner.h": "src/planner", "route.h": "src/planner", "export.h": "src/export",
     "lane.h": "src/lanes", "reasons.def": "src/lanes",
-    "run.h": "src/dispatch", "prepare.h": "src/dispatch", "receipt.h": "src/dispatch",
+    "run.h": "src/dispatch", "prepare.h": "src/dispatch", "receipt.h": "src/dispatch", "ledger.h": "src/dispatch",
+    "records.h": "src/dispatch", "normalise.h": "src/dispatch",
     "c_api.h": "src/capi", "tessera.h": "src/capi",
 }
 

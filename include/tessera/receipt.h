@@ -31,6 +31,29 @@ struct CacheUse {
   bool operator==(const CacheUse&) const = default;
 };
 
+// What a ledger had to say of the choice between lanes (docs/ledger.md).
+struct LedgerUse {
+  std::string file = {};  // empty: none was asked for
+  std::string verdict =
+      {};                  // "no_evidence", "dynamic", "tied", "experimental" or "promoted"; "unusable" or "not_asked"
+  std::string chose = {};  // the lane it put in place of the table's; empty when it changed nothing
+  std::string over = {};   // the table's, then
+  std::string entry = {};  // the id of the entry that decided
+  std::string note = {};   // why
+  std::string machine = {};  // this one: what a measurement of this run would count for
+  bool operator==(const LedgerUse&) const = default;
+};
+
+// Which request a run at a class was made for (docs/classes.md); empty for a run of the contract as it is.
+struct ClassUse {
+  std::string request = {};      // its sizes
+  std::string padded = {};       // and the class's
+  std::string request_key = {};  // its contract key
+  int64_t exact_slots = 0;       // forward worklist slots it needs
+  int64_t class_slots = 0;       // and those of the class
+  bool operator==(const ClassUse&) const = default;
+};
+
 struct Receipt {
   int64_t version = 1;
   bool ok = false;
@@ -43,11 +66,13 @@ struct Receipt {
   std::string runtime_mode;
   std::string fallback_reason;  // empty if and only if selected == executed
   std::string target;
+  LedgerUse ledger;
   std::vector<LaneDecision> decisions;  // every lane's, also of lanes after the one that ran
   std::string contract_key;
   std::string contract_text;    // canonical TOML
   std::string contract_source;  // "file NAME"; its folder is where bitmaps are looked for
   std::string class_key;
+  ClassUse class_request;
   std::string mask_digest;
   std::string plan_fingerprint;
   TileCounts tiles;            // forward
@@ -77,6 +102,8 @@ struct Receipt {
 std::string ToJson(const Receipt& receipt);
 // One line: "cpu ran (asked auto) ...".
 std::string ToLine(const Receipt& receipt);
+// How receipts and ledgers write sizes: "b1 q2048 kv2048 h8/2 d64/64 f32".
+std::string ShapeText(const Shape& shape);
 // What a receipt of this build says under `versions`.
 std::map<std::string, std::string> Versions();
 

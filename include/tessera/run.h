@@ -35,7 +35,9 @@ struct RunOptions {
   bool row_max = false;  // also return the row maximum of the logits as "max"
   Layout layout = Layout::kBhtd;
   std::optional<int64_t> threads = {};  // absent: as many as the target has workers; 0 is an error
-  std::string isa = "auto";  // or an instruction set's name: that one or an error; auto asks TESSERA_ISA first
+  std::string isa = "auto";   // or an instruction set's name: that one or an error; auto asks TESSERA_ISA first
+  std::string ledger = {};    // a file of measurements that may choose between lanes; empty = none (docs/ledger.md)
+  bool experimental = false;  // let it choose a lane that won at this shape only
   PlanOptions plan = {};
   std::string input_source = {};  // for the receipt
   std::string batch_source = {};

@@ -7,6 +7,7 @@
 #include "base/hash.h"
 #include "dispatch/run.h"
 #include "dispatch/tensors.h"
+#include "tessera/ledger.h"
 #include "tessera/version.h"
 
 namespace tessera {
@@ -108,6 +109,7 @@ void DescribeRequest(const RunRequest& request, Receipt& receipt) {
       {"backward", YesNo(options.backward)},
       {"disable", fmt::format("{}", fmt::join(options.plan.disable, ","))},
       {"exclude", fmt::format("{}", fmt::join(options.exclude, ","))},
+      {"experimental", YesNo(options.experimental)},
       {"forward", YesNo(options.forward)},
       {"isa", request.isa},
       {"lane", options.lane},
@@ -122,6 +124,7 @@ void DescribeRequest(const RunRequest& request, Receipt& receipt) {
       {"workers", fmt::format("{}", std::max<int64_t>(request.target.workers, 1))},
   };
   receipt.versions = Versions();
+  receipt.ledger = {.file = options.ledger, .machine = MachineId()};
 }
 
 Receipt ReceiptOf(const UnbegunRun& run, const RunOptions& options, const Error& error) {

@@ -34,6 +34,17 @@ Json ToValue(const CacheUse& cache) {
   return Json{{"outcome", cache.outcome}, {"key", cache.key},       {"hits", cache.hits},
               {"misses", cache.misses},   {"builds", cache.builds}, {"evictions", cache.evictions}};
 }
+Json ToValue(const LedgerUse& use) {
+  return Json{{"file", use.file},   {"verdict", use.verdict}, {"chose", use.chose},    {"over", use.over},
+              {"entry", use.entry}, {"note", use.note},       {"machine", use.machine}};
+}
+Json ToValue(const ClassUse& use) {
+  return Json{{"request", use.request},
+              {"padded", use.padded},
+              {"request_key", use.request_key},
+              {"exact_slots", use.exact_slots},
+              {"class_slots", use.class_slots}};
+}
 Json ToValue(const std::vector<LaneDecision>& decisions) {
   Json array = Json::array();
   for (const LaneDecision& d : decisions) {
@@ -99,6 +110,26 @@ class Reader {
     Member(json, at, "misses", out.misses);
     Member(json, at, "builds", out.builds);
     Member(json, at, "evictions", out.evictions);
+  }
+  void Read(const Json& json, const std::string& at, LedgerUse& out) {
+    if (!IsObject(json, at)) return;
+    RefuseOthers(json, at, {"file", "verdict", "chose", "over", "entry", "note", "machine"});
+    Member(json, at, "file", out.file);
+    Member(json, at, "verdict", out.verdict);
+    Member(json, at, "chose", out.chose);
+    Member(json, at, "over", out.over);
+    Member(json, at, "entry", out.entry);
+    Member(json, at, "note", out.note);
+    Member(json, at, "machine", out.machine);
+  }
+  void Read(const Json& json, const std::string& at, ClassUse& out) {
+    if (!IsObject(json, at)) return;
+    RefuseOthers(json, at, {"request", "padded", "request_key", "exact_slots", "class_slots"});
+    Member(json, at, "request", out.request);
+    Member(json, at, "padded", out.padded);
+    Member(json, at, "request_key", out.request_key);
+    Member(json, at, "exact_slots", out.exact_slots);
+    Member(json, at, "class_slots", out.class_slots);
   }
   void Read(const Json& json, const std::string& at, Timing& out) {
     if (!IsObject(json, at)) return;

@@ -12,6 +12,8 @@
 #include "base/checked.h"
 #include "contract/limits.h"
 #include "dispatch/lane_table.h"
+#include "dispatch/ledger.h"
+#include "dispatch/receipt_uses.h"
 #include "dispatch/select.h"
 #include "planner/settings.h"
 #include "tessera/receipt.h"
@@ -22,9 +24,9 @@ namespace {
 
 constexpr std::string_view kSteps[] = {"contract",    "request",   "read",    "inputs",   "decide", "batch", "plan",
                                        "decide_plan", "workspace", "forward", "backward", "check",  "write"};
-constexpr std::string_view kOptions[] = {"backward", "disable", "exclude", "forward",     "isa",
-                                         "lane",     "layout",  "plan",    "row_max",     "strict",
-                                         "target",   "threads", "tile",    "widen_class", "workers"};
+constexpr std::string_view kOptions[] = {"backward", "disable", "exclude",     "experimental", "forward", "isa",
+                                         "lane",     "layout",  "plan",        "row_max",      "strict",  "target",
+                                         "threads",  "tile",    "widen_class", "workers"};
 constexpr std::string_view kVersions[] = {"arch", "compiler", "contract", "plan", "receipt", "tessera"};
 
 bool IsHex32(std::string_view text) {
@@ -61,6 +63,7 @@ class Checker {
     CheckContract();
     CheckLanes();
     CheckSelection();
+    CheckUses();
     CheckDecisions();
     CheckRequest();
     CheckFallback();
@@ -148,8 +151,20 @@ class Checker {
       const Result<MaskFacts> facts = DescribeMask(*contract_);
       if (!facts) return;
       const SelectionRule& rule = SelectRule(*contract_, *facts, *target_);
-      Expect(r_.selected == rule.lane, "selected", fmt::format("{}, by the target's table", rule.lane));
-      Expect(r_.selection_rule == ToText(rule), "selection_rule", fmt::format("\"{}\"", ToText(rule)));
+      const LedgerUse& ledger = r_.ledger;
+      Expect(ledger.chose.empty() || ledger.over == rule.lane, "ledger.over",
+             fmt::format("{}, by the target's table", rule.lane));
+      const std::string_view lane = ledger.chose.empty() ? rule.lane : std::string_view(ledger.chose);
+      Expect(r_.selected == lane, "selected", fmt::format("{}, by the target's table and the ledger", lane));
+      const std::string text = RuleWithLedger(ToText(rule), ledger);
+      Expect(r_.selection_rule == text, "selection_rule", fmt::format("\"{}\"", text));
+    }
+  }
+
+  void CheckUses() {
+    for (Violation& v : CheckLedgerUse(r_, HasSelection())) violations_.push_back(std::move(v));
+    for (Violation& v : CheckClassUse(r_.class_request, contract_ ? &contract_->shape : nullptr)) {
+      violations_.push_back(std::move(v));
     }
   }
 
@@ -449,7 +464,7 @@ class Checker {
       Expect(std::find(words.begin(), words.end(), value) != words.end(), fmt::format("options.{}", name),
              fmt::format("{}, got \"{}\"", fmt::join(words, " or "), value));
     };
-    for (const char* name : {"backward", "forward", "row_max", "strict", "widen_class"}) {
+    for (const char* name : {"backward", "experimental", "forward", "row_max", "strict", "widen_class"}) {
       is_one_of(name, {"true", "false"});
     }
     is_one_of("plan", {"made", "given"});

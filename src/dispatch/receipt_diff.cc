@@ -148,6 +148,13 @@ class Differ {
     Compare("requested", a_.requested, b_.requested);
     Compare("selected", a_.selected, b_.selected);
     Compare("selection_rule", a_.selection_rule, b_.selection_rule);
+    Compare("ledger.verdict", a_.ledger.verdict, b_.ledger.verdict, false);
+    Compare("ledger.chose", a_.ledger.chose, b_.ledger.chose);
+    Compare("ledger.over", a_.ledger.over, b_.ledger.over);
+    Compare("ledger.entry", a_.ledger.entry, b_.ledger.entry, false);
+    Compare("ledger.note", a_.ledger.note, b_.ledger.note, false);
+    Compare("ledger.file", a_.ledger.file, b_.ledger.file, false);
+    Compare("ledger.machine", a_.ledger.machine, b_.ledger.machine, false);
     Compare("executed", a_.executed, b_.executed);
     Compare("runtime_mode", a_.runtime_mode, b_.runtime_mode);
     Compare("fallback_reason", a_.fallback_reason, b_.fallback_reason);
@@ -161,6 +168,11 @@ class Differ {
   void ComparePlan() {
     group_ = "plan";
     Compare("class_key", a_.class_key, b_.class_key);
+    Compare("class_request.request", a_.class_request.request, b_.class_request.request);
+    Compare("class_request.padded", a_.class_request.padded, b_.class_request.padded);
+    Compare("class_request.request_key", a_.class_request.request_key, b_.class_request.request_key);
+    Compare("class_request.exact_slots", a_.class_request.exact_slots, b_.class_request.exact_slots);
+    Compare("class_request.class_slots", a_.class_request.class_slots, b_.class_request.class_slots);
     Compare("mask_digest", a_.mask_digest, b_.mask_digest);
     Compare("plan_fingerprint", a_.plan_fingerprint, b_.plan_fingerprint);
     Compare("tiles", a_.tiles, b_.tiles);

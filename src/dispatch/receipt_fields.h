@@ -20,11 +20,13 @@ void VisitFields(ReceiptType& r, Visit&& visit) {
   visit("runtime_mode", r.runtime_mode);
   visit("fallback_reason", r.fallback_reason);
   visit("target", r.target);
+  visit("ledger", r.ledger);
   visit("decisions", r.decisions);
   visit("contract_key", r.contract_key);
   visit("contract_text", r.contract_text);
   visit("contract_source", r.contract_source);
   visit("class_key", r.class_key);
+  visit("class_request", r.class_request);
   visit("mask_digest", r.mask_digest);
   visit("plan_fingerprint", r.plan_fingerprint);
   visit("tiles", r.tiles);

@@ -11,6 +11,7 @@
 
 #include "dispatch/clock.h"
 #include "dispatch/execute.h"
+#include "dispatch/ledger.h"
 #include "dispatch/prepare.h"
 #include "dispatch/select.h"
 #include "dispatch/tensors.h"
@@ -96,6 +97,15 @@ const Decision& ContractDecision(const Receipt& receipt, std::string_view lane) 
   return std::find_if(receipt.decisions.begin(), receipt.decisions.end(),
                       [&](const LaneDecision& d) { return d.lane == lane && d.step == "contract"; })
       ->decision;
+}
+
+// Selection and every lane's decision on the contract are two records, neither made from the other. Only a ledger looks
+// at both, and it chooses between lanes that accepted.
+void AskLedger(const RunRequest& request, Receipt& receipt) {
+  receipt.ledger =
+      ConsultLedger({request.contract, request.target, request.options, receipt.selected, receipt.decisions});
+  if (!receipt.ledger.chose.empty()) receipt.selected = receipt.ledger.chose;
+  receipt.selection_rule = RuleWithLedger(receipt.selection_rule, receipt.ledger);
 }
 
 // A refusal of the selected lane ends the run when the caller allows no other.
@@ -191,7 +201,7 @@ Outcome RunLane(const RunRequest& request, const LaneRow& row, const PlanView& p
 
 Outcome TryLanes(const RunRequest& request, RunOutcome& outcome) {
   Receipt& receipt = outcome.receipt;
-  std::vector<const LaneRow*> candidates = Candidates(request.table, receipt.selected);
+  std::vector<const LaneRow*> candidates = Candidates(request.table, receipt.selected, receipt.ledger.over);
   if (IsForced(request.options)) candidates.resize(1);
   std::vector<std::string> refusals;
   for (const LaneRow* row : candidates) {
@@ -225,6 +235,7 @@ Outcome Attempt(RunRequest& request, RunOutcome& outcome) {
   Receipt& receipt = outcome.receipt;
   if (Outcome bad = CheckRequest(request)) return RefuseRequest(request, std::move(bad), receipt);
   if (Outcome bad = ReadPrepared(request, receipt)) return bad;
+  AskLedger(request, receipt);
   receipt.fallback_reason = ReasonText(ContractDecision(receipt, receipt.selected).reason);
   std::vector<Violation> violations = request.tensors != nullptr
                                           ? CheckTensors(request.contract, *request.tensors, request.options)

@@ -46,11 +46,13 @@ std::string ToText(const SelectionRule& rule) {
   return fmt::format("{}: {} -> {}", ToText(rule.target), rule.when, rule.lane);
 }
 
-std::vector<const LaneRow*> Candidates(std::span<const LaneRow> table, std::string_view selected) {
+std::vector<const LaneRow*> Candidates(std::span<const LaneRow> table, std::string_view selected,
+                                       std::string_view over) {
   std::vector<const LaneRow*> candidates;
   if (const LaneRow* row = FindLane(table, selected)) candidates.push_back(row);
+  if (const LaneRow* row = FindLane(table, over)) candidates.push_back(row);
   for (const LaneRow& row : table) {
-    if (row.is_fallback && row.name != selected) candidates.push_back(&row);
+    if (row.is_fallback && row.name != selected && row.name != over) candidates.push_back(&row);
   }
   return candidates;
 }

@@ -27,8 +27,9 @@ const SelectionRule& SelectRule(const Contract& contract, const MaskFacts& facts
 // "tpu: softcap -> xla_pallas".
 std::string ToText(const SelectionRule& rule);
 
-// The selected lane, then the table's fallbacks in order. A lane that is no fallback (a bridge, say) is never here
-// unless it was selected.
-std::vector<const LaneRow*> Candidates(std::span<const LaneRow> table, std::string_view selected);
+// The selected lane, then the one a ledger put it in place of (`over`, often none), then the table's fallbacks in
+// order. A lane that is no fallback (a bridge, say) is never here unless it was selected.
+std::vector<const LaneRow*> Candidates(std::span<const LaneRow> table, std::string_view selected,
+                                       std::string_view over = {});
 
 }  // namespace tessera

@@ -2,7 +2,9 @@
 // no longer consistent must be refused. Which values may hold anything well-formed is a list here, not a surprise.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <cstdio>
 #include <new>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -24,6 +26,32 @@ struct NamedReceipt {
   Receipt receipt;
 };
 
+// A run whose lane an entry of a ledger chose: one that won at this shape, and was asked for.
+RunOutcome RunWithLedger(const Contract& contract, const TensorMap& inputs) {
+  const std::string hex(32, 'a');
+  const Ledger ledger{.entries = {{.custom_lane = "reference",
+                                   .default_lane = "cpu",
+                                   .target = "cpu",
+                                   .kind = LedgerKind(contract).value(),
+                                   .shape = contract.shape,
+                                   .custom_ns = 1,
+                                   .default_ns = 2,
+                                   .machine = MachineId(),
+                                   .software = SoftwareId(),
+                                   .mask_digest = hex,
+                                   .reference_passed = true,
+                                   .receipt = hex,
+                                   .date = "2026-01-31"}}};
+  RunOptions options;
+  options.ledger = testing::TempDir() + "receipt_edit_" + std::to_string(getpid()) + ".json";
+  options.experimental = true;
+  EXPECT_TRUE(WriteLedger(options.ledger, ledger).has_value());
+  RunOutcome outcome = tessera::Run(contract, {}, inputs, TargetNamed("cpu"), options);
+  std::remove(options.ledger.c_str());
+  EXPECT_EQ(outcome.receipt.ledger.chose, "reference");
+  return outcome;
+}
+
 // One of every kind: both directions, fallback and force, and a failure at every step.
 std::vector<NamedReceipt> GoodReceipts() {
   std::vector<NamedReceipt> receipts;
@@ -43,6 +71,10 @@ std::vector<NamedReceipt> GoodReceipts() {
   tiled.plan.tile = TileSize{32, 16};
   tiled.plan.disable = {"balance"};
   add("tiled", tessera::Run(plain, {}, forward, TargetNamed("h200"), tiled));
+  add("ledger", RunWithLedger(plain, forward));
+  const Contract uneven = MakeContract({.mask = "causal and documents", .len = 40});
+  add("class",
+      RunAtClass(uneven, DocumentBatch(uneven, {20, 9}), MakeInputs(uneven, 1, true), cpu, Ask{.backward = true}));
   TestTable table;
   table.Build("xla_pallas").on_plan = Decision::No(ReasonCode::kScalarMemory, "too much");
   add("refused plan", table.Run(MakeContract({.softcap = 5}), TargetNamed("v6e")));
@@ -76,12 +108,14 @@ bool IsFree(const std::string& at) {
       "(hits|misses|builds|evictions)|error|contract_source|batch_source|input_source|kernel|isa|compiles|cache_hits|"
       "workspace_bytes|plan_bytes|"
       "metadata_bytes)|/decisions/[0-9]+/detail|/timings/[0-9]+/(name|ns)|/options/(check|threads|workers|disable|"
-      "exclude)|/versions/(arch|compiler|tessera|contract|plan)");
+      "exclude)|/versions/(arch|compiler|tessera|contract|plan)|/ledger/(file|note|machine)|"
+      "/class_request/(exact|class)_slots");
   return std::regex_match(at, kFree);
 }
 bool IsFreeDigest(const std::string& at) {
   static const std::regex kFree(
-      "/(cache/key|class_key|mask_digest|plan_fingerprint|input_digest|batch_digest|output_digest)");
+      "/(cache/key|class_key|mask_digest|plan_fingerprint|input_digest|batch_digest|output_digest)|"
+      "/ledger/entry|/class_request/request_key");
   return std::regex_match(at, kFree);
 }
 

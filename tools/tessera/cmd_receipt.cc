@@ -49,9 +49,20 @@ std::string Fields(const Receipt& receipt) {
   Field(text, "runtime mode", receipt.runtime_mode);
   Field(text, "fallback reason", receipt.fallback_reason);
   Field(text, "target", receipt.target);
+  if (!receipt.ledger.file.empty()) {
+    Field(text, "ledger", fmt::format("{}: {} ({})", receipt.ledger.file, receipt.ledger.verdict, receipt.ledger.note));
+    Field(text, "ledger entry", receipt.ledger.entry);
+  }
+  Field(text, "machine", receipt.ledger.machine);
   Field(text, "contract", receipt.contract_source);
   Field(text, "contract key", receipt.contract_key);
   Field(text, "class key", receipt.class_key);
+  if (const ClassUse& use = receipt.class_request; !use.request.empty()) {
+    Field(text, "request", use.request);
+    Field(text, "class",
+          fmt::format("{}: {} slots, {} more than the request needs", use.padded, Grouped(use.class_slots),
+                      Grouped(use.class_slots - use.exact_slots)));
+  }
   Field(text, "mask digest", receipt.mask_digest);
   Field(text, "plan fingerprint", receipt.plan_fingerprint);
   Field(text, "tiles forward", CountsText(receipt.tiles, receipt.tiles_executed));

@@ -18,6 +18,8 @@ struct Options {
   std::string out;
   std::string receipt;
   bool has_lane = false;  // on the command line, not from the environment
+  bool has_ledger = false;
+  bool at_class = false;
   bool check = false;
   bool json = false;
   bool progress = false;
@@ -25,7 +27,8 @@ struct Options {
 
 constexpr const char* kFooter =
     "Inputs are q, k, v, [sink_logits] and with --backward do; outputs o, lse, [max] and dq, dk, dv, [dsink_logits].\n"
-    "The environment variables TESSERA_LANE and TESSERA_ISA are the defaults of --lane and --isa.\n\n"
+    "The environment variables TESSERA_LANE, TESSERA_ISA and TESSERA_LEDGER are the defaults of --lane, --isa and\n"
+    "--ledger.\n\n"
     "Examples:\n"
     "  tessera run examples/packed.toml --batch examples/packed_batch.json --seed 7 --backward --check\n"
     "  tessera run model.toml --inputs qkv.safetensors --out o.safetensors --receipt receipt.json --lane reference\n"
@@ -110,6 +113,8 @@ std::optional<Error> CheckArguments(const Options& options) {
   }
   if (options.has_lane && !arguments.from_receipt.empty())
     return bad("--from-receipt runs the receipt's lane: omit --lane");
+  if (options.has_ledger && !arguments.from_receipt.empty())
+    return bad("--from-receipt runs the receipt's lane: omit --ledger");
   std::error_code ignored;
   const auto place = [&](const std::string& path) {
     return std::filesystem::weakly_canonical(std::filesystem::absolute(path, ignored), ignored);
@@ -141,7 +146,8 @@ int RunCommand(Options options) {
   RunOutcome outcome = [&] {
     const Progress progress(arguments.run.backward ? "running forward and backward" : "running forward",
                             options.progress);
-    return Run(*files.contract, *files.batch, *files.inputs, *files.target, arguments.run);
+    const auto run = options.at_class ? RunAtClass : Run;
+    return run(*files.contract, *files.batch, *files.inputs, *files.target, arguments.run);
   }();
   if (repeat && !outcome.error) {
     const Status same = CompareRepeat(*repeat, outcome.receipt, arguments.from_receipt);
@@ -184,6 +190,11 @@ void AddRun(CLI::App& app, Action& action) {
       ->type_name("LANE")
       ->expected(1)
       ->take_all();
+  auto* ledger = sub->add_option("--ledger", run.ledger, "Measurements that may choose between lanes (tessera ledger)")
+                     ->type_name("F.json")
+                     ->envname("TESSERA_LEDGER");
+  sub->add_flag("--experimental", run.experimental, "Let the ledger choose a lane that won at this shape only");
+  sub->add_flag("--class", options->at_class, "Run padded to the request's class; outputs are the request's own");
   sub->add_flag("--strict", run.strict, "Any fallback is an error");
   sub->add_option("--layout", options->layout, "Tensor layout: bhtd or bthd")
       ->capture_default_str()
@@ -193,14 +204,15 @@ void AddRun(CLI::App& app, Action& action) {
   AddProblemOptions(*sub, arguments.problem);
   // What the receipt says is not to be said again, in other words.
   for (const char* name : {"--seed", "--backward", "--exclude", "--strict", "--layout", "--max", "--isa", "--target",
-                           "--tile", "--disable", "--widen-class"}) {
+                           "--tile", "--disable", "--widen-class", "--experimental", "--class"}) {
     from->excludes(sub->get_option(name));
   }
   sub->add_flag("--json", options->json, "Print the receipt as one JSON document");
   sub->add_flag("--progress", options->progress, "Report progress also when standard error is no terminal");
   sub->footer(kFooter);
-  sub->callback([options, lane, &action] {
+  sub->callback([options, lane, ledger, &action] {
     options->has_lane = lane->count() > 0 && std::getenv("TESSERA_LANE") == nullptr;
+    options->has_ledger = ledger->count() > 0 && std::getenv("TESSERA_LEDGER") == nullptr;
     options->arguments.run.layout = options->layout == "bthd" ? Layout::kBthd : Layout::kBhtd;
     action = [options] { return RunCommand(*options); };
   });

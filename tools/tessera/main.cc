@@ -67,6 +67,7 @@ int Main(int argc, char** argv) {
   AddBench(app, action);
   AddLanes(app, action);
   AddReceipt(app, action);
+  AddLedger(app, action);
   AddExport(app, action);
   AddDemo(app, action);
   try {

@@ -32,6 +32,7 @@ void AddVerify(CLI::App& app, Action& action);
 void AddBench(CLI::App& app, Action& action);
 void AddLanes(CLI::App& app, Action& action);
 void AddReceipt(CLI::App& app, Action& action);
+void AddLedger(CLI::App& app, Action& action);
 void AddExport(CLI::App& app, Action& action);
 void AddDemo(CLI::App& app, Action& action);
 

@@ -53,6 +53,14 @@ class Preparation {
                                receipt_.failed_at, receipt_.error.substr(0, receipt_.error.find('\n'))));
     }
     CompareVersions();
+    if (!receipt_.class_request.request.empty()) {
+      Differ(
+          "class_request",
+          fmt::format("its run was that of a request ({}) padded to its class, and neither the request's contract nor "
+                      "its batch is in the receipt: run the request again with --class",
+                      receipt_.class_request.request));
+      return std::move(repeat_);
+    }
     if (!receipt_.ok) return std::move(repeat_);
     ReadOptions();
     ReadTarget();
@@ -87,7 +95,9 @@ class Preparation {
     RunOptions& run = arguments_.run;
     run.lane = receipt_.requested;
     const std::optional<int64_t> threads_asked = run.threads;
+    run.ledger.clear();
     const std::map<std::string, bool*> flags = {{"backward", &run.backward},
+                                                {"experimental", &run.experimental},
                                                 {"row_max", &run.row_max},
                                                 {"strict", &run.strict},
                                                 {"widen_class", &run.plan.widen_class}};
@@ -240,6 +250,11 @@ class Preparation {
       if (d.step != "contract" || !is_own || here.count(d.lane) == 0) continue;
       if (d.decision.accepted == here[d.lane].accepted || d.lane == receipt_.executed) continue;
       Note(fmt::format("{} on the contract: {} then, {} here", d.lane, text(d.decision), text(here[d.lane])));
+      is_other = true;
+    }
+    // What a ledger chose then is asked for by name: the ledger may say something else by now, or be gone.
+    if (!receipt_.ledger.chose.empty()) {
+      Note(fmt::format("lane: {} was the choice of a ledger then, asked for by name here", receipt_.ledger.chose));
       is_other = true;
     }
     if (is_other) arguments_.run.lane = receipt_.executed;

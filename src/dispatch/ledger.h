@@ -1,0 +1,68 @@
+// How a run asks a ledger. The one list of an entry's fields is here too, for reading and writing.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/lane.h"
+#include "tessera/ledger.h"
+
+namespace tessera {
+
+struct RunOptions;
+
+// Calls visit("name", field) for every field; EntryType is LedgerEntry or const LedgerEntry. The shape's dtype is not
+// among them: it has no plain type.
+template <class EntryType, class Visit>
+void VisitEntryFields(EntryType& e, Visit&& visit) {
+  visit("custom_lane", e.custom_lane);
+  visit("default_lane", e.default_lane);
+  visit("target", e.target);
+  visit("kind", e.kind);
+  visit("batch", e.shape.batch);
+  visit("q_len", e.shape.q_len);
+  visit("kv_len", e.shape.kv_len);
+  visit("num_q_heads", e.shape.num_q_heads);
+  visit("num_kv_heads", e.shape.num_kv_heads);
+  visit("dim_qk", e.shape.dim_qk);
+  visit("dim_v", e.shape.dim_v);
+  visit("dynamic_shapes", e.dynamic_shapes);
+  visit("backward", e.backward);
+  visit("custom_ns", e.custom_ns);
+  visit("default_ns", e.default_ns);
+  visit("machine", e.machine);
+  visit("software", e.software);
+  visit("mask_digest", e.mask_digest);
+  visit("reference_passed", e.reference_passed);
+  visit("receipt", e.receipt);
+  visit("date", e.date);
+}
+
+// What is wrong with an entry's values, each with its field after `at`.
+std::vector<Violation> CheckEntry(const LedgerEntry& entry, const std::string& at);
+
+// What a run knows when it has to choose.
+struct LedgerAsk {
+  const Contract& contract;
+  const Target& target;
+  const RunOptions& options;
+  std::string_view table_lane;              // what the target's table names
+  std::span<const LaneDecision> decisions;  // of every lane on the contract
+};
+
+// Reads the ledger of the options and says what it makes of the table's choice. Never fails: a ledger that cannot be
+// read chooses nothing. Both lanes of a choice have accepted the contract.
+LedgerUse ConsultLedger(const LedgerAsk& ask);
+
+// "cpu: any contract -> cpu; ledger: promoted -> reference".
+std::string RuleWithLedger(const std::string& rule, const LedgerUse& use);
+
+// The verdicts a receipt may show, beside those of LedgerVerdict: the ledger could not be read, or there was no choice
+// to make (a lane was asked for by name, or the table's lane refused).
+inline constexpr std::string_view kLedgerUnusable = "unusable";
+inline constexpr std::string_view kLedgerNotAsked = "not_asked";
+bool IsLedgerVerdict(std::string_view text);
+
+}  // namespace tessera

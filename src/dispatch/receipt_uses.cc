@@ -1,0 +1,110 @@
+// See receipt_uses.h.
+#include "dispatch/receipt_uses.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstdio>
+#include <string_view>
+#include <utility>
+
+#include "dispatch/ledger.h"
+
+namespace tessera {
+namespace {
+
+bool IsHex32(std::string_view text) {
+  return text.size() == 32 &&
+         std::all_of(text.begin(), text.end(), [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
+}
+
+bool HasAccepted(const Receipt& receipt, std::string_view lane) {
+  return std::any_of(receipt.decisions.begin(), receipt.decisions.end(), [&](const LaneDecision& d) {
+    return d.lane == lane && d.step == "contract" && d.decision.accepted;
+  });
+}
+
+struct Expectations {
+  void Expect(bool holds, std::string field, std::string expected) {
+    if (!holds) violations.push_back({std::move(field), std::move(expected)});
+  }
+  std::vector<Violation> violations;
+};
+
+// The numbers of ShapeText, or nothing for any other text.
+std::vector<int64_t> SizesIn(const std::string& text) {
+  for (const DType dtype : {DType::kF32, DType::kBf16, DType::kF16}) {
+    Shape s;
+    s.dtype = dtype;
+    const int read = std::sscanf(
+        text.c_str(), "b%" SCNd64 " q%" SCNd64 " kv%" SCNd64 " h%" SCNd64 "/%" SCNd64 " d%" SCNd64 "/%" SCNd64,
+        &s.batch, &s.q_len, &s.kv_len, &s.num_q_heads, &s.num_kv_heads, &s.dim_qk, &s.dim_v);
+    if (read == 7 && ShapeText(s) == text) {
+      return {s.batch, s.q_len, s.kv_len, s.num_q_heads, s.num_kv_heads, s.dim_qk, s.dim_v};
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+std::vector<Violation> CheckLedgerUse(const Receipt& receipt, bool has_selection) {
+  const LedgerUse& use = receipt.ledger;
+  Expectations out;
+  out.Expect(!use.machine.empty(), "ledger.machine", "what this machine is");
+  if (use.file.empty() || !has_selection) {
+    for (const auto& [field, text] : {std::pair<const char*, const std::string&>{"verdict", use.verdict},
+                                      {"chose", use.chose},
+                                      {"over", use.over},
+                                      {"entry", use.entry},
+                                      {"note", use.note}}) {
+      out.Expect(text.empty(), fmt::format("ledger.{}", field), "empty where no ledger was asked");
+    }
+    return std::move(out.violations);
+  }
+  const bool is_not_asked = use.verdict == kLedgerNotAsked;
+  out.Expect(IsLedgerVerdict(use.verdict), "ledger.verdict", "a ledger's verdict");
+  out.Expect(!use.note.empty(), "ledger.note", "the reason of the verdict");
+  out.Expect(receipt.requested == "auto" || is_not_asked, "ledger.verdict",
+             "not_asked where a lane was asked for by name");
+  const bool has_entry = use.verdict == "tied" || use.verdict == "experimental" || use.verdict == "promoted";
+  out.Expect(has_entry ? IsHex32(use.entry) : use.entry.empty(), "ledger.entry",
+             "the 32 hex digits of the entry where one decided, else empty");
+  out.Expect(use.chose.empty() == use.over.empty(), "ledger.over", "empty if and only if nothing was chosen");
+  if (use.chose.empty()) return std::move(out.violations);
+  const auto option = receipt.options.find("experimental");
+  const bool is_experimental = option != receipt.options.end() && option->second == "true";
+  out.Expect(has_entry && (use.verdict != "experimental" || is_experimental), "ledger.chose",
+             "empty: the verdict chooses nothing");
+  out.Expect(use.chose == receipt.selected, "ledger.chose", "the selected lane");
+  for (const std::string& lane : {use.chose, use.over}) {
+    out.Expect(HasAccepted(receipt, lane), "ledger.chose",
+               fmt::format("a choice between lanes that accepted the contract, not {}", lane));
+  }
+  return std::move(out.violations);
+}
+
+std::vector<Violation> CheckClassUse(const ClassUse& use, const Shape* shape) {
+  Expectations out;
+  if (use.request.empty()) {
+    out.Expect(use == ClassUse{}, "class_request", "empty as a whole where no request was padded");
+    return std::move(out.violations);
+  }
+  out.Expect(IsHex32(use.request_key), "class_request.request_key", "32 lower-case hex digits");
+  const std::vector<int64_t> request = SizesIn(use.request);
+  const std::vector<int64_t> padded = SizesIn(use.padded);
+  out.Expect(!request.empty(), "class_request.request", "sizes as \"b1 q64 kv64 h2/1 d8/8 f32\"");
+  out.Expect(!padded.empty(), "class_request.padded", "sizes as \"b1 q64 kv64 h2/1 d8/8 f32\"");
+  if (shape != nullptr) {
+    out.Expect(use.padded == ShapeText(*shape), "class_request.padded", "the sizes of contract_text");
+  }
+  for (size_t i = 0; i < request.size() && request.size() == padded.size(); ++i) {
+    out.Expect(request[i] >= 1 && request[i] <= padded[i], "class_request.request", "no more than the class has");
+  }
+  out.Expect(use.exact_slots >= 1, "class_request.exact_slots", "1 or more");
+  out.Expect(use.class_slots >= use.exact_slots, "class_request.class_slots", "at least exact_slots");
+  return std::move(out.violations);
+}
+
+}  // namespace tessera

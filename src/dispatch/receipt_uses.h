@@ -1,0 +1,14 @@
+// What a receipt says of the ledger it asked and of the request it was padded for, held against the rest of it.
+#pragma once
+
+#include <vector>
+
+#include "tessera/receipt.h"
+
+namespace tessera {
+
+std::vector<Violation> CheckLedgerUse(const Receipt& receipt, bool has_selection);
+// `shape` is that of the receipt's contract, null where that cannot be read here.
+std::vector<Violation> CheckClassUse(const ClassUse& use, const Shape* shape);
+
+}  // namespace tessera

@@ -1,0 +1,169 @@
+// See tessera/records.h. The words in these records are other systems' and are kept as they write them.
+#include "tessera/records.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace tessera {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string Dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+std::string Trimmed(std::string text) {
+  const auto is_space = [](char c) { return c == ' ' || (c >= '\t' && c <= '\r'); };
+  text.erase(std::find_if_not(text.rbegin(), text.rend(), is_space).base(), text.end());
+  text.erase(text.begin(), std::find_if_not(text.begin(), text.end(), is_space));
+  for (char& c : text) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return text;
+}
+
+// What a caller who has no wish writes.
+bool IsAuto(const std::string& trimmed) { return trimmed.empty() || trimmed == "auto"; }
+
+std::string MissingOf(const BackendProbe& probe) {
+  if (!probe.has_package && !probe.has_device) return "its package and its device are missing";
+  return probe.has_package ? "its device is missing" : "its package is missing";
+}
+
+}  // namespace
+
+Result<ExactTokenRecord> MakeExactTokenRecord(const ExactTokenStep& step) {
+  std::vector<Violation> violations;
+  if (step.indexer.empty()) violations.push_back({"indexer", "a name expected"});
+  if (step.seq_len < 0) violations.push_back({"seq_len", fmt::format("0 or more expected, got {}", step.seq_len)});
+  if (step.returned_tokens && step.actual_backend.empty()) {
+    violations.push_back({"actual_backend", "the backend that ran the tokens expected"});
+  }
+  if (!violations.empty()) return Fail(ErrorCode::kBadArgument, std::move(violations), "exact-token record");
+  ExactTokenRecord record;
+  record.indexer = step.indexer;
+  record.seq_len = step.seq_len;
+  if (!step.returned_tokens) {
+    record.path = "reroute_to_full";
+    record.reason = "indexer_returned_none";
+    return record;
+  }
+  record.path = "exact_token";
+  record.backend = step.actual_backend;
+  record.requested_backend = step.requested_backend;
+  record.actual_backend = step.actual_backend;
+  record.runtime_mode = "exact_token";
+  return record;
+}
+
+std::string ToJson(const ExactTokenRecord& r) {
+  if (r.path == "reroute_to_full") {
+    return Dump(Json{{"path", r.path}, {"reason", r.reason}, {"indexer", r.indexer}, {"seq_len", r.seq_len}});
+  }
+  return Dump(Json{{"path", r.path},
+                   {"indexer", r.indexer},
+                   {"backend", r.backend},
+                   {"seq_len", r.seq_len},
+                   {"requested_backend", r.requested_backend},
+                   {"actual_backend", r.actual_backend},
+                   {"runtime_mode", r.runtime_mode}});
+}
+
+Result<BackendChoice> ChooseBackend(const std::optional<std::string>& requested,
+                                    const std::vector<BackendProbe>& in_order) {
+  const std::string asked = Trimmed(requested.value_or(""));
+  std::vector<std::string> names;
+  for (const BackendProbe& probe : in_order) names.push_back(probe.name);
+  if (!IsAuto(asked)) {
+    const auto probe =
+        std::find_if(in_order.begin(), in_order.end(), [&](const BackendProbe& p) { return p.name == asked; });
+    if (probe == in_order.end()) {
+      return Fail(ErrorCode::kLaneUnknown,
+                  fmt::format("there is no backend \"{}\"; there are {}", asked, fmt::join(names, ", ")), "backend");
+    }
+    if (!probe->IsAvailable()) {
+      return Fail(ErrorCode::kLaneRefused, fmt::format("{} was asked for by name, but {}", asked, MissingOf(*probe)),
+                  "backend");
+    }
+    return BackendChoice{asked, "explicit", "asked for by name"};
+  }
+  std::vector<std::string> missing;
+  for (const BackendProbe& probe : in_order) {
+    if (probe.IsAvailable()) {
+      return BackendChoice{probe.name, "autodetect",
+                           missing.empty() ? "the first in order, and it is there"
+                                           : fmt::format("the first that is there: {}", fmt::join(missing, ", "))};
+    }
+    missing.push_back(fmt::format("{}: {}", probe.name, MissingOf(probe)));
+  }
+  return Fail(ErrorCode::kLaneRefused, fmt::format("no backend is there: {}", fmt::join(missing, ", ")), "backend");
+}
+
+std::string ToJson(const BackendChoice& choice) {
+  return Dump(Json{{"backend", choice.backend}, {"source", choice.source}, {"reason", choice.reason}});
+}
+
+Result<MobaRecord> ResolveMoba(const std::optional<std::string>& requested, const BackendProbe& flash) {
+  std::string asked = Trimmed(requested.value_or(""));
+  if (IsAuto(asked)) asked = "triton";
+  if (asked != "triton" && asked != "flash") {
+    return Fail(ErrorCode::kLaneUnknown, fmt::format("a MoBA backend is triton or flash, got \"{}\"", asked),
+                "moba backend");
+  }
+  MobaRecord record{.semantic_branch = "block_sparse",
+                    .router_type = "moba",
+                    .requested_backend = asked,
+                    .requested_backend_source = "runtime_contract",
+                    .actual_backend = asked,
+                    .runtime_mode = "blockized_sparse_cuda",
+                    .fallback_reason = std::nullopt,
+                    .note = "the backend changes how blocks are read, never which"};
+  if (asked == "flash" && !flash.IsAvailable()) {
+    record.actual_backend = "triton";
+    record.fallback_reason = "flash_cute_runtime_unavailable";
+  }
+  return record;
+}
+
+std::string ToJson(const MobaRecord& r) {
+  return Dump(Json{{"semantic_branch", r.semantic_branch},
+                   {"router_type", r.router_type},
+                   {"requested_backend", r.requested_backend},
+                   {"requested_backend_source", r.requested_backend_source},
+                   {"actual_backend", r.actual_backend},
+                   {"runtime_mode", r.runtime_mode},
+                   {"fallback_reason", r.fallback_reason ? Json(*r.fallback_reason) : Json(nullptr)},
+                   {"note", r.note}});
+}
+
+std::vector<Violation> Validate(const SparseAttentionSettings& settings) {
+  std::vector<Violation> violations;
+  const auto one_of = [&](const char* field, const std::string& value, const std::vector<std::string>& words) {
+    if (std::find(words.begin(), words.end(), value) != words.end()) return;
+    violations.push_back({field, fmt::format("expected {}, found \"{}\"", fmt::join(words, " or "), value)});
+  };
+  one_of("dsa_backend", settings.dsa_backend, {"sdpa", "chunked", "flex"});
+  one_of("chunked_impl", settings.chunked_impl, {"gather", "union", "fa3_gather", "fa3_gather_full"});
+  if (settings.query_chunk < 1) {
+    violations.push_back({"query_chunk", fmt::format("expected 1 or more, found {}", settings.query_chunk)});
+  }
+  if (settings.local_window < 0) {
+    violations.push_back({"local_window", fmt::format("expected 0 or more, found {}", settings.local_window)});
+  }
+  return violations;
+}
+
+std::string ToJson(const SparseAttentionSettings& settings) {
+  return Dump(Json{{"dsa_backend", settings.dsa_backend},
+                   {"chunked_impl", settings.chunked_impl},
+                   {"query_chunk", settings.query_chunk},
+                   {"local_window", settings.local_window}});
+}
+
+Result<std::string> GatherPath(int64_t rows) {
+  if (rows < 0) return Fail(ErrorCode::kBadArgument, fmt::format("0 rows or more expected, got {}", rows), "rows");
+  return rows <= kMaxFastGatherRows ? "row_gather" : "index_select";
+}
+
+}  // namespace tessera

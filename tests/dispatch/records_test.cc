@@ -1,0 +1,141 @@
+// The records of sparse decoding: every rule, and the text others read.
+#include "tessera/records.h"
+
+#include <gtest/gtest.h>
+
+#include "support/proves.h"
+
+namespace tessera {
+namespace {
+
+TEST(ExactTokenRecord, IndexerWithoutTokens_ReroutesToFull) {
+  Proves("R59");
+  const Result<ExactTokenRecord> record =
+      MakeExactTokenRecord({.indexer = "dsa", .returned_tokens = false, .seq_len = 4096, .requested_backend = "flash"});
+  ASSERT_TRUE(record.has_value()) << ToText(record.error());
+  EXPECT_EQ(ToJson(*record),
+            R"({"path":"reroute_to_full","reason":"indexer_returned_none","indexer":"dsa","seq_len":4096})");
+}
+
+TEST(ExactTokenRecord, IndexerWithTokens_NamesBothBackends) {
+  Proves("R59");
+  const Result<ExactTokenRecord> record = MakeExactTokenRecord({.indexer = "dsa",
+                                                                .returned_tokens = true,
+                                                                .seq_len = 4096,
+                                                                .requested_backend = "flash",
+                                                                .actual_backend = "triton"});
+  ASSERT_TRUE(record.has_value()) << ToText(record.error());
+  EXPECT_EQ(ToJson(*record), R"({"path":"exact_token","indexer":"dsa","backend":"triton","seq_len":4096,)"
+                             R"("requested_backend":"flash","actual_backend":"triton","runtime_mode":"exact_token"})");
+}
+
+TEST(ExactTokenRecord, WhatCannotBe_IsRefusedWithEveryField) {
+  const Result<ExactTokenRecord> record = MakeExactTokenRecord({.indexer = "", .returned_tokens = true, .seq_len = -1});
+  ASSERT_FALSE(record.has_value());
+  EXPECT_EQ(record.error().violations.size(), 3u) << ToText(record.error());
+}
+
+constexpr bool kHere = true;
+const BackendProbe kFlashHere{"flash", kHere, kHere};
+const BackendProbe kFlashGone{"flash", false, false};
+
+TEST(MobaRecord, NoWish_IsTriton) {
+  Proves("R59");
+  for (const std::optional<std::string>& asked :
+       {std::optional<std::string>(), std::optional<std::string>(""), std::optional<std::string>("auto"),
+        std::optional<std::string>("  Auto\n"), std::optional<std::string>(" TRITON ")}) {
+    const Result<MobaRecord> record = ResolveMoba(asked, kFlashHere);
+    ASSERT_TRUE(record.has_value()) << asked.value_or("null");
+    EXPECT_EQ(record->requested_backend, "triton");
+    EXPECT_EQ(record->actual_backend, "triton");
+    EXPECT_FALSE(record->fallback_reason.has_value());
+  }
+}
+
+TEST(MobaRecord, Flash_NeedsItsRuntime) {
+  Proves("R59 R60");
+  const Result<MobaRecord> here = ResolveMoba(" Flash", kFlashHere);
+  ASSERT_TRUE(here.has_value());
+  EXPECT_EQ(here->actual_backend, "flash");
+  EXPECT_NE(ToJson(*here).find(R"("fallback_reason":null)"), std::string::npos) << ToJson(*here);
+  for (const BackendProbe& probe :
+       {kFlashGone, BackendProbe{"flash", true, false}, BackendProbe{"flash", false, true}}) {
+    const Result<MobaRecord> gone = ResolveMoba("flash", probe);
+    ASSERT_TRUE(gone.has_value());
+    EXPECT_EQ(gone->requested_backend, "flash");
+    EXPECT_EQ(gone->actual_backend, "triton");
+    EXPECT_EQ(gone->fallback_reason, "flash_cute_runtime_unavailable");
+    EXPECT_EQ(
+        ToJson(*gone).rfind(
+            R"({"semantic_branch":"block_sparse","router_type":"moba","requested_backend":"flash",)"
+            R"("requested_backend_source":"runtime_contract","actual_backend":"triton",)"
+            R"("runtime_mode":"blockized_sparse_cuda","fallback_reason":"flash_cute_runtime_unavailable","note":")",
+            0),
+        0u)
+        << ToJson(*gone);
+  }
+}
+
+TEST(MobaRecord, AnyOtherName_IsAnError) {
+  Proves("R59");
+  for (const char* name : {"cuda", "tri ton", "flash2", "null"}) {
+    const Result<MobaRecord> record = ResolveMoba(name, kFlashHere);
+    ASSERT_FALSE(record.has_value()) << name;
+    EXPECT_EQ(record.error().code, ErrorCode::kLaneUnknown);
+    EXPECT_NE(record.error().message.find("triton or flash"), std::string::npos);
+  }
+}
+
+TEST(ChooseBackend, ExplicitBeatsAutodetect) {
+  Proves("R60");
+  const std::vector<BackendProbe> both = {{"xla", true, true}, {"cuda", true, true}};
+  const Result<BackendChoice> detected = ChooseBackend(std::nullopt, both);
+  ASSERT_TRUE(detected.has_value());
+  EXPECT_EQ(detected->backend, "xla");
+  EXPECT_EQ(detected->source, "autodetect");
+  const Result<BackendChoice> asked = ChooseBackend(" CUDA ", both);
+  ASSERT_TRUE(asked.has_value());
+  EXPECT_EQ(ToJson(*asked), R"({"backend":"cuda","source":"explicit","reason":"asked for by name"})");
+}
+
+TEST(ChooseBackend, Probe_NeedsPackageAndDevice) {
+  Proves("R60");
+  for (const bool has_package : {false, true}) {
+    for (const bool has_device : {false, true}) {
+      const std::vector<BackendProbe> probes = {{"xla", has_package, has_device}, {"cpu", true, true}};
+      const Result<BackendChoice> choice = ChooseBackend("auto", probes);
+      ASSERT_TRUE(choice.has_value());
+      EXPECT_EQ(choice->backend, has_package && has_device ? "xla" : "cpu");
+      const Result<BackendChoice> asked = ChooseBackend("xla", probes);
+      EXPECT_EQ(asked.has_value(), has_package && has_device) << "asked for by name, never another";
+      EXPECT_TRUE(asked || asked.error().code == ErrorCode::kLaneRefused);
+    }
+  }
+  EXPECT_FALSE(ChooseBackend(std::nullopt, {{"xla", true, false}}).has_value());
+  EXPECT_FALSE(ChooseBackend(std::nullopt, {}).has_value());
+  const Result<BackendChoice> unknown = ChooseBackend("tpu", {{"xla", true, true}});
+  ASSERT_FALSE(unknown.has_value());
+  EXPECT_EQ(unknown.error().code, ErrorCode::kLaneUnknown);
+}
+
+TEST(SparseAttentionSettings, DefaultsAreGoodAndNegativesAreNot) {
+  Proves("R59");
+  EXPECT_TRUE(Validate(SparseAttentionSettings{}).empty());
+  EXPECT_EQ(ToJson(SparseAttentionSettings{}),
+            R"({"dsa_backend":"sdpa","chunked_impl":"gather","query_chunk":64,"local_window":128})");
+  for (const char* backend : {"sdpa", "chunked", "flex"}) {
+    for (const char* impl : {"gather", "union", "fa3_gather", "fa3_gather_full"}) {
+      EXPECT_TRUE(Validate(SparseAttentionSettings{backend, impl, 1, 0}).empty());
+    }
+  }
+  EXPECT_EQ(Validate(SparseAttentionSettings{"triton", "scatter", -64, -1}).size(), 4u);
+}
+
+TEST(GatherPath, AMillionRows_IsTheLimit) {
+  EXPECT_EQ(GatherPath(1'000'000).value(), "row_gather");
+  EXPECT_EQ(GatherPath(1'000'001).value(), "index_select");
+  EXPECT_FALSE(GatherPath(-1).has_value());
+}
+
+}  // namespace
+}  // namespace tessera
