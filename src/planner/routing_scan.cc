@@ -157,7 +157,7 @@ void QueryChunk::MeetMeans(int32_t begin, int32_t end) {
   for (int64_t a = 0; a < num_active_; ++a) {
     const int64_t i = active_[static_cast<size_t>(a)];
     ChunkQuery& at = query(i);
-    const float* scores = scores_.data() + a * kMeanTile - begin;
+    const float* scores = scores_.data() + a * kMeanTile;
     const int32_t last = std::min(end, at.mean_end);
     for (int32_t m = begin; m < last;) {
       const int32_t block = means[m].block;
@@ -169,7 +169,7 @@ void QueryChunk::MeetMeans(int32_t begin, int32_t end) {
       float best = at.best;
       int64_t nans = 0;
       for (; m < last && means[m].block == block; ++m) {
-        const float score = scale_ * scores[m];
+        const float score = scale_ * scores[m - begin];
         best = score > best ? score : best;
         nans += std::isnan(score) ? 1 : 0;
       }
@@ -191,12 +191,12 @@ void QueryChunk::MeetMetas(int32_t begin, int32_t end) {
   Meet(row_->representatives.data() + place_.head * num_metas * keys_.dim, begin, end);
   for (int64_t a = 0; a < num_active_; ++a) {
     const int64_t i = active_[static_cast<size_t>(a)];
-    const float* scores = scores_.data() + a * kMeanTile - begin;
+    const float* scores = scores_.data() + a * kMeanTile;
     Selection& kept = selection(i);
     const int32_t mean_end = query(i).mean_end;
     float threshold = kept.Threshold();
     for (int32_t g = begin; g < end && row_->metas[static_cast<size_t>(g)].mean_end <= mean_end; ++g) {
-      const float score = scale_ * scores[g];
+      const float score = scale_ * scores[g - begin];
       if (score <= threshold) continue;  // NaN goes on, to be counted
       if (!IsMetaLegal(i, row_->metas[static_cast<size_t>(g)])) continue;
       nan_scores_ += std::isnan(score) ? 1 : 0;

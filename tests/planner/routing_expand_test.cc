@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <new>
 
+#include "planner/routing_brute.h"
 #include "planner/routing_cases.h"
 #include "support/proves.h"
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <set>
 
+#include "planner/routing_brute.h"
 #include "planner/routing_cases.h"
 #include "routing_inputs.h"
 #include "support/proves.h"

@@ -1,10 +1,9 @@
 // score alone: the picks that plain loops make, nothing from where a query may not look, and the same bits always.
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
-#include <new>
 #include <thread>
 
+#include "planner/routing_brute.h"
 #include "planner/routing_cases.h"
 #include "planner/routing_dots.h"
 #include "support/proves.h"
