@@ -3,8 +3,10 @@
 
 #include <cmath>
 #include <functional>
+#include <random>
 
 #include "conformance/conformance.h"
+#include "support/random_batch.h"
 
 namespace tessera::conformance {
 namespace {
@@ -32,6 +34,13 @@ const std::vector<Shapes>& GradientShapes() {
     add("GroupedHeads", {.q_len = 5, .kv_len = 5, .num_q_heads = 4, .num_kv_heads = 2, .dim_qk = 2, .dim_v = 2});
     add("CrossLength", {.q_len = 4, .kv_len = 9, .dim_qk = 2, .dim_v = 3});
     add("EmptyRows", {.q_len = 9, .kv_len = 4, .dim_qk = 2, .dim_v = 2, .sink_logits = true});
+    add("Picks", {.mask = "causal and blocks",
+                  .q_len = 7,
+                  .kv_len = 7,
+                  .num_q_heads = 4,
+                  .num_kv_heads = 2,
+                  .dim_qk = 2,
+                  .dim_v = 2});
     add("Everything",
         {.mask = "causal and documents and (window(2, 0) or sink(1, document))",
          .q_len = 9,
@@ -51,6 +60,10 @@ Setting SettingOf(const Shapes& shapes, const std::string& lane, uint64_t seed) 
   const Contract contract = MakeContract(shapes.small);
   Batch batch;
   if (!shapes.documents.empty()) batch = DocumentBatch(contract, shapes.documents);
+  if (DescribeMask(contract)->needs_blocks) {
+    std::mt19937_64 rng(seed);
+    batch.picks = RandomPicks(rng, contract);
+  }
   return MakeSetting(lane, contract, batch, seed);
 }
 

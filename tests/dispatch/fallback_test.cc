@@ -1,6 +1,7 @@
 // Who runs when: force, exclude, strict, fallback and failure, with made-up lanes in the real table's rows.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 
 #include "fixtures.h"
@@ -278,14 +279,23 @@ TEST(Strict, AnyFallback_IsAnError) {
   EXPECT_FALSE(named.error.has_value()) << ErrorText(named);
 }
 
-TEST(Routing, ReadAndKeyed_ButRefusedByEveryLane) {
+TEST(Routing, Runs_AndTheReceiptTimesItsStages) {
+  Proves("R19 R26");
   const Contract contract = MakeRoutedContract();
   const RunOutcome outcome = tessera::Run(contract, {}, MakeInputs(contract, 1, false), TargetNamed("cpu"));
-  ASSERT_TRUE(outcome.error.has_value());
-  EXPECT_EQ(outcome.error->code, ErrorCode::kLaneRefused);
-  EXPECT_EQ(DecisionOf(outcome.receipt, "reference", "contract").reason, ReasonCode::kRoutingNotExecuted);
-  EXPECT_EQ(outcome.receipt.contract_key.size(), 32u);
+  ASSERT_FALSE(outcome.error.has_value()) << ErrorText(outcome);
   ExpectSound(outcome.receipt);
+  for (const char* stage : {"score", "expand", "unite", "legalise"}) {
+    EXPECT_TRUE(std::ranges::any_of(outcome.receipt.timings, [&](const Timing& timing) {
+      return timing.name == std::string("plan.") + stage;
+    })) << stage;
+  }
+  ASSERT_TRUE(outcome.picks.has_value());
+  EXPECT_EQ(outcome.picks_report->source, "routing");
+  // Without q and k there is nothing to route by, and the planner says so.
+  const Result<PlanResult> made = MakePlan(contract, {}, TargetNamed("cpu"));
+  ASSERT_FALSE(made.has_value());
+  EXPECT_EQ(made.error().code, ErrorCode::kRouteInputs);
 }
 
 }  // namespace
