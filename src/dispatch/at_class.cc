@@ -187,8 +187,12 @@ Result<Batch> AtClass(const Contract& contract, const Batch& batch, const Reques
   if (!facts) return tl::unexpected(facts.error());
   const Result<std::vector<BatchRow>> rows = ResolveBatch(contract, batch);
   if (!rows) return tl::unexpected(rows.error());
-  if (at.cut == PaddingCut::kNone) return batch;  // lengths and rows are the request's own
   Batch padded;
+  if (at.cut == PaddingCut::kNone) {  // lengths and rows are the request's own; heads may be more
+    padded = batch;
+    if (batch.picks) padded.picks = PadPicks(*batch.picks, contract, at);
+    return padded;
+  }
   const std::optional<IdRows>& q_ids = batch.doc_ids ? batch.doc_ids : batch.q_doc_ids;
   const std::optional<IdRows>& kv_ids = batch.doc_ids ? batch.doc_ids : batch.kv_doc_ids;
   if (q_ids && kv_ids) {

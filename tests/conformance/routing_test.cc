@@ -56,7 +56,7 @@ Sample RandomRouted(std::mt19937_64& rng) {
 }
 
 TEST_P(Routed, Outputs_AreThoseOfItsOwnPicks) {
-  Proves("R20 R25");
+  Proves("R20 R25 B4");
   const uint64_t seed = FreshSeed();
   std::mt19937_64 rng(seed);
   for (int round = 0; round < (IsSlow(GetParam()) ? 6 : 20); ++round) {

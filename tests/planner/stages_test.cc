@@ -108,14 +108,21 @@ TEST(Stages, Disable_KeepsThePlanExactOrRefuses) {
 TEST(Stages, Reports_HaveTimesSummariesAndDumps) {
   PlanOptions options;
   options.dump_stages = true;
-  const PlanResult made = MakeGood(MakeContract("causal", 600, 600), {}, options);
-  ASSERT_EQ(made.stages.size(), Stages().size());
-  for (size_t i = 0; i < made.stages.size(); ++i) {
-    EXPECT_EQ(made.stages[i].name, Stages()[i].name);
-    EXPECT_FALSE(made.stages[i].summary.empty());
-    EXPECT_FALSE(made.stages[i].dump.empty());
-    EXPECT_GT(made.stages[i].ns, 0);
+  Contract contract = MakeContract("causal and blocks", 600, 600);
+  contract.routing = Routing{.top_n = 2};
+  std::vector<float> values(static_cast<size_t>(600 * contract.shape.dim_qk), 0.5F);
+  RouteInputs route;
+  route.q = route.k = {ElementType::kF32, reinterpret_cast<std::byte*>(values.data()), 0, 0, contract.shape.dim_qk};
+  Result<PlanResult> routed = MakePlan(contract, {}, TestTarget(), options, &route);
+  ASSERT_TRUE(routed.has_value()) << ToText(routed.error());
+  ASSERT_EQ(routed->stages.size(), Stages().size());
+  for (size_t i = 0; i < routed->stages.size(); ++i) {
+    EXPECT_EQ(routed->stages[i].name, Stages()[i].name);
+    EXPECT_FALSE(routed->stages[i].summary.empty());
+    EXPECT_FALSE(routed->stages[i].dump.empty());
+    EXPECT_GT(routed->stages[i].ns, 0);
   }
+  const PlanResult made = MakeGood(MakeContract("causal", 600, 600), {}, options);
   EXPECT_EQ(made.stages[0].dump, "mask 0: head class 0, facts of batch row 0\n  rows [0, 600): [0, q+1)\n");
 }
 

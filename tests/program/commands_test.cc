@@ -124,7 +124,8 @@ TEST(Explain, Packed_DrawsTheMapAndNamesEveryStage) {
   for (const char* part : {"█", "▒", "same document", "valid prefix", "distinct", "cleanups"}) {
     EXPECT_TRUE(Contains(result.out, part)) << part;
   }
-  for (const StageInfo& stage : Stages()) EXPECT_TRUE(Contains(result.out, "  " + stage.name)) << stage.name;
+  const ProgramResult routed = Tessera({"explain", Example("routed.toml")});
+  for (const StageInfo& stage : Stages()) EXPECT_TRUE(Contains(routed.out, "  " + stage.name)) << stage.name;
   const ProgramResult ascii = Tessera(Packed("explain", {"--ascii"}));
   EXPECT_TRUE(std::all_of(ascii.out.begin(), ascii.out.end(), [](char c) { return c >= 0; }));
   EXPECT_TRUE(Contains(ascii.out, "##"));
@@ -132,10 +133,31 @@ TEST(Explain, Packed_DrawsTheMapAndNamesEveryStage) {
 
 TEST(Explain, Dump_EveryStageHasOne) {
   for (const StageInfo& stage : Stages()) {
-    const ProgramResult result = Tessera(Packed("explain", {"--dump", stage.name}));
+    const ProgramResult result = Tessera({"explain", Example("routed.toml"), "--dump", stage.name});
     EXPECT_EQ(result.exit_code, 0) << stage.name << ": " << result.err;
     EXPECT_NE(result.out, "") << stage.name;
   }
+  const ProgramResult idle = Tessera(Packed("explain", {"--dump", "score"}));
+  EXPECT_NE(idle.exit_code, 0);
+  EXPECT_TRUE(Contains(idle.err, "did not run")) << idle.err;
+}
+
+TEST(Route, Picks_CanBeBroughtBack) {
+  const TemporaryFolder folder;
+  const std::string picks = folder.File("picks.json");
+  const ProgramResult result = Tessera({"route", Example("routed.toml"), "--query", "4000", "--out", picks, "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  for (const char* part : {"mean_union", "recall", "mass_kept", "legalise"}) EXPECT_TRUE(Contains(result.out, part));
+  EXPECT_TRUE(Contains(result.err, "query 4000, batch row 0, KV head 1: blocks 0 ")) << result.err;
+  std::string text = ReadWhole(Example("routed.toml"));
+  text.erase(text.find("[routing]"));
+  const std::string plain = folder.File("plain.toml");
+  ASSERT_TRUE(WriteFile(plain, text).has_value());
+  const ProgramResult routed = Tessera({"run", Example("routed.toml"), "--json"});
+  const ProgramResult brought = Tessera({"run", plain, "--batch", picks, "--json"});
+  ASSERT_EQ(brought.exit_code, 0) << brought.err;
+  const auto digest = [](const std::string& json) { return json.substr(json.find("output_digest"), 60); };
+  EXPECT_EQ(digest(routed.out), digest(brought.out));
 }
 
 TEST(Explain, At_AgreesWithTheMask) {

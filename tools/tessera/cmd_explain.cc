@@ -1,6 +1,7 @@
 // `tessera explain`: the mask in words, the tile map, what each stage did and why, the cleanup table; or one pair.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <memory>
 #include <optional>
@@ -250,6 +251,15 @@ int Dump(const Subject& subject, const Options& options) {
     return kGood;
   }
   std::string names;
+  const auto is_asked = [&](const StageInfo& stage) { return stage.name == options.dump; };
+  if (std::any_of(Stages().begin(), Stages().end(), is_asked)) {
+    return Report(
+        Error{ErrorCode::kStageUnknown,
+              fmt::format("stage '{}' did not run: the mask does not depend on picks of its making", options.dump),
+              "--dump",
+              {}},
+        options.json);
+  }
   for (const StageInfo& stage : Stages()) names += (names.empty() ? "" : ", ") + stage.name;
   return Report(Error{ErrorCode::kStageUnknown,
                       fmt::format("there is no stage '{}': one of {}", options.dump, names),
