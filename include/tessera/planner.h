@@ -45,9 +45,12 @@ struct StageReport {
   std::string dump;
 };
 
+// A caller's indexer that returned nothing at all (picks with top_n 0) means every block, and is said to.
+inline constexpr const char* kRerouted = "reroute_to_full";
+
 // What became of the picks that the `blocks` term reads, and how many blocks a tile of queries needs for them.
 struct PicksReport {
-  std::string source;  // "routing" or "caller"
+  std::string source;  // "routing", "caller", or kRerouted
   int64_t picks = 0;
   int64_t kept = 0;  // the others had no legal key, because of
   int64_t padding = 0;

@@ -54,6 +54,17 @@ struct ClassUse {
   bool operator==(const ClassUse&) const = default;
 };
 
+// Where the picks of a `blocks` term came from and what became of them (docs/routing.md); empty without one.
+struct PicksUse {
+  std::string source = {};   // "routing", "caller", or "reroute_to_full": the caller's indexer returned nothing
+  std::string reason = {};   // "indexer_returned_none" when rerouted
+  int64_t picks = 0;         // before legalise
+  int64_t kept = 0;          // with a legal key
+  int64_t nan_scores = 0;    // that routing counted as -inf
+  int64_t widest_union = 0;  // blocks that the neediest tile of queries needs
+  bool operator==(const PicksUse&) const = default;
+};
+
 struct Receipt {
   int64_t version = 1;
   bool ok = false;
@@ -73,6 +84,7 @@ struct Receipt {
   std::string contract_source;  // "file NAME"; its folder is where bitmaps are looked for
   std::string class_key;
   ClassUse class_request;
+  PicksUse picks;
   std::string mask_digest;
   std::string plan_fingerprint;
   TileCounts tiles;            // forward

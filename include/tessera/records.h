@@ -56,6 +56,31 @@ Result<BackendChoice> ChooseBackend(const std::optional<std::string>& requested,
                                     const std::vector<BackendProbe>& in_order);
 std::string ToJson(const BackendChoice& choice);
 
+// What the three phases of a clustered-sparse kernel (score, unite, attend) take by name. A catch-all parameter takes
+// everything and declares nothing.
+struct PhaseParameters {
+  std::vector<std::string> names = {};
+  bool has_catch_all = false;
+};
+struct ClusteredKernel {
+  bool is_available = false;
+  PhaseParameters phase1 = {};
+  PhaseParameters phase2 = {};
+  PhaseParameters phase3 = {};
+};
+// What the kernel may be said to support: a feature counts when phases 1 and 3 both declare it.
+struct ClusteredSupport {
+  bool local_window = false;
+  bool general_doc_ids = false;
+  bool valid_prefix = false;
+  bool phase1_has_contract = false;
+  bool phase2_has_contract = false;
+  bool phase3_has_contract = false;
+  bool operator==(const ClusteredSupport&) const = default;
+};
+ClusteredSupport SupportOf(const ClusteredKernel& kernel);
+std::string ToJson(const ClusteredSupport& support);
+
 // Which backend decodes a MoBA block-sparse layer.
 struct MobaRecord {
   std::string semantic_branch;  // "block_sparse"

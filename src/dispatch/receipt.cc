@@ -38,6 +38,10 @@ Json ToValue(const LedgerUse& use) {
   return Json{{"file", use.file},   {"verdict", use.verdict}, {"chose", use.chose},    {"over", use.over},
               {"entry", use.entry}, {"note", use.note},       {"machine", use.machine}};
 }
+Json ToValue(const PicksUse& use) {
+  return Json{{"source", use.source}, {"reason", use.reason},         {"picks", use.picks},
+              {"kept", use.kept},     {"nan_scores", use.nan_scores}, {"widest_union", use.widest_union}};
+}
 Json ToValue(const ClassUse& use) {
   return Json{{"request", use.request},
               {"padded", use.padded},
@@ -121,6 +125,16 @@ class Reader {
     Member(json, at, "entry", out.entry);
     Member(json, at, "note", out.note);
     Member(json, at, "machine", out.machine);
+  }
+  void Read(const Json& json, const std::string& at, PicksUse& out) {
+    if (!IsObject(json, at)) return;
+    RefuseOthers(json, at, {"source", "reason", "picks", "kept", "nan_scores", "widest_union"});
+    Member(json, at, "source", out.source);
+    Member(json, at, "reason", out.reason);
+    Member(json, at, "picks", out.picks);
+    Member(json, at, "kept", out.kept);
+    Member(json, at, "nan_scores", out.nan_scores);
+    Member(json, at, "widest_union", out.widest_union);
   }
   void Read(const Json& json, const std::string& at, ClassUse& out) {
     if (!IsObject(json, at)) return;

@@ -163,6 +163,9 @@ class Checker {
 
   void CheckUses() {
     for (Violation& v : CheckLedgerUse(r_, HasSelection())) violations_.push_back(std::move(v));
+    for (Violation& v : CheckPicksUse(r_.picks, contract_ ? &*contract_ : nullptr)) {
+      violations_.push_back(std::move(v));
+    }
     for (Violation& v : CheckClassUse(r_.class_request, contract_ ? &contract_->shape : nullptr)) {
       violations_.push_back(std::move(v));
     }

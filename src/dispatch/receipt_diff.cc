@@ -168,6 +168,12 @@ class Differ {
   void ComparePlan() {
     group_ = "plan";
     Compare("class_key", a_.class_key, b_.class_key);
+    Compare("picks.source", a_.picks.source, b_.picks.source);
+    Compare("picks.reason", a_.picks.reason, b_.picks.reason);
+    Compare("picks.picks", a_.picks.picks, b_.picks.picks);
+    Compare("picks.kept", a_.picks.kept, b_.picks.kept);
+    Compare("picks.nan_scores", a_.picks.nan_scores, b_.picks.nan_scores);
+    Compare("picks.widest_union", a_.picks.widest_union, b_.picks.widest_union);
     Compare("class_request.request", a_.class_request.request, b_.class_request.request);
     Compare("class_request.padded", a_.class_request.padded, b_.class_request.padded);
     Compare("class_request.request_key", a_.class_request.request_key, b_.class_request.request_key);

@@ -27,6 +27,7 @@ void VisitFields(ReceiptType& r, Visit&& visit) {
   visit("contract_source", r.contract_source);
   visit("class_key", r.class_key);
   visit("class_request", r.class_request);
+  visit("picks", r.picks);
   visit("mask_digest", r.mask_digest);
   visit("plan_fingerprint", r.plan_fingerprint);
   visit("tiles", r.tiles);

@@ -85,6 +85,27 @@ std::vector<Violation> CheckLedgerUse(const Receipt& receipt, bool has_selection
   return std::move(out.violations);
 }
 
+std::vector<Violation> CheckPicksUse(const PicksUse& use, const Contract* contract) {
+  Expectations out;
+  if (use.source.empty()) {
+    out.Expect(use == PicksUse{}, "picks", "empty as a whole where no plan was made with picks");
+    return std::move(out.violations);
+  }
+  const bool is_rerouted = use.source == "reroute_to_full";
+  out.Expect(is_rerouted || use.source == "routing" || use.source == "caller", "picks.source",
+             "routing, caller or reroute_to_full");
+  out.Expect(use.reason == (is_rerouted ? "indexer_returned_none" : ""), "picks.reason",
+             "indexer_returned_none if and only if attention was rerouted to every key");
+  if (contract != nullptr) {
+    out.Expect(contract->routing.has_value() == (use.source == "routing"), "picks.source",
+               "routing if and only if the contract routes");
+  }
+  out.Expect(use.kept >= 0 && use.kept <= use.picks, "picks.kept", "0 to picks");
+  out.Expect(use.nan_scores >= 0, "picks.nan_scores", "0 or more");
+  out.Expect(use.widest_union >= 0 && use.widest_union <= use.kept, "picks.widest_union", "0 to kept");
+  return std::move(out.violations);
+}
+
 std::vector<Violation> CheckClassUse(const ClassUse& use, const Shape* shape) {
   Expectations out;
   if (use.request.empty()) {

@@ -9,6 +9,8 @@ namespace tessera {
 
 std::vector<Violation> CheckLedgerUse(const Receipt& receipt, bool has_selection);
 // `shape` is that of the receipt's contract, null where that cannot be read here.
+// `contract` is null where contract_text cannot be read.
+std::vector<Violation> CheckPicksUse(const PicksUse& use, const Contract* contract);
 std::vector<Violation> CheckClassUse(const ClassUse& use, const Shape* shape);
 
 }  // namespace tessera

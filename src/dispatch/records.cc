@@ -137,6 +137,41 @@ std::string ToJson(const MobaRecord& r) {
                    {"note", r.note}});
 }
 
+ClusteredSupport SupportOf(const ClusteredKernel& kernel) {
+  if (!kernel.is_available) return {};
+  using Names = std::vector<std::string_view>;
+  static const Names kContract = {"exact_mask_contract", "mask_contract", "attention_mask_contract",
+                                  "mask_info",           "mask_meta",     "exact_mask"};
+  static const Names kWindow = {"window_size", "local_window"};
+  static const Names kDocuments = {"doc_ids",     "q_doc_ids",     "kv_doc_ids",
+                                   "segment_ids", "q_segment_ids", "kv_segment_ids"};
+  static const Names kPrefix = {"valid_token_counts", "q_valid_token_counts", "kv_valid_token_counts",
+                                "attention_validity"};
+  const auto declares = [](const PhaseParameters& phase, const Names& known) {
+    return std::any_of(phase.names.begin(), phase.names.end(), [&](const std::string& name) {
+      return std::find(known.begin(), known.end(), name) != known.end();
+    });
+  };
+  const auto both = [&](const Names& known) {
+    return declares(kernel.phase1, known) && declares(kernel.phase3, known);
+  };
+  return {.local_window = both(kWindow),
+          .general_doc_ids = both(kDocuments),
+          .valid_prefix = both(kPrefix),
+          .phase1_has_contract = declares(kernel.phase1, kContract),
+          .phase2_has_contract = declares(kernel.phase2, kContract),
+          .phase3_has_contract = declares(kernel.phase3, kContract)};
+}
+
+std::string ToJson(const ClusteredSupport& support) {
+  return Dump(Json{{"local_window", support.local_window},
+                   {"general_doc_ids", support.general_doc_ids},
+                   {"valid_prefix", support.valid_prefix},
+                   {"phase1_has_contract", support.phase1_has_contract},
+                   {"phase2_has_contract", support.phase2_has_contract},
+                   {"phase3_has_contract", support.phase3_has_contract}});
+}
+
 std::vector<Violation> Validate(const SparseAttentionSettings& settings) {
   std::vector<Violation> violations;
   const auto one_of = [&](const char* field, const std::string& value, const std::vector<std::string>& words) {

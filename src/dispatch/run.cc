@@ -150,6 +150,15 @@ Result<Plan> PlanFor(const RunRequest& request, RunOutcome& outcome) {
   outcome.stages = std::move(made->stages);
   outcome.picks = std::move(made->picks);
   outcome.picks_report = std::move(made->picks_report);
+  receipt.picks = {};
+  if (const std::optional<PicksReport>& picks = outcome.picks_report) {
+    receipt.picks = {.source = picks->source,
+                     .reason = picks->source == kRerouted ? "indexer_returned_none" : "",
+                     .picks = picks->picks,
+                     .kept = picks->kept,
+                     .nan_scores = picks->nan_scores,
+                     .widest_union = picks->widest_union};
+  }
   return std::move(made->plan);
 }
 

@@ -30,6 +30,12 @@ PickRows ToPickRows(const Contract& contract, const Picks& picks) {
   out.batch = shape.batch;
   out.q_len = shape.q_len;
   out.num_kv_heads = shape.num_kv_heads;
+  if (picks.shape[3] == 0) {
+    out.top_n = 1;
+    out.block_tokens = shape.kv_len;
+    out.blocks.assign(static_cast<size_t>(shape.batch * shape.q_len * shape.num_kv_heads), 0);
+    return out;
+  }
   out.top_n = picks.shape[3];
   out.block_tokens = picks.block_tokens;
   out.blocks.reserve(static_cast<size_t>(out.batch * out.q_len * out.num_kv_heads * out.top_n));
@@ -46,6 +52,11 @@ PickRows ToPickRows(const Contract& contract, const Picks& picks) {
     }
   }
   return out;
+}
+
+std::string SourceOf(const Contract& contract, const Batch& batch) {
+  if (contract.routing) return "routing";
+  return batch.picks && batch.picks->shape[3] == 0 ? kRerouted : "caller";
 }
 
 UniteConfig UniteConfigOf(const Contract& contract, const PickRows& picks, bool widen) {

@@ -12,7 +12,10 @@ namespace tessera::planner {
 
 // A caller's picks, one list per query, ascending: their order does not matter, and picks of a query tile are those of
 // each of its queries.
+// An indexer that returned nothing (top_n 0) leaves every key: one block that holds them all.
 PickRows ToPickRows(const Contract& contract, const Picks& picks);
+// As PicksReport::source has it.
+std::string SourceOf(const Contract& contract, const Batch& batch);
 
 // How picks of this contract are united; `block_tokens` is theirs.
 UniteConfig UniteConfigOf(const Contract& contract, const PickRows& picks, bool widen);

@@ -167,7 +167,7 @@ Result<PlanResult> MakePlan(const PreparedContract& prepared, const Batch& batch
     result.picks = ToPicks(picked->legalised.maps, contract.shape.q_len);
     result.picks_report = ReportOf(picked->legalised);
     result.picks_report->nan_scores = picked->raw.nan_scores;
-    result.picks_report->source = contract.routing ? "routing" : "caller";
+    result.picks_report->source = SourceOf(contract, batch);
   }
   return result;
 }

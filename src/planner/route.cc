@@ -60,7 +60,7 @@ Result<RouteResult> Route(const Contract& contract, const Batch& batch, const Ro
   out.picks = ToPicks(picked->legalised.maps, contract.shape.q_len);
   out.report = ReportOf(picked->legalised);
   out.report.nan_scores = picked->raw.nan_scores;
-  out.report.source = contract.routing ? "routing" : "caller";
+  out.report.source = SourceOf(contract, batch);
   out.stages = runner.TakeReports();
   if (!contract.routing || (!options.compare && options.mass_queries == 0)) return out;
 

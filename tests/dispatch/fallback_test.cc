@@ -279,6 +279,23 @@ TEST(Strict, AnyFallback_IsAnError) {
   EXPECT_FALSE(named.error.has_value()) << ErrorText(named);
 }
 
+// An indexer that returned nothing at all: attention to every legal key, and the receipt says why.
+TEST(Routing, IndexerReturnedNothing_ReroutesToFull) {
+  Proves("R59");
+  const Contract contract = MakeContract({.mask = "causal and blocks"});
+  const Contract full = MakeContract({.mask = "causal"});
+  const Shape& s = contract.shape;
+  Batch batch;
+  batch.picks = Picks{.block_tokens = 8, .shape = {s.batch, s.q_len, s.num_kv_heads, 0}, .blocks = {}};
+  const TensorMap inputs = MakeInputs(contract, 1, false);
+  const RunOutcome outcome = tessera::Run(contract, batch, inputs, TargetNamed("cpu"));
+  ASSERT_FALSE(outcome.error.has_value()) << ErrorText(outcome);
+  ExpectSound(outcome.receipt);
+  EXPECT_EQ(outcome.receipt.picks.source, kRerouted);
+  EXPECT_EQ(outcome.receipt.picks.reason, "indexer_returned_none");
+  EXPECT_TRUE(outcome.outputs == tessera::Run(full, {}, inputs, TargetNamed("cpu")).outputs);
+}
+
 TEST(Routing, Runs_AndTheReceiptTimesItsStages) {
   Proves("R19 R26");
   const Contract contract = MakeRoutedContract();
@@ -292,6 +309,8 @@ TEST(Routing, Runs_AndTheReceiptTimesItsStages) {
   }
   ASSERT_TRUE(outcome.picks.has_value());
   EXPECT_EQ(outcome.picks_report->source, "routing");
+  EXPECT_EQ(outcome.receipt.picks.source, "routing");
+  EXPECT_EQ(outcome.receipt.picks.kept, outcome.receipt.picks.picks);
   // Without q and k there is nothing to route by, and the planner says so.
   const Result<PlanResult> made = MakePlan(contract, {}, TargetNamed("cpu"));
   ASSERT_FALSE(made.has_value());

@@ -137,5 +137,22 @@ TEST(GatherPath, AMillionRows_IsTheLimit) {
   EXPECT_FALSE(GatherPath(-1).has_value());
 }
 
+TEST(ClusteredSupport, NeedsPhasesOneAndThreeByName) {
+  Proves("R35 B10");
+  const PhaseParameters everything{.names = {"q", "doc_ids", "local_window", "valid_token_counts", "mask_contract"}};
+  const PhaseParameters catch_all{.names = {"q"}, .has_catch_all = true};
+  const ClusteredSupport all{true, true, true, true, true, true};
+  EXPECT_EQ(SupportOf({true, everything, everything, everything}), all);
+  EXPECT_EQ(SupportOf({false, everything, everything, everything}), ClusteredSupport{}) << "not there";
+  EXPECT_EQ(SupportOf({true, everything, everything, catch_all}),
+            (ClusteredSupport{.phase1_has_contract = true, .phase2_has_contract = true}));
+  EXPECT_EQ(SupportOf({true, catch_all, catch_all, everything}), (ClusteredSupport{.phase3_has_contract = true}));
+  EXPECT_EQ(SupportOf({true, {.names = {"window_size"}}, {}, {.names = {"local_window"}}}),
+            (ClusteredSupport{.local_window = true}));
+  EXPECT_EQ(ToJson(ClusteredSupport{.local_window = true}),
+            R"({"local_window":true,"general_doc_ids":false,"valid_prefix":false,"phase1_has_contract":false,)"
+            R"("phase2_has_contract":false,"phase3_has_contract":false})");
+}
+
 }  // namespace
 }  // namespace tessera
