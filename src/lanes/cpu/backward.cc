@@ -194,9 +194,13 @@ class BackwardPass {
     std::fill_n(dq_ + lane * sizes_.dim_qk, LanesPerTile() * sizes_.dim_qk, 0.0F);
   }
 
-  // Whether a tile's rows can be multiplied where they lie, if every value is finite: no row is missing or dead.
+  // Whether a tile's rows can be multiplied where they lie, if every value is finite: no row is missing or dead, and no
+  // vector of them lies across two cache lines.
   bool LiesRight(const PackRows& pack) const {
-    return kernel_.operand_bytes == 4 && pack.type == ElementType::kF32 && pack.dim == pack.padded_dim &&
+    constexpr int64_t kLine = 64;
+    const bool is_aligned = reinterpret_cast<uintptr_t>(pack.from) % kLine == 0 &&
+                            pack.from_stride * static_cast<int64_t>(sizeof(float)) % kLine == 0;
+    return is_aligned && kernel_.operand_bytes == 4 && pack.type == ElementType::kF32 && pack.dim == pack.padded_dim &&
            pack.num_rows == pack.padded_rows && !HasFlag(pack.dead, pack.num_rows);
   }
 

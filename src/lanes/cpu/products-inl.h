@@ -45,7 +45,7 @@ HWY_INLINE void StepLane(const VF (&a)[kA], const float* HWY_RESTRICT b, VF (&ac
   const DF d;
   VF row[kBlockVectors];
 #pragma GCC unroll 16
-  for (int v = 0; v < kBlockVectors; ++v) row[v] = hn::LoadU(d, b + v * kLanes);
+  for (int v = 0; v < kBlockVectors; ++v) row[v] = hn::Load(d, b + v * kLanes);
 #pragma GCC unroll 16
   for (int i = 0; i < kA; ++i) {
 #pragma GCC unroll 16
@@ -77,7 +77,7 @@ HWY_INLINE void SegmentColumns(const float* HWY_RESTRICT a, int64_t a_stride, co
   for (int64_t k = 0; k < num_k; ++k) {
     VF row[kBlockVectors];
 #pragma GCC unroll 16
-    for (int v = 0; v < kBlockVectors; ++v) row[v] = hn::LoadU(d, b + v * kLanes);
+    for (int v = 0; v < kBlockVectors; ++v) row[v] = hn::Load(d, b + v * kLanes);
 #pragma GCC unroll 16
     for (int i = 0; i < kA; i += 4) {
       const VF four = hn::LoadU(d, a + i);
@@ -107,7 +107,7 @@ HWY_INLINE void SegmentRows(const float* HWY_RESTRICT a, int64_t a_stride, const
   for (int64_t k = 0; k < num_k; ++k) {
     VF row[kBlockVectors];
 #pragma GCC unroll 16
-    for (int v = 0; v < kBlockVectors; ++v) row[v] = hn::LoadU(d, b + v * kLanes);
+    for (int v = 0; v < kBlockVectors; ++v) row[v] = hn::Load(d, b + v * kLanes);
 #pragma GCC unroll 16
     for (int i = 0; i < kA; ++i) {
       const VF factor = hn::Set(d, rows[i / 2][k + i % 2 * a_stride]);
@@ -124,7 +124,7 @@ HWY_INLINE void SegmentColumns(const float* HWY_RESTRICT a, int64_t a_stride, co
   for (int64_t k = 0; k < num_k; ++k) {
     VF row[kBlockVectors];
 #pragma GCC unroll 16
-    for (int v = 0; v < kBlockVectors; ++v) row[v] = hn::LoadU(d, b + v * kLanes);
+    for (int v = 0; v < kBlockVectors; ++v) row[v] = hn::Load(d, b + v * kLanes);
 #pragma GCC unroll 16
     for (int i = 0; i < kA; ++i) {
       const VF factor = hn::Set(d, a[i]);
