@@ -1,5 +1,6 @@
 // Each subcommand does its job when the input is good.
 #include <algorithm>
+#include <sstream>
 
 #include "program_test.h"
 #include "tessera/tessera.h"
@@ -140,6 +141,22 @@ TEST(Explain, Dump_EveryStageHasOne) {
   const ProgramResult idle = Tessera(Packed("explain", {"--dump", "score"}));
   EXPECT_NE(idle.exit_code, 0);
   EXPECT_TRUE(Contains(idle.err, "did not run")) << idle.err;
+}
+
+// The worked example of docs/routing.md, line by line.
+TEST(Route, TheWorkedExample_IsWhatThePageShows) {
+  const std::string page = ReadWhole(TESSERA_SOURCE_DIR "/docs/routing.md");
+  const ProgramResult result = Tessera({"route", Example("routed.toml"), "--query", "4000"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  size_t lines = 0;
+  std::istringstream out(result.out);
+  for (std::string line; std::getline(out, line);) {
+    const std::string first = line.substr(0, line.find(' '));
+    if (first != "picks" && first != "unions" && first != "recall" && first != "mass" && first != "query") continue;
+    EXPECT_TRUE(Contains(page, line + "\n")) << line;
+    ++lines;
+  }
+  EXPECT_EQ(lines, 6u);
 }
 
 TEST(Route, Picks_CanBeBroughtBack) {
