@@ -17,11 +17,11 @@ struct RoutingInputs {
   int64_t num_kv_heads = 1;
   int64_t dim = 64;
   uint64_t seed = 1;
-  int64_t run = 512;           // mean length of a local run
-  int64_t needle_every = 512;  // one needle per so many tokens
+  int64_t run = 1024;           // mean length of a local run
+  int64_t needle_every = 1024;  // one needle per so many tokens
   int64_t needle_tokens = 96;
-  int64_t needles_per_run = 4;  // that a run's queries look for
-  float needle = 1.0F;          // how strong a needle is, and a run, against noise of 1
+  int64_t needles_per_run = 6;  // that a run's queries look for
+  float needle = 1.2F;          // how strong a needle is, and a run, against noise of 1
   float local = 0.7F;
 };
 

@@ -49,7 +49,8 @@ TEST(RunCache, ThousandBatches_OneBuild) {
   const uint64_t seed = FreshSeed();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937_64 rng(seed);
-  const Contract contract = MakeContract({.mask = "causal and documents and valid", .len = 32, .num_q_heads = 1});
+  const Contract contract =
+      MakeContract({.mask = "causal and documents and valid and blocks", .len = 32, .num_q_heads = 1});
   const TensorMap inputs = MakeInputs(contract, seed, false);
   const Target target = TargetNamed("cpu");
   RunCache cache(4);
@@ -59,9 +60,11 @@ TEST(RunCache, ThousandBatches_OneBuild) {
   std::map<std::string, std::string> output_of_mask;
   std::set<std::string> classes;
   for (int i = 0; i < 1000; ++i) {
-    const Batch batch = RandomBatchOf(contract, rng);
+    Batch batch = RandomBatchOf(contract, rng);
+    batch.picks = RandomPicks(rng, contract);
     // A contract built anew for every step, as a training loop would.
-    const Contract again = MakeContract({.mask = "causal and documents and valid", .len = 32, .num_q_heads = 1});
+    const Contract again =
+        MakeContract({.mask = "causal and documents and valid and blocks", .len = 32, .num_q_heads = 1});
     const RunOutcome outcome = tessera::Run(again, batch, inputs, target, options);
     ASSERT_FALSE(outcome.error.has_value()) << ErrorText(outcome);
     EXPECT_EQ(outcome.receipt.cache.outcome, i == 0 ? "miss" : "hit");

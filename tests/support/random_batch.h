@@ -80,6 +80,10 @@ inline MaskSample RandomMaskSample(std::mt19937_64& rng, int64_t max_len = 48, b
   options.documents = RandomInt(rng, 0, 2) != 0;
   options.documents_equal = !options.documents;
   options.blocks = blocks && RandomInt(rng, 0, 2) == 0;
+  if (options.blocks && RandomInt(rng, 0, 1) == 0) {  // so that picks of query tiles have several rows
+    contract.tiles = {RandomInt(rng, 3, 64), RandomInt(rng, 3, 64)};
+    contract.tiles_reason = "short rows";
+  }
   const bool per_head = RandomInt(rng, 0, 2) == 0;
   do {
     contract.mask.heads.clear();
