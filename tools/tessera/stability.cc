@@ -16,7 +16,8 @@ namespace tessera::program {
 namespace {
 
 constexpr const char* kMasks[] = {"causal and documents", "causal and window(15, 0) and documents and valid",
-                                  "causal and documents or sink(4, document)", "full and valid"};
+                                  "causal and documents or sink(4, document)", "full and valid",
+                                  "causal and documents and valid and blocks"};
 
 struct Row {
   std::string name;
@@ -60,7 +61,21 @@ std::vector<int64_t> RandomCounts(std::mt19937_64& rng, int64_t rows, int64_t le
   return counts;
 }
 
-Batch RandomBatch(std::mt19937_64& rng, const Shape& shape, const MaskFacts& facts) {
+// Each query picks each block or not, by chance.
+Picks RandomPicks(std::mt19937_64& rng, const Shape& shape) {
+  constexpr int64_t kBlocks = 4;
+  Picks picks;
+  picks.block_tokens = (shape.kv_len + kBlocks - 1) / kBlocks;
+  const int64_t num_blocks = (shape.kv_len + picks.block_tokens - 1) / picks.block_tokens;
+  picks.shape = {shape.batch, shape.q_len, shape.num_kv_heads, num_blocks};
+  for (int64_t row = 0; row < shape.batch * shape.q_len * shape.num_kv_heads; ++row) {
+    for (int32_t block = 0; block < num_blocks; ++block) picks.blocks.push_back(rng() % 2 == 0 ? block : -1);
+  }
+  return picks;
+}
+
+Batch RandomBatch(std::mt19937_64& rng, const Contract& contract, const MaskFacts& facts) {
+  const Shape& shape = contract.shape;
   Batch batch;
   const bool is_square = shape.q_len == shape.kv_len;
   if (facts.needs_documents && is_square) batch.doc_ids = RandomIds(rng, shape.batch, shape.q_len);
@@ -73,6 +88,7 @@ Batch RandomBatch(std::mt19937_64& rng, const Shape& shape, const MaskFacts& fac
     batch.q_valid_tokens = RandomCounts(rng, shape.batch, shape.q_len);
     batch.kv_valid_tokens = RandomCounts(rng, shape.batch, shape.kv_len);
   }
+  if (facts.needs_blocks && !contract.routing) batch.picks = RandomPicks(rng, contract.shape);
   return batch;
 }
 
@@ -87,10 +103,6 @@ int64_t PlanNs(const Receipt& receipt) {
 Result<Row> Measure(const Contract& contract, const Target& target, const StabilityOptions& options) {
   Result<MaskFacts> facts = DescribeMask(contract);
   if (!facts) return tl::unexpected(facts.error());
-  if (facts->needs_blocks && !contract.routing) {
-    return Fail(ErrorCode::kBadArgument, "the mask needs picks of the caller's, which --stability does not make up",
-                "--contract");
-  }
   Row row;
   row.name = ToText(contract.mask.heads[0]) + (contract.mask.heads.size() > 1 ? ", ..." : "");
   std::mt19937_64 rng(options.seed);
@@ -102,7 +114,7 @@ Result<Row> Measure(const Contract& contract, const Target& target, const Stabil
   RunOptions fresh = kept;
   fresh.use_cache = false;
   for (int64_t i = 0; i < options.batches; ++i) {
-    const Batch batch = RandomBatch(rng, contract.shape, *facts);
+    const Batch batch = RandomBatch(rng, contract, *facts);
     const RunOutcome with = Run(contract, batch, inputs, target, kept);
     const RunOutcome without = Run(contract, batch, inputs, target, fresh);
     for (const RunOutcome* outcome : {&with, &without}) {
