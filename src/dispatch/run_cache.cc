@@ -103,8 +103,8 @@ RunCache::RunCache(size_t capacity, std::optional<int64_t> max_bytes)
 RunCache::~RunCache() = default;
 
 RunCache& RunCache::Default() {
-  static RunCache* const cache = new RunCache(kMaxCachedRuns);  // never destroyed: a run may outlive main
-  return *cache;
+  static RunCache* const kCache = new RunCache(kMaxCachedRuns);  // never destroyed: a run may outlive main
+  return *kCache;
 }
 
 Result<CachedRun> RunCache::Get(const Contract& contract, const Target& target, const RunOptions& options) {
