@@ -1,0 +1,183 @@
+// xla_chunked, backward: dQ over the row worklist, then dK and dV over the transposed one. Weights are computed again
+// from the log-sum-exp, a tile at a time.
+#include <limits>
+
+#include "lanes/xla/stablehlo/tiles.h"
+
+namespace tessera::stablehlo {
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr Direction kDq = Direction::kDq;
+constexpr Direction kDkv = Direction::kDkv;
+
+std::vector<NamedType> InputsOf(const ProgramSpec& spec) {
+  const Shape& s = spec.shape;
+  std::vector<NamedType> inputs = CommonInputs(spec, {kDq, kDkv});
+  const Type stat{Element::kF32, {s.batch, s.num_q_heads, s.q_len}};
+  inputs.push_back({"do", {ElementOf(s.dtype), {s.batch, s.num_q_heads, s.q_len, s.dim_v}}});
+  inputs.push_back({"lse", stat});
+  inputs.push_back({"delta", stat});
+  return inputs;
+}
+
+class Backward {
+ public:
+  explicit Backward(const ProgramSpec& spec)
+      : spec_(spec),
+        shape_(spec.shape),
+        group_(spec.shape.num_q_heads / spec.shape.num_kv_heads),
+        inputs_(InputsOf(spec)),
+        b_(BeginModule(spec, "xla_chunked_backward", inputs_)) {}
+
+  Result<Program> Lower() {
+    Load(spec_.Of(kDq));
+    const Values dq = LowerDq();
+    Load(spec_.Of(kDkv));
+    const Values dkv = LowerDkv();
+    Values outputs = {Trim(b_, dq[0], shape_.q_len), Trim(b_, dkv[0], shape_.kv_len), Trim(b_, dkv[1], shape_.kv_len)};
+    std::vector<NamedType> named = {{"dq", outputs[0].type}, {"dk", outputs[1].type}, {"dv", outputs[2].type}};
+    if (spec_.has_sink_logits) {
+      outputs.push_back(SinkGradient());
+      named.push_back({"dsink_logits", outputs.back().type});
+    }
+    outputs.push_back(dkv[2]);
+    named.push_back({"tiles", outputs.back().type});
+    return b_.Finish(outputs).map([&](std::string text) {
+      return Program{ModuleName("xla_chunked_backward", spec_.class_key), std::move(text), inputs_, std::move(named)};
+    });
+  }
+
+ private:
+  Value F32(double value) { return b_.Constant({Element::kF32, {}}, value); }
+
+  // Every tensor, padded to whole tiles of this worklist.
+  void Load(const ListShape& list) {
+    const int64_t q_tokens = CeilTo(shape_.q_len, list.tile_q);
+    const int64_t kv_tokens = CeilTo(shape_.kv_len, list.tile_kv);
+    q_ = LoadTokens(b_, b_.Input("q"), q_tokens);
+    k_ = LoadTokens(b_, b_.Input("k"), kv_tokens);
+    v_ = LoadTokens(b_, b_.Input("v"), kv_tokens);
+    do_ = LoadTokens(b_, b_.Input("do"), q_tokens);
+    tables_ = LoadTables(b_, spec_, list);
+    lse_ = LoadStat(b_, b_.Input("lse"), q_tokens);
+    delta_ = LoadStat(b_, b_.Input("delta"), q_tokens);
+  }
+
+  // The query side of a tile.
+  struct QueryTile {
+    Value q, dout, lse, delta;
+  };
+  QueryTile LoadQueries(const ListShape& list, const HeadAt& head, const Value& begin) {
+    return {TileOf(b_, q_.tensor, head, begin, list.tile_q), TileOf(b_, do_.tensor, head, begin, list.tile_q),
+            StatOf(b_, lse_, head, begin, list.tile_q), StatOf(b_, delta_, head, begin, list.tile_q)};
+  }
+
+  // Weights and the gradient of the scaled scores; both zero where a pair is not visible.
+  struct Gradient {
+    Value logits, weights, scores;
+  };
+  Gradient GradientOf(const QueryTile& t, const Value& k, const Value& v, const TileAt& at, const SlotValues& slot) {
+    const Scores scores = ScoresOf(b_, spec_, tables_, t.q, k, at, slot);
+    const std::vector<int64_t>& dims = scores.logits.type.dims;
+    // A row without keys has log-sum-exp -inf, and none of its pairs is visible: any finite number will do.
+    const Value lse = b_.Select(b_.Is(Compare::kEq, t.lse, F32(-kInf)), F32(0.0), t.lse);
+    Gradient out;
+    out.logits = scores.logits;
+    out.weights = b_.Exp(b_.Sub(scores.logits, b_.Spread(lse, dims, {0})));
+    const Value dp = b_.Dot(t.dout, v, {1, 1});
+    Value ds = b_.Mul(out.weights, b_.Sub(dp, b_.Spread(t.delta, dims, {0})));
+    if (spec_.has_softcap) ds = b_.Mul(ds, scores.slope);
+    out.scores = b_.Select(Visible(b_, scores.logits), ds, F32(0.0));
+    return out;
+  }
+
+  Values LowerDq() {
+    const ListShape& list = spec_.Of(kDq);
+    const Type dq{Element::kF32, {shape_.batch, shape_.num_q_heads, CeilTo(shape_.q_len, list.tile_q), shape_.dim_qk}};
+    const int64_t rows = shape_.batch * shape_.num_q_heads * list.rows;
+    return b_.For(b_.Int(0), b_.Int(rows), {b_.Constant(dq, 0.0)}, [&](const Value& n, const Values& carried) {
+      const Value row = b_.Rem(n, b_.Int(list.rows));
+      const Value pair = b_.Div(n, b_.Int(list.rows));
+      const HeadAt q_head{b_.Div(pair, b_.Int(shape_.num_q_heads)), b_.Rem(pair, b_.Int(shape_.num_q_heads))};
+      const HeadAt kv_head{q_head.batch, b_.Div(q_head.head, b_.Int(group_))};
+      const Value q_begin = b_.Mul(row, b_.Int(list.tile_q));
+      const QueryTile queries = LoadQueries(list, q_head, q_begin);
+      const Row slots = RowOf(b_, spec_, kDq, q_head, row);
+      const Value zero = b_.Constant({Element::kF32, {list.tile_q, shape_.dim_qk}}, 0.0);
+      const Values sum = b_.For(b_.Int(0), slots.count, {zero}, [&](const Value& i, const Values& state) {
+        const SlotValues slot = SlotOf(b_, kDq, b_.Add(slots.first, i));
+        const TileAt at{q_head, kv_head, q_begin, b_.Mul(slot.index, b_.Int(list.tile_kv))};
+        const Value k = TileOf(b_, k_.tensor, kv_head, at.kv_begin, list.tile_kv);
+        const Value v = TileOf(b_, v_.tensor, kv_head, at.kv_begin, list.tile_kv);
+        const Gradient g = GradientOf(queries, k, v, at, slot);
+        return Values{b_.Add(state[0], SafeDot(b_, {g.scores, g.logits}, k, k_.is_dirty))};
+      });
+      return Values{StoreTile(b_, carried[0], b_.Mul(sum[0], b_.Input("scale")), q_head, q_begin)};
+    });
+  }
+
+  // dK, dV and the number of tiles.
+  Values LowerDkv() {
+    const ListShape& list = spec_.Of(kDkv);
+    const int64_t kv_tokens = CeilTo(shape_.kv_len, list.tile_kv);
+    const Type dk{Element::kF32, {shape_.batch, shape_.num_kv_heads, kv_tokens, shape_.dim_qk}};
+    const Type dv{Element::kF32, {shape_.batch, shape_.num_kv_heads, kv_tokens, shape_.dim_v}};
+    const int64_t rows = shape_.batch * shape_.num_kv_heads * list.rows;
+    const Values init = {b_.Constant(dk, 0.0), b_.Constant(dv, 0.0), b_.Int(0)};
+    return b_.For(b_.Int(0), b_.Int(rows), init, [&](const Value& n, const Values& carried) {
+      const Value row = b_.Rem(n, b_.Int(list.rows));
+      const Value pair = b_.Div(n, b_.Int(list.rows));
+      const HeadAt kv_head{b_.Div(pair, b_.Int(shape_.num_kv_heads)), b_.Rem(pair, b_.Int(shape_.num_kv_heads))};
+      const Value kv_begin = b_.Mul(row, b_.Int(list.tile_kv));
+      const Value k = TileOf(b_, k_.tensor, kv_head, kv_begin, list.tile_kv);
+      const Value v = TileOf(b_, v_.tensor, kv_head, kv_begin, list.tile_kv);
+      const Value first_head = b_.Mul(kv_head.head, b_.Int(group_));
+      const Values zero = {b_.Constant({Element::kF32, {list.tile_kv, shape_.dim_qk}}, 0.0),
+                           b_.Constant({Element::kF32, {list.tile_kv, shape_.dim_v}}, 0.0), carried[2]};
+      // Every head of the group, and for each the queries that see this tile.
+      const Values sums = b_.For(b_.Int(0), b_.Int(group_), zero, [&](const Value& g, const Values& by_head) {
+        const HeadAt q_head{kv_head.batch, b_.Add(first_head, g)};
+        const Row slots = RowOf(b_, spec_, kDkv, q_head, row);
+        Values sum = b_.For(b_.Int(0), slots.count, {by_head[0], by_head[1]}, [&](const Value& i, const Values& state) {
+          const SlotValues slot = SlotOf(b_, kDkv, b_.Add(slots.first, i));
+          const TileAt at{q_head, kv_head, b_.Mul(slot.index, b_.Int(list.tile_q)), kv_begin};
+          const QueryTile queries = LoadQueries(list, q_head, at.q_begin);
+          const Gradient grad = GradientOf(queries, k, v, at, slot);
+          return Values{b_.Add(state[0], SafeDot(b_, {grad.scores, grad.logits, true}, queries.q, q_.is_dirty)),
+                        b_.Add(state[1], SafeDot(b_, {grad.weights, grad.logits, true}, queries.dout, do_.is_dirty))};
+        });
+        sum.push_back(b_.Add(by_head[2], slots.count));
+        return sum;
+      });
+      return Values{StoreTile(b_, carried[0], b_.Mul(sums[0], b_.Input("scale")), kv_head, kv_begin),
+                    StoreTile(b_, carried[1], sums[1], kv_head, kv_begin), sums[2]};
+    });
+  }
+
+  // The sink's value is zero, so only its share of the denominator matters: -weight * delta, over rows that have keys.
+  Value SinkGradient() {
+    const Value& lse = b_.Input("lse");
+    const Value& delta = b_.Input("delta");
+    const Value sink = b_.Spread(b_.Input("sink_logits"), lse.type.dims, {1});
+    const Value is_empty = b_.Is(Compare::kEq, lse, F32(-kInf));
+    const Value weights = b_.Exp(b_.Sub(sink, b_.Select(is_empty, F32(0.0), lse)));
+    const Value share = b_.Select(is_empty, F32(0.0), b_.Mul(weights, delta));
+    return b_.Neg(b_.Reduce(Reduction::kAdd, share, {0, 2}));
+  }
+
+  const ProgramSpec& spec_;
+  const Shape& shape_;
+  const int64_t group_;
+  std::vector<NamedType> inputs_;
+  Builder b_;
+  Tokens q_, k_, v_, do_;
+  Value lse_, delta_;
+  MaskTables tables_;
+};
+
+}  // namespace
+
+Result<Program> LowerBackward(const ProgramSpec& spec) { return Backward(spec).Lower(); }
+
+}  // namespace tessera::stablehlo

@@ -1,0 +1,139 @@
+// A typed builder that can only print well-formed StableHLO text. Every operation computes its result's type from its
+// operands; a mistake (a type that does not fit, a value used outside its region) is kept and reported by Finish, and
+// no text comes out. The text keeps to old syntax that every StableHLO since 1.0 reads.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/error.h"
+
+namespace tessera::stablehlo {
+
+enum class Element : uint8_t { kI1, kI32, kUi32, kF32, kBf16, kF16 };
+bool IsFloat(Element element);
+
+struct Type {
+  Element element = Element::kF32;
+  std::vector<int64_t> dims = {};
+  bool operator==(const Type&) const = default;
+};
+std::string ToText(const Type& type);  // "tensor<2x3xf32>"
+int64_t NumElements(const Type& type);
+
+// A value of a program: its name, its type, and the region it lives in.
+struct Value {
+  std::string name;
+  Type type;
+  int32_t region = -1;
+};
+using Values = std::vector<Value>;
+
+enum class Compare : uint8_t { kEq, kNe, kLt, kLe, kGt, kGe };
+enum class Reduction : uint8_t { kAdd, kMax, kOr };
+
+// Which axis of each side a product sums over.
+struct Contract2 {
+  int64_t lhs = 1;
+  int64_t rhs = 0;
+};
+
+struct NamedType {
+  std::string name;  // for the reader of the text, and of an error
+  Type type;
+};
+struct ModuleAttribute {
+  std::string name;
+  std::string value;
+};
+
+class Builder {
+ public:
+  // The attributes travel with the program: XLA keeps them in the compiled module.
+  Builder(std::string module_name, std::vector<ModuleAttribute> attributes, const std::vector<NamedType>& inputs);
+
+  const Value& Input(std::string_view name) const;
+
+  Value Constant(const Type& type, double value);  // every element the same
+  Value Int(int64_t value) { return Constant({Element::kI32, {}}, static_cast<double>(value)); }
+  Value Iota(const Type& type, int64_t axis);
+
+  // One operand, same type out.
+  Value Unary(std::string_view op, const Value& x);
+  Value Exp(const Value& x) { return Unary("exponential", x); }
+  Value Log(const Value& x) { return Unary("log", x); }
+  Value Tanh(const Value& x) { return Unary("tanh", x); }
+  Value Neg(const Value& x) { return Unary("negate", x); }
+  Value Not(const Value& x) { return Unary("not", x); }
+  Value IsFinite(const Value& x);
+
+  // Two operands of one type; a scalar beside a tensor is spread over it.
+  Value Binary(std::string_view op, const Value& a, const Value& b);
+  Value Add(const Value& a, const Value& b) { return Binary("add", a, b); }
+  Value Sub(const Value& a, const Value& b) { return Binary("subtract", a, b); }
+  Value Mul(const Value& a, const Value& b) { return Binary("multiply", a, b); }
+  Value Div(const Value& a, const Value& b) { return Binary("divide", a, b); }
+  Value Rem(const Value& a, const Value& b) { return Binary("remainder", a, b); }
+  Value Max(const Value& a, const Value& b) { return Binary("maximum", a, b); }
+  Value Min(const Value& a, const Value& b) { return Binary("minimum", a, b); }
+  Value And(const Value& a, const Value& b) { return Binary("and", a, b); }
+  Value Or(const Value& a, const Value& b) { return Binary("or", a, b); }
+  Value ShiftRight(const Value& a, const Value& b) { return Binary("shift_right_logical", a, b); }
+  Value Is(Compare how, const Value& a, const Value& b);
+  Value Select(const Value& condition, const Value& then, const Value& otherwise);
+
+  Value Convert(const Value& x, Element to);
+  Value Reshape(const Value& x, std::vector<int64_t> dims);
+  // Axis i of x becomes axis axes[i] of a tensor of these dims.
+  Value Spread(const Value& x, std::vector<int64_t> dims, std::vector<int64_t> axes);
+  Value Slice(const Value& x, std::span<const int64_t> begin, std::span<const int64_t> end);
+  // Zeros after the last element of each axis.
+  Value PadEnd(const Value& x, std::vector<int64_t> dims);
+  Value Reduce(Reduction how, const Value& x, std::vector<int64_t> axes);
+  // Of two matrices, summed in f32 at full precision whatever the operands' type.
+  Value Dot(const Value& a, const Value& b, Contract2 axes);
+
+  // `at` has one scalar per axis. Out-of-range starts are moved inside by XLA, so callers keep them inside.
+  Value SliceAt(const Value& x, std::span<const Value> at, std::vector<int64_t> sizes);
+  Value UpdateAt(const Value& x, const Value& update, std::span<const Value> at);
+
+  using Condition = std::function<Value(const Values&)>;
+  using Body = std::function<Values(const Values&)>;
+  using Branch = std::function<Values()>;
+  Values While(const Values& init, const Condition& condition, const Body& body);
+  // body(i, carried) for i from begin to end.
+  Values For(const Value& begin, const Value& end, const Values& init,
+             const std::function<Values(const Value&, const Values&)>& body);
+  Values If(const Value& condition, const Branch& then, const Branch& otherwise);
+
+  // The whole text. TSR-L010 with the first mistake when there was one.
+  Result<std::string> Finish(const Values& outputs);
+
+ private:
+  Value Emit(const Type& type, std::string text);
+  std::string NewName() { return "%" + std::to_string(next_++); }
+  void Line(const std::string& text);
+  void Mistake(std::string text);
+  bool Uses(std::initializer_list<const Value*> values, std::string_view op);
+  void Open();
+  void Close();
+  void Return(const Values& values);
+  Value At(const Value& x, const Value& like);  // a scalar spread over another's shape
+
+  std::string module_name_;
+  std::vector<ModuleAttribute> attributes_;
+  std::vector<std::pair<std::string, Value>> inputs_;
+  std::string body_;
+  std::vector<int32_t> regions_;                         // those open now, outermost first
+  std::vector<std::map<std::string, Value>> constants_;  // of each: text -> value, so that each is written once
+  int32_t next_region_ = 0;
+  int64_t next_ = 0;
+  std::string mistake_;
+};
+
+}  // namespace tessera::stablehlo

@@ -1,0 +1,83 @@
+// The programs of the XLA lane as text. A program is a function of the class alone: shapes, capacities and which
+// operands there are. Worklists, cleanups, documents, valid counts, windows, scale and softcap are data, so one
+// compiled program serves every contract and batch of its class.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lanes/xla/stablehlo/builder.h"
+#include "tessera/contract.h"
+#include "tessera/plan.h"
+
+namespace tessera::stablehlo {
+
+// Of the text's form: it changes when a program of the same class is written another way.
+inline constexpr std::string_view kProgramVersion = "1";
+
+// One direction's worklist, padded to the class.
+struct ListShape {
+  int64_t tile_q = 0;
+  int64_t tile_kv = 0;
+  int64_t rows = 0;   // per mask
+  int64_t width = 0;  // slots per row
+  bool operator==(const ListShape&) const = default;
+};
+
+struct ProgramSpec {
+  std::string class_key;
+  Shape shape;
+  bool has_softcap = false;
+  bool has_sink_logits = false;
+  bool has_documents = false;
+  bool has_valid = false;
+  int64_t masks = 0;
+  std::array<ListShape, kNumDirections> lists;
+  int64_t items = 0;  // capacity of the cleanup items
+  int64_t words = 0;  // and of the stored bits, in 32-bit words
+  bool operator==(const ProgramSpec&) const = default;
+
+  const ListShape& Of(Direction direction) const { return lists[static_cast<size_t>(direction)]; }
+};
+// The class of a plan. Tables of cleanups have room for what nearly every batch of the class needs; a plan with more of
+// them gets a larger power of two, which is another program.
+ProgramSpec SpecOf(const Contract& contract, const PlanView& plan);
+
+// The columns of the table of cleanup items, one i32 each.
+enum class ItemColumn : int64_t {
+  kKind,
+  kQBegin,
+  kQEnd,
+  kKvBegin,
+  kKvEnd,
+  kDiagBegin,
+  kDiagEnd,
+  kWord,        // where its stored bits begin
+  kConditions,  // kNeedsDocuments | kNeedsValid
+  kSinkCount,   // leading tokens of the document that pass; kAnyCount for all
+};
+inline constexpr int64_t kItemColumns = 10;
+inline constexpr int32_t kNeedsDocuments = 1;
+inline constexpr int32_t kNeedsValid = 2;
+inline constexpr int32_t kAnyCount = 0x7FFFFFFF;
+
+// The columns of a worklist's slots: the tile across, and the items [begin, end) of its cleanup; none when it is full.
+inline constexpr int64_t kSlotColumns = 3;
+
+struct Program {
+  std::string name;
+  std::string text;
+  std::vector<NamedType> inputs;
+  std::vector<NamedType> outputs;
+};
+// Inputs q, k, v, scale, [softcap], [sink_logits], then the plan's. Outputs o, lse, max and the number of tiles it ran.
+Result<Program> LowerForward(const ProgramSpec& spec);
+// Inputs as forward, then do, lse, delta. Outputs dq, dk, dv, [dsink_logits] and the number of dkv tiles it ran.
+Result<Program> LowerBackward(const ProgramSpec& spec);
+// The same attention with every score at once, causal or full: what benchmarks compare with. Inputs q, k, v, scale, and
+// for the backward do.
+Result<Program> LowerDense(const Shape& shape, bool is_causal, bool is_backward);
+
+}  // namespace tessera::stablehlo
