@@ -1,0 +1,51 @@
+#include "lanes/xla/pjrt/find_plugins.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <tuple>
+
+namespace tessera::pjrt {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string Variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// What can be read of a folder, without exceptions.
+std::vector<fs::path> Entries(const fs::path& folder) {
+  std::vector<fs::path> entries;
+  std::error_code error;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    entries.push_back(at->path());
+  }
+  return entries;
+}
+
+}  // namespace
+
+std::string XlaFolder() {
+  if (const std::string own = Variable("TESSERA_XLA"); !own.empty()) return own;
+  if (const std::string cache = Variable("XDG_CACHE_HOME"); !cache.empty()) return cache + "/tessera/xla";
+  return Variable("HOME") + "/.cache/tessera/xla";
+}
+
+std::vector<FoundPlugin> FindPlugins() { return FindPlugins(XlaFolder()); }
+
+std::vector<FoundPlugin> FindPlugins(const std::string& xla_folder) {
+  std::vector<FoundPlugin> found;
+  for (const fs::path& folder : Entries(fs::path(xla_folder) / "plugins")) {
+    for (const fs::path& file : Entries(folder)) {
+      if (file.extension() == ".so") found.push_back({folder.filename().string(), file.string()});
+    }
+  }
+  std::sort(found.begin(), found.end(), [](const FoundPlugin& a, const FoundPlugin& b) {
+    return std::tie(a.name, a.path) < std::tie(b.name, b.path);
+  });
+  return found;
+}
+
+}  // namespace tessera::pjrt

@@ -1,0 +1,22 @@
+// Where plugins lie on this machine: <xla folder>/plugins/NAME/*.so, as script/setup puts them there.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace tessera::pjrt {
+
+struct FoundPlugin {
+  std::string name;  // of its folder: "xla-cpu-pjrt-0.0.1"
+  std::string path;
+  bool operator==(const FoundPlugin&) const = default;
+};
+
+// $TESSERA_XLA, or tessera/xla in the user's cache folder ($XDG_CACHE_HOME, else $HOME/.cache).
+std::string XlaFolder();
+
+// Sorted by name, then path; none where the folder does not exist. Nothing is loaded.
+std::vector<FoundPlugin> FindPlugins();
+std::vector<FoundPlugin> FindPlugins(const std::string& xla_folder);
+
+}  // namespace tessera::pjrt

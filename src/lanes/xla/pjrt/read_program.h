@@ -1,0 +1,31 @@
+// What XLA made of a program, read from the bytes of its optimized form (HloModuleProtoWithConfig). A skimmer: it
+// counts what a receipt or a test wants to know, and understands nothing else.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tessera/error.h"
+
+namespace tessera::pjrt {
+
+struct OptimizedProgram {
+  std::string module_name;
+  int64_t instructions = 0;                     // of all computations, nested ones included
+  std::map<std::string, int64_t> opcodes;       // "dot" -> 2
+  std::map<std::string, int64_t> custom_calls;  // by target
+  // The opcodes that speak to other devices, asynchronous forms counted once and under the plain name.
+  std::map<std::string, int64_t> collectives;
+  // Those of the program's parameters, then of its result, then of instructions that still carry one, in XLA's words:
+  // "{devices=[2,1]<=[2]}", "{replicated}".
+  std::vector<std::string> shardings;
+};
+
+// Any bytes may be given; what is no such program is an error (TSR-L009) that says where.
+Result<OptimizedProgram> ReadProgram(std::span<const std::byte> bytes);
+
+}  // namespace tessera::pjrt
