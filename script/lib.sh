@@ -72,14 +72,19 @@ install_packages() {
   "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >/dev/null || die "apt-get install ${missing[*]} failed"
 }
 
+# make_environment FOLDER: a Python environment with pip there, unless there is one. The distribution's own Python comes
+# without pip.
+make_environment() {
+  [[ ! -x $1/bin/pip3 ]] || return 0
+  python3 -c 'import ensurepip' 2>/dev/null || install_packages python3-venv
+  mkdir -p "$(dirname "$1")"
+  python3 -m venv "$1" || die "python3 -m venv $1 failed"
+}
+
 # install_peers PACKAGE...: into the peers' environment, which is made when it is not there.
 install_peers() {
   local python=$peers_dir/bin/python3
-  if [[ ! -x $python ]]; then
-    python3 -c 'import ensurepip' 2>/dev/null || install_packages python3-venv
-    mkdir -p "$(dirname "$peers_dir")"
-    python3 -m venv "$peers_dir" || die "python3 -m venv $peers_dir failed"
-  fi
+  make_environment "$peers_dir"
   "$python" - "$@" 2>/dev/null <<'END' && return 0
 import importlib.metadata, sys
 for wanted in sys.argv[1:]:

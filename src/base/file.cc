@@ -288,7 +288,8 @@ Status WriteFile(const std::string& path, std::string_view bytes) {
   if (exists && (S_ISCHR(info.st_mode) || S_ISFIFO(info.st_mode))) return WriteInPlace(path, bytes);
   if (exists && !S_ISREG(info.st_mode)) return WriteError(path, "it is neither a file nor a pipe");
   // A rename would replace a write-protected file without asking.
-  if (exists && ::faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) != 0) return WriteError(path, Reason(errno));
+  if (exists && ::faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) != 0 && errno != ENOENT)  // gone since: as good
+    return WriteError(path, Reason(errno));
   const Result<std::string> target = FollowLinks(path);
   if (!target) return tl::unexpected(target.error());
   return WriteByRename(path, *target, bytes, exists ? &info.st_mode : nullptr);

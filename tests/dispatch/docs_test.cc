@@ -13,6 +13,7 @@
 #include "dispatch/limits.h"
 #include "dispatch/receipt_fields.h"
 #include "export/limits.h"
+#include "lanes/xla/store/limits.h"
 #include "plan/layout.h"
 #include "support/proves.h"
 #include "tessera/tessera.h"
@@ -143,13 +144,18 @@ TEST(LimitsPage, Table_MatchesTheConstants) {
       {"kMaxTermRuns", number(kMaxTermRuns)},
       {"kMaxTermIntervals", number(kMaxTermIntervals)},
       {"kMaxTermRects", number(kMaxTermRects)},
+      {"kMaxProgramStoreBytes", number(lanes::xla::kMaxProgramStoreBytes)},
+      {"kMaxStoredProgramBytes", number(lanes::xla::kMaxStoredProgramBytes)},
+      {"kMaxProgramKeyBytes", number(lanes::xla::kMaxProgramKeyBytes)},
+      {"kMaxCpuinfoBytes", number(lanes::xla::kMaxCpuinfoBytes)},
       {"kMaxArrayBytes", number(exports::kMaxArrayBytes)},
       {"kMaxSlots", number(plan::kMaxSlots)},
       {"kMaxRows", number(plan::kMaxRows)},
       {"kMaxConditions", number(plan::kMaxConditions)},
   };
   std::set<std::string> in_code = ConstantsIn("plan/layout.h", "kMax");
-  for (const char* header : {"base/limits.h", "contract/limits.h", "dispatch/limits.h", "export/limits.h"})
+  for (const char* header :
+       {"base/limits.h", "contract/limits.h", "dispatch/limits.h", "export/limits.h", "lanes/xla/store/limits.h"})
     in_code.merge(ConstantsIn(header, "k"));
   std::set<std::string> known;
   for (const auto& [name, value] : constants) known.insert(name);

@@ -44,10 +44,6 @@ check "fuzz with an unknown target" expect 2 "$root/script/fuzz" nonsense
 check "fuzz lists the targets" says err "there are: contract_toml"
 check "fuzz with a bad count" expect 2 "$root/script/fuzz" --runs many
 check "fuzz says what a count is" says err "--runs takes a number"
-for part in xla tpu; do
-  check "setup --$part" expect 2 "$root/script/setup" "--$part"
-  check "setup --$part says why" says err "not in this version"
-done
 
 # Fakes: a package database of names in a file, an apt-get that writes down its calls and "installs" into that file.
 chmod 755 "$scratch"
@@ -94,6 +90,89 @@ check "apt-get updates, then installs" test "$(wc -l <"$scratch/calls")" = 2
 check "apt-get installs what is missing and no more" grep -qE 'install -y --no-install-recommends ninja-build$' "$scratch/calls"
 check "setup a second time" expect 0 "${as_nobody[@]}" "${with_fakes[@]}" "$scratch/tree/script/setup"
 check "setup a second time leaves apt-get alone" test "$(wc -l <"$scratch/calls")" = 2
+
+# Plugins: the real pip, which finds a small wheel of the right name in a folder of ours and asks nobody else. The Python
+# in front of it counts its calls.
+wheel=$scratch/links/libtpu-0.0.51-cp312-cp312-manylinux_2_31_x86_64.whl
+make_wheel() {
+  mkdir -p "$scratch/links"
+  python3 - "$wheel" <<'END'
+import sys, zipfile
+with zipfile.ZipFile(sys.argv[1], "w") as wheel:
+    wheel.writestr("libtpu/libtpu.so", "the plugin")
+    wheel.writestr("libtpu/sdk.so", "no plugin")
+    wheel.writestr("libtpu-0.0.51.dist-info/METADATA", "Metadata-Version: 2.1\nName: libtpu\nVersion: 0.0.51\n")
+    wheel.writestr("libtpu-0.0.51.dist-info/WHEEL",
+                   "Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: cp312-cp312-manylinux_2_31_x86_64\n")
+    wheel.writestr("libtpu-0.0.51.dist-info/RECORD", "")
+    wheel.writestr("libtpu-0.0.51.dist-info/licenses/LICENSE", "its terms")
+END
+}
+cat >"$scratch/bin/python3" <<END
+#!/bin/sh
+case "\$*" in
+  "-m pip --version") [ ! -e "$scratch/no_pip" ] || exit 1 ;;
+  "-m pip download "*) echo "\$*" >>"$scratch/pip_calls" ;;
+esac
+exec "$(python3 -c 'import sys; print(sys.executable)')" "\$@"
+END
+printf '#!/bin/sh\n' >"$scratch/bin/sleep"
+chmod +x "$scratch/bin/python3" "$scratch/bin/sleep"
+places=("TESSERA_XLA=$scratch/xla" "TESSERA_PEERS=$scratch/none" PIP_NO_INDEX=1 "PIP_FIND_LINKS=$scratch/links" PIP_CONFIG_FILE=/dev/null)
+setup_tpu=("${with_fakes[@]}" "${places[@]}" "$scratch/tree/script/setup" --tpu)
+plugin=$scratch/xla/plugins/libtpu-0.0.51
+num_files() { find "$scratch/xla/wheels" "$scratch/xla/plugins" -type f | wc -l; }
+pip_calls() { wc -l <"$scratch/pip_calls"; }
+if ! python3 -c 'import ensurepip' 2>/dev/null; then
+  echo "skipped: fetching plugins needs python3-venv, which script/setup --xla would install"
+else
+  : >"$scratch/pip_calls"
+  printf '%s\n' "$core" >"$scratch/installed"
+  python3 -m pip --version >/dev/null 2>&1 || "${with_fakes[@]}" python3 -m venv "$scratch/none"
+  check "setup --tpu offline" expect 1 "${setup_tpu[@]}"
+  check "setup --tpu offline says so" says err "libtpu==0.0.51 could not be fetched from PyPI, in 3 attempts"
+  check "setup --tpu offline tried again" test "$(pip_calls)" = 3
+  check "setup --tpu offline leaves nothing" test "$(num_files)" = 0
+
+  make_wheel
+  hash=$(sha256sum "$wheel" | cut -d ' ' -f 1)
+  check "setup --tpu with other bytes" expect 3 "${setup_tpu[@]}"
+  check "setup --tpu with other bytes names both hashes" grep -qE "$hash, expected aeb662a3" "$scratch/err"
+  check "setup --tpu with other bytes leaves nothing" test "$(num_files)" = 0
+
+  sed -i "s/aeb662a3[0-9a-f]*/$hash/" "$scratch/tree/script/plugins.sh"
+  : >"$scratch/pip_calls"
+  check "setup --tpu" expect 0 "${setup_tpu[@]}"
+  check "setup --tpu unpacks the plugin" grep -qx "the plugin" "$plugin/libtpu.so"
+  check "setup --tpu keeps the licence" grep -qx "its terms" "$plugin/LICENSE"
+  check "setup --tpu unpacks no more than that" test "$(cd "$plugin" && echo *)" = "LICENSE libtpu.so sha256"
+  check "setup --tpu a second time" expect 0 "${setup_tpu[@]}"
+  rm "$plugin/libtpu.so"
+  check "setup --tpu with the plugin gone" expect 0 "${setup_tpu[@]}"
+  check "setup --tpu puts the plugin back" grep -qx "the plugin" "$plugin/libtpu.so"
+  check "setup --tpu fetched once" test "$(pip_calls)" = 1
+  rm -r "$plugin"
+  echo damage >>"$scratch/xla/wheels/$hash.whl"
+  mkdir "$scratch/xla/plugins/.unpack.left" "$scratch/xla/wheels/.fetch.left"
+  check "setup --tpu with a damaged wheel" expect 0 "${setup_tpu[@]}"
+  check "setup --tpu fetched it again" test "$(pip_calls)" = 2
+  check "setup --tpu leaves nothing behind" test "$(num_files)" = 4
+  check "setup --tpu clears what was left" test -z "$(find "$scratch/xla" -name '.*.left')"
+
+  touch "$scratch/no_pip"
+  rm -rf "$scratch/xla" "$scratch/none"
+  check "setup --tpu without pip" expect 0 "${setup_tpu[@]}"
+  check "setup --tpu made itself a pip" test -x "$scratch/xla/pip/bin/pip3"
+  check "setup --tpu without pip unpacks the plugin" grep -qx "the plugin" "$plugin/libtpu.so"
+  rm -f "$scratch/no_pip"
+fi
+
+# What script/test says about a plugin that is not there.
+has_xla() { env -u TESSERA_PJRT_PLUGIN "$@" bash -c "source '$root/script/lib.sh' && source '$root/script/plugins.sh' && has_xla"; }
+check "no plugin" expect 1 has_xla "TESSERA_XLA=$scratch/nowhere"
+mkdir -p "$scratch/somewhere/plugins/xla-cpu-pjrt-9" && touch "$scratch/somewhere/plugins/xla-cpu-pjrt-9/a.so"
+check "a plugin" expect 0 has_xla "TESSERA_XLA=$scratch/somewhere"
+check "a plugin of one's own" expect 0 has_xla "TESSERA_XLA=$scratch/nowhere" TESSERA_PJRT_PLUGIN=/a.so
 
 # Every name in the list is known, wherever it stands: with nothing to build, the build is what fails.
 mkdir "$scratch/tree/bench"
