@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "plan/layout.h"
+
 namespace tessera::planner {
 namespace {
 
@@ -30,12 +32,10 @@ CleanupWriter::CleanupWriter(const Resolved& resolved, const ResolvedMask& mask,
       tile_(tile),
       may_store_bits_(resolved.class_may_store_bits[mask.head_class]),
       row_words_((tile.q + 63) / 64),
+      blocks_bits_(plan::BlocksBits(resolved.conditions)),
       slabs_(terms_.size(), 0),
       q_doc_(UniformDocuments(facts_.q_segments, resolved.q_len, tile.q)),
       kv_doc_(UniformDocuments(facts_.kv_segments, resolved.kv_len, tile.kv)) {
-  for (size_t c = 0; c < resolved.conditions.size(); ++c) {
-    if (resolved.conditions[c].kind == ConditionKind::kBlocks) blocks_bit_ = 1U << c;
-  }
   if (!resolved.picks) return;
   picks_ = &resolved.picks->lists[mask.batch_row * resolved.picks->num_kv_heads + mask.kv_head];
   block_tokens_ = resolved.picks->block_tokens;
@@ -241,9 +241,9 @@ void CleanupWriter::Write(uint32_t column, const Output& out) {
   }
   for (const Piece& piece : pieces_) {
     if ((piece.conditions & nowhere) != 0) continue;
-    if ((piece.conditions & blocks_bit_) != 0) {
+    if ((piece.conditions & blocks_bits_) != 0) {
       Piece without = piece;
-      without.conditions = static_cast<uint16_t>(piece.conditions & ~everywhere & ~blocks_bit_);
+      without.conditions = static_cast<uint16_t>(piece.conditions & ~everywhere & ~blocks_bits_);
       WritePicked(without, column, out);
       continue;
     }
