@@ -23,6 +23,21 @@ std::vector<int32_t> UniformDocuments(const std::vector<Segment>& segments, int6
   return docs;
 }
 
+struct RowStretch {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
+bool HasBit(std::span<const uint64_t> words, int64_t bit) { return (words[bit / 64] >> (bit % 64) & 1U) != 0; }
+
+// The first stretch of set rows at or after `from`, below `to`; empty, at `to`, when there is none.
+RowStretch NextStretch(std::span<const uint64_t> rows, int64_t from, int64_t to) {
+  while (from < to && !HasBit(rows, from)) ++from;
+  int64_t end = from;
+  while (end < to && HasBit(rows, end)) ++end;
+  return {from, end};
+}
+
 }  // namespace
 
 CleanupWriter::CleanupWriter(const Resolved& resolved, const ResolvedMask& mask, TileSize tile)
@@ -175,25 +190,6 @@ CleanupWriter::Truth CleanupWriter::TruthInTile(const Condition& condition, uint
   }
   return Truth::kSomewhere;
 }
-
-namespace {
-
-// The rows of a set, when they are one stretch: {begin, end}; an empty stretch when they are not.
-struct RowStretch {
-  int64_t begin = 0;
-  int64_t end = 0;
-};
-bool HasBit(std::span<const uint64_t> words, int64_t bit) { return (words[bit / 64] >> (bit % 64) & 1U) != 0; }
-
-// The first stretch of set rows at or after `from`, below `to`.
-RowStretch NextStretch(std::span<const uint64_t> rows, int64_t from, int64_t to) {
-  while (from < to && !HasBit(rows, from)) ++from;
-  int64_t end = from;
-  while (end < to && HasBit(rows, end)) ++end;
-  return {from, end};
-}
-
-}  // namespace
 
 // A piece that holds for rows that picked its block, block by block: rows that lie together narrow the piece, others
 // are stored as a set of rows.

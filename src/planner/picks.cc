@@ -5,7 +5,7 @@
 namespace tessera::planner {
 namespace {
 
-// Calls visit(query, kv head, list) for each list of blocks that the unions still hold, in order.
+// Calls visit(query, list) with the blocks that the unions still hold for each query of a batch row and KV head.
 template <class Visit>
 void ForEachList(const UnionMaps& maps, int64_t batch_row, int64_t kv_head, int64_t q_len, const Visit& visit) {
   std::vector<int32_t> list;
