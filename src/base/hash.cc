@@ -2,9 +2,13 @@
 #include "base/hash.h"
 
 namespace tessera {
+namespace {
+
+constexpr std::string_view kDigits = "0123456789abcdef";
+
+}  // namespace
 
 std::string Hex(const std::array<uint8_t, 16>& hash) {
-  constexpr std::string_view kDigits = "0123456789abcdef";
   std::string text;
   text.reserve(2 * hash.size());
   for (const uint8_t byte : hash) {
@@ -12,6 +16,10 @@ std::string Hex(const std::array<uint8_t, 16>& hash) {
     text += kDigits[byte & 15];
   }
   return text;
+}
+
+bool IsHex(std::string_view text) {
+  return text.size() == kHexDigits && text.find_first_not_of(kDigits) == std::string_view::npos;
 }
 
 }  // namespace tessera

@@ -37,5 +37,8 @@ class Hasher {
 };
 
 std::string Hex(const std::array<uint8_t, 16>& hash);
+// Is `text` what Hex writes: kHexDigits lower-case hex digits?
+bool IsHex(std::string_view text);
+inline constexpr size_t kHexDigits = 32;
 
 }  // namespace tessera

@@ -14,14 +14,13 @@
 #include <utility>
 #include <vector>
 
+#include "base/hash.h"
 #include "contract/mask_registry.h"
 #include "contract/mask_terms.h"
 #include "contract/spelling.h"
 
 namespace tessera {
 namespace {
-
-constexpr size_t kDigestDigits = 32;
 
 enum class TokenKind { kEnd, kWord, kNumber, kString, kSymbol, kBad };
 
@@ -36,7 +35,6 @@ bool IsSpace(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 bool IsWordStart(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 bool IsWordPart(char c) { return IsWordStart(c) || IsDigit(c); }
-bool IsHexDigit(char c) { return IsDigit(c) || (c >= 'a' && c <= 'f'); }
 
 class Lexer {
  public:
@@ -293,9 +291,8 @@ class Parser {
     Token digest;
     if (IsSymbol(',')) {
       Advance();
-      const bool is_digest = token_.kind == TokenKind::kString && token_.content.size() == kDigestDigits &&
-                             std::all_of(token_.content.begin(), token_.content.end(), IsHexDigit);
-      if (!is_digest) return Expected(fmt::format("the content's digest: {} lower-case hex digits", kDigestDigits));
+      const bool is_digest = token_.kind == TokenKind::kString && IsHex(token_.content);
+      if (!is_digest) return Expected(fmt::format("the content's digest: {} lower-case hex digits", kHexDigits));
       digest = token_;
       Advance();
     }

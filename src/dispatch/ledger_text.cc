@@ -100,11 +100,6 @@ class Reader {
   }
 };
 
-bool IsHex32(std::string_view text) {
-  return text.size() == 32 &&
-         std::all_of(text.begin(), text.end(), [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
-}
-
 std::string ProcessorName() {
   // Names differ by architecture: x86 has a "model name", Arm an implementer and a part.
   const Result<std::string> text = ReadFile("/proc/cpuinfo", int64_t{1} << 20);
@@ -196,8 +191,8 @@ std::vector<Violation> CheckEntry(const LedgerEntry& e, const std::string& at) {
   in_range("dim_v", e.shape.dim_v, kMaxDim);
   in_range("custom_ns", e.custom_ns, kMaxLedgerNs);
   in_range("default_ns", e.default_ns, kMaxLedgerNs);
-  expect(e.mask_digest.empty() || IsHex32(e.mask_digest), "mask_digest", "nothing, or 32 lower-case hex digits");
-  expect(e.receipt.empty() || IsHex32(e.receipt), "receipt", "nothing, or 32 lower-case hex digits");
+  expect(e.mask_digest.empty() || IsHex(e.mask_digest), "mask_digest", "nothing, or 32 lower-case hex digits");
+  expect(e.receipt.empty() || IsHex(e.receipt), "receipt", "nothing, or 32 lower-case hex digits");
   static const std::regex kDate("[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])");
   expect(std::regex_match(e.date, kDate), "date", "a date as 2026-01-31");
   return violations;

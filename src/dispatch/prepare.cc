@@ -18,8 +18,6 @@ bool HasIsa(const LaneRow& row, std::string_view isa) {
   return isa == "auto" || std::find(isas.begin(), isas.end(), isa) != isas.end();
 }
 
-bool IsForced(const RunOptions& options) { return options.lane != "auto"; }
-
 Decision DecideRow(const PrepareRequest& request, const LaneRow& row, const MaskFacts& facts) {
   const RunOptions& options = request.options;
   if (std::find(options.exclude.begin(), options.exclude.end(), row.name) != options.exclude.end()) {

@@ -24,6 +24,9 @@ struct PrepareRequest {
   std::string_view isa = "auto";
 };
 
+// A lane was asked for by name.
+inline bool IsForced(const RunOptions& options) { return options.lane != "auto"; }
+
 // Names in the request that no lane here has, which is a mistake of the caller's and no lane's refusal.
 Status CheckNames(const PrepareRequest& request);
 

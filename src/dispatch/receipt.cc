@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <initializer_list>
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
@@ -27,27 +26,11 @@ Json ToValue(const std::map<std::string, std::string>& map) {
   for (const auto& [key, value] : map) object[key] = value;
   return object;
 }
-Json ToValue(const TileCounts& tiles) {
-  return Json{{"empty", tiles.empty}, {"partial", tiles.partial}, {"full", tiles.full}};
-}
-Json ToValue(const CacheUse& cache) {
-  return Json{{"outcome", cache.outcome}, {"key", cache.key},       {"hits", cache.hits},
-              {"misses", cache.misses},   {"builds", cache.builds}, {"evictions", cache.evictions}};
-}
-Json ToValue(const LedgerUse& use) {
-  return Json{{"file", use.file},   {"verdict", use.verdict}, {"chose", use.chose},    {"over", use.over},
-              {"entry", use.entry}, {"note", use.note},       {"machine", use.machine}};
-}
-Json ToValue(const PicksUse& use) {
-  return Json{{"source", use.source}, {"reason", use.reason},         {"picks", use.picks},
-              {"kept", use.kept},     {"nan_scores", use.nan_scores}, {"widest_union", use.widest_union}};
-}
-Json ToValue(const ClassUse& use) {
-  return Json{{"request", use.request},
-              {"padded", use.padded},
-              {"request_key", use.request_key},
-              {"exact_slots", use.exact_slots},
-              {"class_slots", use.class_slots}};
+template <HasFields Group>
+Json ToValue(const Group& group) {
+  Json object = Json::object();
+  VisitFields(group, [&](const char* name, const auto& field) { object[name] = ToValue(field); });
+  return object;
 }
 Json ToValue(const std::vector<LaneDecision>& decisions) {
   Json array = Json::array();
@@ -62,7 +45,7 @@ Json ToValue(const std::vector<LaneDecision>& decisions) {
 }
 Json ToValue(const std::vector<Timing>& timings) {
   Json array = Json::array();
-  for (const Timing& t : timings) array.push_back(Json{{"name", t.name}, {"ns", t.ns}});
+  for (const Timing& timing : timings) array.push_back(ToValue(timing));
   return array;
 }
 
@@ -98,58 +81,13 @@ class Reader {
     if (!IsObject(json, at)) return;
     for (const auto& [key, value] : json.items()) Read(value, at + "." + key, out[key]);
   }
-  void Read(const Json& json, const std::string& at, TileCounts& out) {
+  template <HasFields Group>
+  void Read(const Json& json, const std::string& at, Group& out) {
     if (!IsObject(json, at)) return;
-    RefuseOthers(json, at, {"empty", "partial", "full"});
-    Member(json, at, "empty", out.empty);
-    Member(json, at, "partial", out.partial);
-    Member(json, at, "full", out.full);
-  }
-  void Read(const Json& json, const std::string& at, CacheUse& out) {
-    if (!IsObject(json, at)) return;
-    RefuseOthers(json, at, {"outcome", "key", "hits", "misses", "builds", "evictions"});
-    Member(json, at, "outcome", out.outcome);
-    Member(json, at, "key", out.key);
-    Member(json, at, "hits", out.hits);
-    Member(json, at, "misses", out.misses);
-    Member(json, at, "builds", out.builds);
-    Member(json, at, "evictions", out.evictions);
-  }
-  void Read(const Json& json, const std::string& at, LedgerUse& out) {
-    if (!IsObject(json, at)) return;
-    RefuseOthers(json, at, {"file", "verdict", "chose", "over", "entry", "note", "machine"});
-    Member(json, at, "file", out.file);
-    Member(json, at, "verdict", out.verdict);
-    Member(json, at, "chose", out.chose);
-    Member(json, at, "over", out.over);
-    Member(json, at, "entry", out.entry);
-    Member(json, at, "note", out.note);
-    Member(json, at, "machine", out.machine);
-  }
-  void Read(const Json& json, const std::string& at, PicksUse& out) {
-    if (!IsObject(json, at)) return;
-    RefuseOthers(json, at, {"source", "reason", "picks", "kept", "nan_scores", "widest_union"});
-    Member(json, at, "source", out.source);
-    Member(json, at, "reason", out.reason);
-    Member(json, at, "picks", out.picks);
-    Member(json, at, "kept", out.kept);
-    Member(json, at, "nan_scores", out.nan_scores);
-    Member(json, at, "widest_union", out.widest_union);
-  }
-  void Read(const Json& json, const std::string& at, ClassUse& out) {
-    if (!IsObject(json, at)) return;
-    RefuseOthers(json, at, {"request", "padded", "request_key", "exact_slots", "class_slots"});
-    Member(json, at, "request", out.request);
-    Member(json, at, "padded", out.padded);
-    Member(json, at, "request_key", out.request_key);
-    Member(json, at, "exact_slots", out.exact_slots);
-    Member(json, at, "class_slots", out.class_slots);
-  }
-  void Read(const Json& json, const std::string& at, Timing& out) {
-    if (!IsObject(json, at)) return;
-    RefuseOthers(json, at, {"name", "ns"});
-    Member(json, at, "name", out.name);
-    Member(json, at, "ns", out.ns);
+    std::vector<std::string> known;
+    VisitFields(out, [&](const char* name, const auto&) { known.push_back(name); });
+    RefuseOthers(json, at, known);
+    VisitFields(out, [&](const char* name, auto& field) { Member(json, at, name, field); });
   }
   void Read(const Json& json, const std::string& at, LaneDecision& out) {
     if (!IsObject(json, at)) return;

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "base/checked.h"
+#include "base/hash.h"
 #include "contract/limits.h"
 #include "dispatch/lane_table.h"
 #include "dispatch/ledger.h"
@@ -28,11 +29,6 @@ constexpr std::string_view kOptions[] = {"backward", "disable", "exclude",     "
                                          "lane",     "layout",  "plan",        "row_max",      "strict",  "target",
                                          "threads",  "tile",    "widen_class", "workers"};
 constexpr std::string_view kVersions[] = {"arch", "compiler", "contract", "plan", "receipt", "tessera"};
-
-bool IsHex32(std::string_view text) {
-  return text.size() == 32 &&
-         std::all_of(text.begin(), text.end(), [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
-}
 
 // A whole number in decimal, as the receipt writes them.
 std::optional<int64_t> ToNumber(std::string_view text) {
@@ -270,7 +266,7 @@ class Checker {
                             {"batch_digest", r_.batch_digest, HasSelection() && !HasGivenPlan()},
                             {"output_digest", r_.output_digest, r_.ok}};
     for (const Field& field : fields) {
-      const bool is_good = IsHex32(field.value) || (field.value.empty() && !field.is_required);
+      const bool is_good = IsHex(field.value) || (field.value.empty() && !field.is_required);
       Expect(is_good, field.name, "32 lower-case hex digits");
     }
     if (!has_plan && !HasPlan()) {
@@ -352,7 +348,7 @@ class Checker {
       return;
     }
     Expect(has_asked || c.outcome == "off" || c.outcome == "pinned", "cache.outcome", "hit, miss, off or pinned");
-    Expect(IsHex32(c.key), "cache.key", "32 lower-case hex digits");
+    Expect(IsHex(c.key), "cache.key", "32 lower-case hex digits");
     struct Field {
       const char* name;
       int64_t value;

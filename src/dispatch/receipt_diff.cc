@@ -5,6 +5,7 @@
 #include <map>
 #include <string_view>
 
+#include "dispatch/receipt_fields.h"
 #include "tessera/receipt.h"
 
 namespace tessera {
@@ -97,7 +98,8 @@ class Differ {
     Compare("workspace_bytes", a_.workspace_bytes, b_.workspace_bytes, false);
     Compare("compiles", a_.compiles, b_.compiles, false);
     Compare("cache_hits", a_.cache_hits, b_.cache_hits, false);
-    CompareCache();
+    // Of the key nothing is left to say that meaning, options and target did not; the rest is the cache's history.
+    CompareGroup("cache.", a_.cache, b_.cache, false);
     group_ = "timings";
     for (const Timing& timing : a_.timings)
       Compare(timing.name, TimeOf(a_, timing.name), TimeOf(b_, timing.name), false);
@@ -114,10 +116,16 @@ class Differ {
   void Compare(std::string field, int64_t before, int64_t after, bool matters = true) {
     Compare(std::move(field), fmt::format("{}", before), fmt::format("{}", after), matters);
   }
-  void Compare(const std::string& field, const TileCounts& before, const TileCounts& after) {
-    Compare(field + ".empty", before.empty, after.empty);
-    Compare(field + ".partial", before.partial, after.partial);
-    Compare(field + ".full", before.full, after.full);
+  // Each field of a group, after `prefix`.
+  template <HasFields Group>
+  void CompareGroup(const std::string& prefix, const Group& before, const Group& after, bool matters = true) {
+    std::vector<std::string> texts;
+    const auto text_of = [](const auto& value) { return fmt::format("{}", value); };
+    VisitFields(before, [&](const char*, const auto& value) { texts.push_back(text_of(value)); });
+    size_t at = 0;
+    VisitFields(after, [&](const char* name, const auto& value) {
+      Compare(prefix + name, texts[at++], text_of(value), matters);
+    });
   }
 
   template <class Matters>
@@ -168,36 +176,17 @@ class Differ {
   void ComparePlan() {
     group_ = "plan";
     Compare("class_key", a_.class_key, b_.class_key);
-    Compare("picks.source", a_.picks.source, b_.picks.source);
-    Compare("picks.reason", a_.picks.reason, b_.picks.reason);
-    Compare("picks.picks", a_.picks.picks, b_.picks.picks);
-    Compare("picks.kept", a_.picks.kept, b_.picks.kept);
-    Compare("picks.nan_scores", a_.picks.nan_scores, b_.picks.nan_scores);
-    Compare("picks.widest_union", a_.picks.widest_union, b_.picks.widest_union);
-    Compare("class_request.request", a_.class_request.request, b_.class_request.request);
-    Compare("class_request.padded", a_.class_request.padded, b_.class_request.padded);
-    Compare("class_request.request_key", a_.class_request.request_key, b_.class_request.request_key);
-    Compare("class_request.exact_slots", a_.class_request.exact_slots, b_.class_request.exact_slots);
-    Compare("class_request.class_slots", a_.class_request.class_slots, b_.class_request.class_slots);
+    CompareGroup("picks.", a_.picks, b_.picks);
+    CompareGroup("class_request.", a_.class_request, b_.class_request);
     Compare("mask_digest", a_.mask_digest, b_.mask_digest);
     Compare("plan_fingerprint", a_.plan_fingerprint, b_.plan_fingerprint);
-    Compare("tiles", a_.tiles, b_.tiles);
+    CompareGroup("tiles.", a_.tiles, b_.tiles);
     Compare("tiles_executed", a_.tiles_executed, b_.tiles_executed);
-    Compare("tiles_backward", a_.tiles_backward, b_.tiles_backward);
+    CompareGroup("tiles_backward.", a_.tiles_backward, b_.tiles_backward);
     Compare("tiles_executed_backward", a_.tiles_executed_backward, b_.tiles_executed_backward);
     Compare("plan_bytes", a_.plan_bytes, b_.plan_bytes);
     Compare("metadata_bytes", a_.metadata_bytes, b_.metadata_bytes);
     Compare("metadata_limit", a_.metadata_limit, b_.metadata_limit);
-  }
-
-  // Of the key nothing is left to say that meaning, options and target did not; the rest is the cache's history.
-  void CompareCache() {
-    Compare("cache.outcome", a_.cache.outcome, b_.cache.outcome, false);
-    Compare("cache.key", a_.cache.key, b_.cache.key, false);
-    Compare("cache.hits", a_.cache.hits, b_.cache.hits, false);
-    Compare("cache.misses", a_.cache.misses, b_.cache.misses, false);
-    Compare("cache.builds", a_.cache.builds, b_.cache.builds, false);
-    Compare("cache.evictions", a_.cache.evictions, b_.cache.evictions, false);
   }
 
   const Receipt& a_;

@@ -1,13 +1,74 @@
-// The one list of a receipt's fields, in the order they are written. Writing, reading and the documentation's field
-// table all follow it.
+// The one list of a receipt's fields, and of the fields of each group in it, in the order they are written. Writing,
+// reading, comparing and the documentation's field table all follow it: a new group is a struct in tessera/receipt.h, a
+// VisitFields here, and a line in that of Receipt.
 #pragma once
+
+#include <concepts>
+#include <type_traits>
 
 #include "tessera/receipt.h"
 
 namespace tessera {
 
-// Calls visit("name", field) for every field; ReceiptType is Receipt or const Receipt.
-template <class ReceiptType, class Visit>
+// T is Of or const Of.
+template <class T, class Of>
+concept MaybeConst = std::same_as<std::remove_const_t<T>, Of>;
+
+// VisitFields(group, visit) calls visit("name", field) for every field.
+template <MaybeConst<TileCounts> Group, class Visit>
+void VisitFields(Group& g, Visit&& visit) {
+  visit("empty", g.empty);
+  visit("partial", g.partial);
+  visit("full", g.full);
+}
+
+template <MaybeConst<CacheUse> Group, class Visit>
+void VisitFields(Group& g, Visit&& visit) {
+  visit("outcome", g.outcome);
+  visit("key", g.key);
+  visit("hits", g.hits);
+  visit("misses", g.misses);
+  visit("builds", g.builds);
+  visit("evictions", g.evictions);
+}
+
+template <MaybeConst<LedgerUse> Group, class Visit>
+void VisitFields(Group& g, Visit&& visit) {
+  visit("file", g.file);
+  visit("verdict", g.verdict);
+  visit("chose", g.chose);
+  visit("over", g.over);
+  visit("entry", g.entry);
+  visit("note", g.note);
+  visit("machine", g.machine);
+}
+
+template <MaybeConst<PicksUse> Group, class Visit>
+void VisitFields(Group& g, Visit&& visit) {
+  visit("source", g.source);
+  visit("reason", g.reason);
+  visit("picks", g.picks);
+  visit("kept", g.kept);
+  visit("nan_scores", g.nan_scores);
+  visit("widest_union", g.widest_union);
+}
+
+template <MaybeConst<ClassUse> Group, class Visit>
+void VisitFields(Group& g, Visit&& visit) {
+  visit("request", g.request);
+  visit("padded", g.padded);
+  visit("request_key", g.request_key);
+  visit("exact_slots", g.exact_slots);
+  visit("class_slots", g.class_slots);
+}
+
+template <MaybeConst<Timing> Group, class Visit>
+void VisitFields(Group& g, Visit&& visit) {
+  visit("name", g.name);
+  visit("ns", g.ns);
+}
+
+template <MaybeConst<Receipt> ReceiptType, class Visit>
 void VisitFields(ReceiptType& r, Visit&& visit) {
   visit("version", r.version);
   visit("ok", r.ok);
@@ -53,5 +114,16 @@ void VisitFields(ReceiptType& r, Visit&& visit) {
   visit("versions", r.versions);
   visit("timings", r.timings);
 }
+
+struct IgnoreField {
+  template <class T>
+  void operator()(const char*, T&) const {}
+};
+
+// What VisitFields knows the fields of.
+template <class T>
+concept HasFields = requires(T& value) {
+  VisitFields(value, IgnoreField{});
+};
 
 }  // namespace tessera

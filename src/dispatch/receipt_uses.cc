@@ -9,15 +9,11 @@
 #include <string_view>
 #include <utility>
 
+#include "base/hash.h"
 #include "dispatch/ledger.h"
 
 namespace tessera {
 namespace {
-
-bool IsHex32(std::string_view text) {
-  return text.size() == 32 &&
-         std::all_of(text.begin(), text.end(), [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
-}
 
 bool HasAccepted(const Receipt& receipt, std::string_view lane) {
   return std::any_of(receipt.decisions.begin(), receipt.decisions.end(), [&](const LaneDecision& d) {
@@ -69,7 +65,7 @@ std::vector<Violation> CheckLedgerUse(const Receipt& receipt, bool has_selection
   out.Expect(receipt.requested == "auto" || is_not_asked, "ledger.verdict",
              "not_asked where a lane was asked for by name");
   const bool has_entry = use.verdict == "tied" || use.verdict == "experimental" || use.verdict == "promoted";
-  out.Expect(has_entry ? IsHex32(use.entry) : use.entry.empty(), "ledger.entry",
+  out.Expect(has_entry ? IsHex(use.entry) : use.entry.empty(), "ledger.entry",
              "the 32 hex digits of the entry where one decided, else empty");
   out.Expect(use.chose.empty() == use.over.empty(), "ledger.over", "empty if and only if nothing was chosen");
   if (use.chose.empty()) return std::move(out.violations);
@@ -112,7 +108,7 @@ std::vector<Violation> CheckClassUse(const ClassUse& use, const Shape* shape) {
     out.Expect(use == ClassUse{}, "class_request", "empty as a whole where no request was padded");
     return std::move(out.violations);
   }
-  out.Expect(IsHex32(use.request_key), "class_request.request_key", "32 lower-case hex digits");
+  out.Expect(IsHex(use.request_key), "class_request.request_key", "32 lower-case hex digits");
   const std::vector<int64_t> request = SizesIn(use.request);
   const std::vector<int64_t> padded = SizesIn(use.padded);
   out.Expect(!request.empty(), "class_request.request", "sizes as \"b1 q64 kv64 h2/1 d8/8 f32\"");

@@ -31,8 +31,6 @@ Outcome FailAt(std::string step, ErrorCode code, std::string message, std::strin
   return FailAt(std::move(step), Error{code, std::move(message), std::move(where), {}});
 }
 
-bool IsForced(const RunOptions& options) { return options.lane != "auto"; }
-
 std::string Refusal(std::string_view lane, const Decision& decision) {
   std::string text = fmt::format("{}: {} ({}", lane, ReasonText(decision.reason), ReasonMeaning(decision.reason));
   if (!decision.detail.empty()) text += "; " + decision.detail;

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <type_traits>
 
 #include "tessera/plan.h"
@@ -70,6 +71,16 @@ inline constexpr uint64_t kFingerprintEnd = offsetof(Header, fingerprint) + size
 inline constexpr uint64_t kMaxSlots = uint64_t{1} << 27;
 inline constexpr uint64_t kMaxRows = uint64_t{1} << 26;
 inline constexpr uint64_t kMaxConditions = 16;
+
+// The bits of CleanupItem::conditions that stand for picked blocks. The planner needs them while it makes a plan; no
+// item of a finished one may have them, since picks are written into the items themselves.
+inline uint32_t BlocksBits(std::span<const Condition> conditions) {
+  uint32_t bits = 0;
+  for (size_t c = 0; c < conditions.size(); ++c) {
+    if (conditions[c].kind == ConditionKind::kBlocks) bits |= 1U << c;
+  }
+  return bits;
+}
 
 Hash128 FingerprintOf(std::span<const std::byte> bytes);
 

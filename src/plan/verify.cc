@@ -56,10 +56,8 @@ Status CheckConditionsAndCleanups(const PlanView& view) {
     return Bad("bit tile offsets must ascend from 0 to the word count", "bit_tile_offsets");
   }
   constexpr auto kTile = static_cast<int32_t>(kMaxTile);
-  uint32_t never = ~((1U << view.conditions.size()) - 1);  // conditions that no item may need
-  for (size_t c = 0; c < view.conditions.size(); ++c) {
-    if (view.conditions[c].kind == ConditionKind::kBlocks) never |= 1U << c;
-  }
+  // Conditions that no item may need.
+  const uint32_t never = ~((1U << view.conditions.size()) - 1) | plan::BlocksBits(view.conditions);
   for (size_t i = 0; i < view.items.size(); ++i) {
     const CleanupItem& item = view.items[i];
     const bool ranges_ok = item.q_begin >= 0 && item.q_begin <= item.q_end && item.q_end <= kTile &&

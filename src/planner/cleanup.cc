@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "plan/layout.h"
+
 namespace tessera::planner {
 namespace {
 
@@ -21,6 +23,21 @@ std::vector<int32_t> UniformDocuments(const std::vector<Segment>& segments, int6
   return docs;
 }
 
+struct RowStretch {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
+bool HasBit(std::span<const uint64_t> words, int64_t bit) { return (words[bit / 64] >> (bit % 64) & 1U) != 0; }
+
+// The first stretch of set rows at or after `from`, below `to`; empty, at `to`, when there is none.
+RowStretch NextStretch(std::span<const uint64_t> rows, int64_t from, int64_t to) {
+  while (from < to && !HasBit(rows, from)) ++from;
+  int64_t end = from;
+  while (end < to && HasBit(rows, end)) ++end;
+  return {from, end};
+}
+
 }  // namespace
 
 CleanupWriter::CleanupWriter(const Resolved& resolved, const ResolvedMask& mask, TileSize tile)
@@ -30,12 +47,10 @@ CleanupWriter::CleanupWriter(const Resolved& resolved, const ResolvedMask& mask,
       tile_(tile),
       may_store_bits_(resolved.class_may_store_bits[mask.head_class]),
       row_words_((tile.q + 63) / 64),
+      blocks_bits_(plan::BlocksBits(resolved.conditions)),
       slabs_(terms_.size(), 0),
       q_doc_(UniformDocuments(facts_.q_segments, resolved.q_len, tile.q)),
       kv_doc_(UniformDocuments(facts_.kv_segments, resolved.kv_len, tile.kv)) {
-  for (size_t c = 0; c < resolved.conditions.size(); ++c) {
-    if (resolved.conditions[c].kind == ConditionKind::kBlocks) blocks_bit_ = 1U << c;
-  }
   if (!resolved.picks) return;
   picks_ = &resolved.picks->lists[mask.batch_row * resolved.picks->num_kv_heads + mask.kv_head];
   block_tokens_ = resolved.picks->block_tokens;
@@ -176,25 +191,6 @@ CleanupWriter::Truth CleanupWriter::TruthInTile(const Condition& condition, uint
   return Truth::kSomewhere;
 }
 
-namespace {
-
-// The rows of a set, when they are one stretch: {begin, end}; an empty stretch when they are not.
-struct RowStretch {
-  int64_t begin = 0;
-  int64_t end = 0;
-};
-bool HasBit(std::span<const uint64_t> words, int64_t bit) { return (words[bit / 64] >> (bit % 64) & 1U) != 0; }
-
-// The first stretch of set rows at or after `from`, below `to`.
-RowStretch NextStretch(std::span<const uint64_t> rows, int64_t from, int64_t to) {
-  while (from < to && !HasBit(rows, from)) ++from;
-  int64_t end = from;
-  while (end < to && HasBit(rows, end)) ++end;
-  return {from, end};
-}
-
-}  // namespace
-
 // A piece that holds for rows that picked its block, block by block: rows that lie together narrow the piece, others
 // are stored as a set of rows.
 void CleanupWriter::WritePicked(const Piece& piece, uint32_t column, const Output& out) const {
@@ -241,9 +237,9 @@ void CleanupWriter::Write(uint32_t column, const Output& out) {
   }
   for (const Piece& piece : pieces_) {
     if ((piece.conditions & nowhere) != 0) continue;
-    if ((piece.conditions & blocks_bit_) != 0) {
+    if ((piece.conditions & blocks_bits_) != 0) {
       Piece without = piece;
-      without.conditions = static_cast<uint16_t>(piece.conditions & ~everywhere & ~blocks_bit_);
+      without.conditions = static_cast<uint16_t>(piece.conditions & ~everywhere & ~blocks_bits_);
       WritePicked(without, column, out);
       continue;
     }

@@ -51,10 +51,10 @@ class CleanupWriter {
   const std::vector<ConditionalSet>& terms_;
   const TileSize tile_;
   const bool may_store_bits_;
-  const int64_t row_words_;  // of a set of the tile's rows
+  const int64_t row_words_;     // of a set of the tile's rows
+  const uint32_t blocks_bits_;  // of conditions
   const QueryPicks* picks_ = nullptr;
   int64_t block_tokens_ = 0;
-  uint32_t blocks_bit_ = 0;                 // of conditions
   std::map<int32_t, size_t> row_of_block_;  // block -> place in picked_rows_, of this row of tiles
   std::vector<uint64_t> picked_rows_;       // [block][row_words_]
   std::vector<size_t> slabs_;               // [term]: first slab that can meet the current row

@@ -5,7 +5,7 @@
 namespace tessera::planner {
 namespace {
 
-// Calls visit(query, kv head, list) for each list of blocks that the unions still hold, in order.
+// Calls visit(query, list) with the blocks that the unions still hold for each query of a batch row and KV head.
 template <class Visit>
 void ForEachList(const UnionMaps& maps, int64_t batch_row, int64_t kv_head, int64_t q_len, const Visit& visit) {
   std::vector<int32_t> list;
@@ -101,6 +101,17 @@ Picks ToPicks(const UnionMaps& maps, int64_t q_len) {
   return out;
 }
 
+UnionSizes SizesOf(const UnionMaps& maps) {
+  UnionSizes out;
+  int64_t total = 0;
+  for (const int32_t size : maps.union_sizes) {
+    total += size;
+    out.widest = std::max<int64_t>(out.widest, size);
+  }
+  if (!maps.union_sizes.empty()) out.mean = static_cast<double>(total) / static_cast<double>(maps.union_sizes.size());
+  return out;
+}
+
 PicksReport ReportOf(const Legalised& legalised) {
   const LegaliseReport& from = legalised.report;
   PicksReport out;
@@ -112,13 +123,9 @@ PicksReport ReportOf(const Legalised& legalised) {
   out.window = from.window;
   out.other = from.other;
   out.union_capacity = legalised.maps.capacity;
-  int64_t total = 0;
-  for (const int32_t size : legalised.maps.union_sizes) {
-    total += size;
-    out.widest_union = std::max<int64_t>(out.widest_union, size);
-  }
-  const auto count = static_cast<double>(legalised.maps.union_sizes.size());
-  out.mean_union = count > 0 ? static_cast<double>(total) / count : 0.0;
+  const UnionSizes sizes = SizesOf(legalised.maps);
+  out.widest_union = sizes.widest;
+  out.mean_union = sizes.mean;
   return out;
 }
 

@@ -22,6 +22,13 @@ UniteConfig UniteConfigOf(const Contract& contract, const PickRows& picks, bool 
 
 BatchPicks ToBatchPicks(const UnionMaps& maps, int64_t q_len);
 Picks ToPicks(const UnionMaps& maps, int64_t q_len);
+
+// How many blocks the tiles of queries need.
+struct UnionSizes {
+  double mean = 0.0;
+  int64_t widest = 0;
+};
+UnionSizes SizesOf(const UnionMaps& maps);
 PicksReport ReportOf(const Legalised& legalised);
 
 // Every union holds exactly the picks of its queries, by the other way to unite them.

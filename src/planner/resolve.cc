@@ -6,6 +6,7 @@
 #include <map>
 #include <unordered_map>
 
+#include "plan/layout.h"
 #include "planner/stages.h"
 
 namespace tessera::planner {
@@ -184,13 +185,6 @@ int64_t NumKvHeads(const Contract& contract, const MaskSets& sets, size_t head_c
   return count;
 }
 
-uint32_t BlocksBit(const std::vector<Condition>& conditions) {
-  for (size_t c = 0; c < conditions.size(); ++c) {
-    if (conditions[c].kind == ConditionKind::kBlocks) return 1U << c;
-  }
-  return 0;
-}
-
 // Splits a head class into terms that do not overlap: what a set of conditions adds to all smaller sets.
 std::vector<ConditionalSet> SplitByConditions(const MaskSets& sets, const HeadClass& head_class) {
   std::vector<ConditionalSet> terms;
@@ -220,14 +214,14 @@ Result<Resolved> Resolve(const Contract& contract, const MaskSets& sets, const s
   for (const BatchRow& row : rows) out.rows.push_back(Renumber(row));
 
   const UnknownSet all = static_cast<UnknownSet>((size_t{1} << sets.unknowns.size()) - 1);
-  const uint32_t blocks_bit = BlocksBit(out.conditions);
+  const uint32_t blocks_bits = plan::BlocksBits(out.conditions);
   std::vector<bool> needs_picks;
   for (const HeadClass& head_class : sets.classes) {
     out.class_terms.push_back(SplitByConditions(sets, head_class));
     out.class_may_store_bits.push_back(head_class.has_bitmap || head_class.has_registered);
     out.class_widest.push_back(head_class.holding[all]);
     needs_picks.push_back(std::ranges::any_of(
-        out.class_terms.back(), [&](const ConditionalSet& term) { return (term.conditions & blocks_bit) != 0; }));
+        out.class_terms.back(), [&](const ConditionalSet& term) { return (term.conditions & blocks_bits) != 0; }));
     const int64_t per_row = needs_picks.back() ? NumKvHeads(contract, sets, out.class_terms.size() - 1) : 1;
     out.mask_capacity += head_class.uses_unknowns ? out.batch * per_row : 1;
   }

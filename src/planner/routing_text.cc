@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "planner/picks.h"
 #include "planner/stage_text.h"
 
 namespace tessera::planner {
@@ -39,16 +40,9 @@ std::string Describe(const PickRows& picks) {
 }
 
 std::string Describe(const UnionMaps& maps) {
-  int64_t total = 0;
-  int32_t widest = 0;
-  for (const int32_t size : maps.union_sizes) {
-    total += size;
-    widest = std::max(widest, size);
-  }
-  const double mean =
-      maps.union_sizes.empty() ? 0.0 : static_cast<double>(total) / static_cast<double>(maps.union_sizes.size());
+  const UnionSizes sizes = SizesOf(maps);
   return fmt::format("{} tiles of {} queries need {:.1f} blocks each, at most {} (room for {})",
-                     maps.union_sizes.size(), maps.query_tile, mean, widest, maps.capacity);
+                     maps.union_sizes.size(), maps.query_tile, sizes.mean, sizes.widest, maps.capacity);
 }
 
 std::string Describe(const Legalised& legalised) {
