@@ -56,6 +56,7 @@ struct ForwardCacheKey {
   std::string lane;  // as asked for, with the lanes excluded, the instruction set and the stages disabled
   std::vector<std::string> exclude;
   std::string isa;
+  std::string plugin;  // empty: the installed one
   std::vector<std::string> disable;
   bool operator==(const ForwardCacheKey&) const = default;
 };

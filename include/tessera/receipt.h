@@ -10,6 +10,7 @@
 #include "tessera/error.h"
 #include "tessera/lane.h"
 #include "tessera/plan.h"
+#include "tessera/xla.h"
 
 #pragma GCC visibility push(default)
 namespace tessera {
@@ -99,6 +100,9 @@ struct Receipt {
   int64_t compiles = 0;
   int64_t cache_hits = 0;
   CacheUse cache;
+  XlaUse xla;
+  XlaProgramUse xla_forward;
+  XlaProgramUse xla_backward;
   int64_t workspace_bytes = 0;
   std::string determinism;   // "bitwise": the same plan and inputs give the same bits
   std::string input_source;  // "seed 7", or "file NAME"

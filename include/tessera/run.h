@@ -14,6 +14,7 @@
 #include "tessera/receipt.h"
 #include "tessera/target.h"
 #include "tessera/tensor.h"
+#include "tessera/xla.h"
 
 #pragma GCC visibility push(default)
 namespace tessera {
@@ -35,6 +36,7 @@ struct RunOptions {
   bool row_max = false;  // also return the row maximum of the logits as "max"
   Layout layout = Layout::kBhtd;
   std::optional<int64_t> threads = {};  // absent: as many as the target has workers; 0 is an error
+  XlaOptions xla = {};                  // for the lanes that go through XLA
   std::string isa = "auto";   // or an instruction set's name: that one or an error; auto asks TESSERA_ISA first
   std::string ledger = {};    // a file of measurements that may choose between lanes; empty = none (docs/ledger.md)
   bool experimental = false;  // let it choose a lane that won at this shape only
@@ -63,6 +65,8 @@ struct RunOutcome {
 // The instruction set a run with these options is held to: isa, else the environment's TESSERA_ISA where that says
 // something, else "auto". A run asks once, when it begins.
 std::string AskedIsa(const RunOptions& options);
+// The same of the plugin: xla.plugin, else the environment's TESSERA_PJRT_PLUGIN, else the installed one.
+XlaOptions AskedXla(const XlaOptions& options);
 
 // Inputs are named q, k, v, [sink_logits], and with backward do; a backward alone also takes o and lse.
 RunOutcome Run(const Contract& contract, const Batch& batch, const TensorMap& inputs, const Target& target,

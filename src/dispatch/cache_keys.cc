@@ -175,6 +175,7 @@ Hash128 SpellingOf(const PrepareRequest& request) {
   hasher.Text(request.options.lane);
   AddNames(hasher, request.options.exclude);
   hasher.Text(request.isa);
+  hasher.Text(request.xla.plugin);
   hasher.Int(request.options.plan.tile.has_value() ? 1 : 0);
   if (request.options.plan.tile) AddTile(hasher, *request.options.plan.tile);
   AddNames(hasher, request.options.plan.disable);
@@ -244,6 +245,7 @@ ForwardCacheKey ForwardKeyOf(const PrepareRequest& request, const PreparedContra
   key.lane = request.options.lane;
   key.exclude = request.options.exclude;
   key.isa = request.isa;
+  key.plugin = request.xla.plugin;
   key.disable = request.options.plan.disable;
   return key;
 }
@@ -266,6 +268,7 @@ std::vector<std::pair<std::string, std::string>> FieldsOf(const ForwardCacheKey&
       {"lane", key.lane},
       {"exclude", fmt::format("{}", fmt::join(key.exclude, ","))},
       {"isa", key.isa},
+      {"plugin", key.plugin},
       {"disable", fmt::format("{}", fmt::join(key.disable, ","))},
   };
 }

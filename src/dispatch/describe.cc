@@ -93,6 +93,13 @@ std::string AskedIsa(const RunOptions& options) {
   return from_environment == nullptr || *from_environment == '\0' ? options.isa : from_environment;
 }
 
+XlaOptions AskedXla(const XlaOptions& options) {
+  XlaOptions asked = options;
+  const char* from_environment = std::getenv("TESSERA_PJRT_PLUGIN");
+  if (asked.plugin.empty() && from_environment != nullptr) asked.plugin = from_environment;
+  return asked;
+}
+
 void DescribeRequest(const RunRequest& request, Receipt& receipt) {
   const RunOptions& options = request.options;
   receipt.version = kReceiptVersion;
@@ -114,7 +121,10 @@ void DescribeRequest(const RunRequest& request, Receipt& receipt) {
       {"isa", request.isa},
       {"lane", options.lane},
       {"layout", std::string(ToText(request.tensors != nullptr ? Layout::kBhtd : options.layout))},
+      {"optimization", request.xla.optimization ? fmt::format("{}", *request.xla.optimization) : "default"},
       {"plan", request.plan != nullptr ? "given" : "made"},
+      {"plugin", request.xla.plugin},
+      {"plugin_device", fmt::format("{}", request.xla.device)},
       {"row_max", YesNo(request.tensors != nullptr ? !request.tensors->row_max.empty() : options.row_max)},
       {"strict", YesNo(options.strict)},
       {"target", request.target.name},
@@ -137,6 +147,7 @@ Receipt ReceiptOf(const UnbegunRun& run, const RunOptions& options, const Error&
       .table = LaneTable(), .contract = contract, .batch = run.batch, .target = target, .options = options};
   request.inputs = run.inputs;
   request.isa = AskedIsa(options);
+  request.xla = AskedXla(options.xla);
   DescribeRequest(request, receipt);
   if (run.inputs == nullptr) receipt.input_digest.clear();
   if (run.contract != nullptr) {

@@ -34,8 +34,13 @@ ExecuteResult Execute(const ExecuteRequest& request) {
   }
 
   result.step = "workspace";
-  LaneRequest lane_request{
-      .contract = &contract, .plan = &request.plan, .threads = request.threads, .isa = request.isa, .workspace = {}};
+  LaneRequest lane_request{.contract = &contract,
+                           .plan = &request.plan,
+                           .threads = request.threads,
+                           .isa = request.isa,
+                           .workspace = {},
+                           .target = request.target,
+                           .xla = request.xla};
   if (request.options.forward) result.workspace_bytes = request.lane.WorkspaceBytes(lane_request, Pass::kForward);
   if (request.options.backward) {
     result.workspace_bytes =

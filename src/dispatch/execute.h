@@ -20,6 +20,8 @@ struct ExecuteRequest {
   const RunOptions& options;
   int64_t threads = 1;
   std::string_view isa = "auto";
+  TargetKind target = TargetKind::kCpu;
+  XlaOptions xla = {};
 };
 
 // What ran, as far as it came: `step` is the last step begun, and `error` is set when that step failed.

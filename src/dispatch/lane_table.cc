@@ -9,6 +9,7 @@
 
 #include "lanes/cpu/cpu.h"
 #include "lanes/reference/reference.h"
+#include "lanes/xla/xla.h"
 
 namespace tessera {
 namespace {
@@ -102,7 +103,8 @@ std::vector<LaneInfo> Lanes() {
   return infos;
 }
 
-Decision DecideContract(const LaneRow& row, const Contract& contract, const MaskFacts& facts, const Target& target) {
+Decision DecideContract(const LaneRow& row, const Contract& contract, const MaskFacts& facts, const Target& target,
+                        const XlaOptions& xla) {
   if ((row.targets & KindBit(target.kind)) == 0) {
     return Decision::No(
         ReasonCode::kOtherTarget,
@@ -112,7 +114,7 @@ Decision DecideContract(const LaneRow& row, const Contract& contract, const Mask
     if (Decision decision = row.refuses(contract, facts); !decision.accepted) return decision;
   }
   if (row.lane == nullptr) return Decision::No(row.not_built);
-  return row.lane->Decide(contract, target);
+  return row.lane->Decide(contract, target, xla);
 }
 
 }  // namespace tessera

@@ -26,7 +26,7 @@ Decision DecideRow(const PrepareRequest& request, const LaneRow& row, const Mask
   if (IsForced(options) && row.name != options.lane) {
     return Decision::No(ReasonCode::kNotRequested, fmt::format("{} was asked for", options.lane));
   }
-  Decision decision = DecideContract(row, request.contract, facts, request.target);
+  Decision decision = DecideContract(row, request.contract, facts, request.target, request.xla);
   if (decision.accepted && !HasIsa(row, request.isa)) {
     return Decision::No(ReasonCode::kIsa,
                         fmt::format("{} was asked for, and here it has {}", request.isa, fmt::join(IsasOf(row), ", ")));
@@ -180,7 +180,9 @@ Result<Obtained> Obtain(const PrepareRequest& request) {
 Result<std::shared_ptr<const PreparedRun>> Prepare(const Contract& contract, const Target& target,
                                                    const RunOptions& options) {
   const std::string isa = AskedIsa(options);
-  return Obtain({.table = LaneTable(), .contract = contract, .target = target, .options = options, .isa = isa})
+  const XlaOptions xla = AskedXla(options.xla);
+  return Obtain(
+             {.table = LaneTable(), .contract = contract, .target = target, .options = options, .isa = isa, .xla = xla})
       .map([](const Obtained& got) { return got.prepared; });
 }
 

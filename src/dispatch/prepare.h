@@ -15,13 +15,15 @@
 
 namespace tessera {
 
-// All that a prepared run may depend on. Of the options: lane, exclude, plan.tile and plan.disable.
+// All that a prepared run may depend on. Of the options: lane, exclude, plan.tile and plan.disable; of
+// those for XLA: plugin.
 struct PrepareRequest {
   std::span<const LaneRow> table;
   const Contract& contract;
   const Target& target;
   const RunOptions& options;
   std::string_view isa = "auto";
+  const XlaOptions& xla;
 };
 
 // A lane was asked for by name.

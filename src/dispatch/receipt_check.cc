@@ -25,9 +25,10 @@ namespace {
 
 constexpr std::string_view kSteps[] = {"contract",    "request",   "read",    "inputs",   "decide", "batch", "plan",
                                        "decide_plan", "workspace", "forward", "backward", "check",  "write"};
-constexpr std::string_view kOptions[] = {"backward", "disable", "exclude",     "experimental", "forward", "isa",
-                                         "lane",     "layout",  "plan",        "row_max",      "strict",  "target",
-                                         "threads",  "tile",    "widen_class", "workers"};
+constexpr std::string_view kOptions[] = {"backward", "disable",       "exclude",     "experimental", "forward",
+                                         "isa",      "lane",          "layout",      "optimization", "plan",
+                                         "plugin",   "plugin_device", "row_max",     "strict",       "target",
+                                         "threads",  "tile",          "widen_class", "workers"};
 constexpr std::string_view kVersions[] = {"arch", "compiler", "contract", "plan", "receipt", "tessera"};
 
 // A whole number in decimal, as the receipt writes them.

@@ -62,6 +62,35 @@ void VisitFields(Group& g, Visit&& visit) {
   visit("class_slots", g.class_slots);
 }
 
+template <MaybeConst<XlaUse> Group, class Visit>
+void VisitFields(Group& g, Visit&& visit) {
+  visit("plugin", g.plugin);
+  visit("platform", g.platform);
+  visit("platform_version", g.platform_version);
+  visit("pjrt", g.pjrt);
+  visit("stablehlo", g.stablehlo);
+  visit("device", g.device);
+  visit("device_kind", g.device_kind);
+  visit("guard", g.guard);
+}
+
+template <MaybeConst<XlaProgramUse> Group, class Visit>
+void VisitFields(Group& g, Visit&& visit) {
+  visit("name", g.name);
+  visit("source", g.source);
+  visit("note", g.note);
+  visit("key", g.key);
+  visit("compile_ns", g.compile_ns);
+  visit("argument_bytes", g.argument_bytes);
+  visit("output_bytes", g.output_bytes);
+  visit("temp_bytes", g.temp_bytes);
+  visit("code_bytes", g.code_bytes);
+  visit("instructions", g.instructions);
+  visit("opcodes", g.opcodes);
+  visit("custom_calls", g.custom_calls);
+  visit("collectives", g.collectives);
+}
+
 template <MaybeConst<Timing> Group, class Visit>
 void VisitFields(Group& g, Visit&& visit) {
   visit("name", g.name);
@@ -103,6 +132,9 @@ void VisitFields(ReceiptType& r, Visit&& visit) {
   visit("compiles", r.compiles);
   visit("cache_hits", r.cache_hits);
   visit("cache", r.cache);
+  visit("xla", r.xla);
+  visit("xla_forward", r.xla_forward);
+  visit("xla_backward", r.xla_backward);
   visit("workspace_bytes", r.workspace_bytes);
   visit("determinism", r.determinism);
   visit("input_source", r.input_source);

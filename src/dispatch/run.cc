@@ -42,7 +42,8 @@ PrepareRequest ToPrepare(const RunRequest& request) {
           .contract = request.contract,
           .target = request.target,
           .options = request.options,
-          .isa = request.isa};
+          .isa = request.isa,
+          .xla = request.xla};
 }
 
 Outcome CheckRequest(const RunRequest& request) {
@@ -169,6 +170,13 @@ void DescribePlan(const RunOptions& options, const PlanView& view, Receipt& rece
   if (options.forward) receipt.tiles = CountTiles(view, Direction::kForward);
 }
 
+// A program that was compiled counts as one compile, one that was found as one hit.
+void DescribeProgram(const XlaProgramUse& use, XlaProgramUse& into, Receipt& receipt) {
+  into = use;
+  if (use.source == "compiled") ++receipt.compiles;
+  if (use.source == "memory" || use.source == "disk") ++receipt.cache_hits;
+}
+
 Outcome RunLane(const RunRequest& request, const LaneRow& row, const PlanView& plan, RunOutcome& outcome) {
   Receipt& receipt = outcome.receipt;
   // Outputs by name are made only now, when something is about to fill them.
@@ -182,7 +190,9 @@ Outcome RunLane(const RunRequest& request, const LaneRow& row, const PlanView& p
                                   .tensors = tensors,
                                   .options = request.options,
                                   .threads = ThreadsOf(request),
-                                  .isa = request.isa});
+                                  .isa = request.isa,
+                                  .target = request.target.kind,
+                                  .xla = request.xla});
   receipt.workspace_bytes = result.workspace_bytes;
   if (const std::optional<RunStats>& first = result.forward ? result.forward : result.backward) {
     receipt.executed = row.name;
@@ -190,7 +200,10 @@ Outcome RunLane(const RunRequest& request, const LaneRow& row, const PlanView& p
     receipt.determinism = row.determinism;
     receipt.kernel = first->kernel;
     receipt.isa = first->isa;
+    receipt.xla = first->xla;
   }
+  if (result.forward) DescribeProgram(result.forward->program, receipt.xla_forward, receipt);
+  if (result.backward) DescribeProgram(result.backward->program, receipt.xla_backward, receipt);
   if (result.forward) {
     receipt.tiles_executed = result.forward->tiles_executed;
     receipt.timings.push_back({"forward", result.forward_ns});
@@ -223,7 +236,7 @@ Outcome TryLanes(const RunRequest& request, RunOutcome& outcome) {
       }
       const PlanView& plan = request.plan != nullptr ? request.plan->view() : made->view();
       DescribePlan(request.options, plan, receipt);
-      decision = row->lane->DecidePlan(request.contract, plan, request.target);
+      decision = row->lane->DecidePlan(request.contract, plan, request.target, request.xla);
       receipt.decisions.push_back({std::string(row->name), "plan", decision});
       step = "decide_plan";
       if (decision.accepted) return RunLane(request, *row, plan, outcome);
@@ -270,6 +283,7 @@ RunOutcome RunOn(const RunRequest& asked) {
   Clock clock;
   RunRequest request = asked;
   request.isa = AskedIsa(asked.options);
+  request.xla = AskedXla(asked.options.xla);
   RunOutcome outcome;
   Receipt& receipt = outcome.receipt;
   DescribeRequest(request, receipt);

@@ -22,6 +22,7 @@ struct RunRequest {
   const RunTensors* tensors = nullptr;
   const Plan* plan = nullptr;                        // made before; else each lane that gets that far has one made
   std::string isa = "auto";                          // RunOn fills it: what AskedIsa says when the run begins
+  XlaOptions xla = {};                               // and this: what AskedXla says
   std::shared_ptr<const PreparedRun> prepared = {};  // and this: what no batch changes
 };
 

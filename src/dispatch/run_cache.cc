@@ -109,8 +109,10 @@ RunCache& RunCache::Default() {
 
 Result<CachedRun> RunCache::Get(const Contract& contract, const Target& target, const RunOptions& options) {
   const std::string isa = AskedIsa(options);
+  const XlaOptions xla = AskedXla(options.xla);
   return RunCacheAccess::Get(
-      *this, {.table = LaneTable(), .contract = contract, .target = target, .options = options, .isa = isa});
+      *this,
+      {.table = LaneTable(), .contract = contract, .target = target, .options = options, .isa = isa, .xla = xla});
 }
 
 Result<CachedRun> RunCacheAccess::Get(RunCache& cache, const PrepareRequest& request) {

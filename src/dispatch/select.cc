@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include "tessera/run.h"
+
 namespace tessera {
 namespace {
 
@@ -61,9 +63,11 @@ Result<Selection> SelectLane(const Contract& contract, const Target& target) {
   Result<MaskFacts> facts = DescribeMask(contract);
   if (!facts) return tl::unexpected(facts.error());
   const SelectionRule& rule = SelectRule(contract, *facts, target);
+  const XlaOptions xla = AskedXla({});
   Selection selection{.lane = std::string(rule.lane), .rule = ToText(rule), .decisions = {}};
   for (const LaneRow& row : LaneTable()) {
-    selection.decisions.push_back({std::string(row.name), "contract", DecideContract(row, contract, *facts, target)});
+    selection.decisions.push_back(
+        {std::string(row.name), "contract", DecideContract(row, contract, *facts, target, xla)});
   }
   return selection;
 }

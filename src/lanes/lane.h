@@ -14,6 +14,7 @@
 #include "tessera/plan.h"
 #include "tessera/target.h"
 #include "tessera/tensor.h"
+#include "tessera/xla.h"
 
 namespace tessera {
 
@@ -40,6 +41,8 @@ struct RunStats {
   std::string_view kernel;
   std::string_view isa;  // one of Isas()
   int64_t tiles_executed = 0;
+  XlaUse xla = {};             // of the lanes that go through XLA
+  XlaProgramUse program = {};  // and what they ran
 };
 
 // Of a workspace, in bytes.
@@ -51,6 +54,8 @@ struct LaneRequest {
   int64_t threads = 1;
   std::string_view isa = "auto";   // or one of Isas(), that one and no other
   std::span<std::byte> workspace;  // aligned to kWorkspaceAlignment
+  TargetKind target = TargetKind::kCpu;
+  XlaOptions xla = {};  // for the lanes that go through XLA
 };
 
 enum class Pass : uint8_t { kForward, kBackward };
@@ -61,8 +66,10 @@ class Lane {
   virtual std::string_view name() const = 0;
   // The instruction sets it can run with on this machine, best first; "auto" is the first.
   virtual std::vector<std::string_view> Isas() const = 0;
-  virtual Decision Decide(const Contract& contract, const Target& target) const = 0;
-  virtual Decision DecidePlan(const Contract& contract, const PlanView& plan, const Target& target) const = 0;
+  // Looks at the contract and at what is on this machine, and loads nothing; the second may.
+  virtual Decision Decide(const Contract& contract, const Target& target, const XlaOptions& xla) const = 0;
+  virtual Decision DecidePlan(const Contract& contract, const PlanView& plan, const Target& target,
+                              const XlaOptions& xla) const = 0;
   // What a pass of this request takes, whatever workspace it brings.
   virtual int64_t WorkspaceBytes(const LaneRequest& request, Pass pass) const = 0;
   virtual Result<RunStats> Forward(const LaneRequest& request, const ForwardArgs& args) const = 0;

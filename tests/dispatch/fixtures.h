@@ -110,8 +110,10 @@ class TestLane : public Lane {
   explicit TestLane(std::string_view name) : name_(name) {}
   std::string_view name() const override { return name_; }
   std::vector<std::string_view> Isas() const override { return isas; }
-  Decision Decide(const Contract&, const Target&) const override { return on_contract; }
-  Decision DecidePlan(const Contract&, const PlanView&, const Target&) const override { return on_plan; }
+  Decision Decide(const Contract&, const Target&, const XlaOptions&) const override { return on_contract; }
+  Decision DecidePlan(const Contract&, const PlanView&, const Target&, const XlaOptions&) const override {
+    return on_plan;
+  }
   int64_t WorkspaceBytes(const LaneRequest& request, Pass pass) const override {
     return workspace_bytes.value_or(ReferenceLane().WorkspaceBytes(request, pass));
   }

@@ -23,10 +23,12 @@ class Cpu final : public Lane {
     return names;
   }
 
-  Decision Decide(const Contract&, const Target&) const override {
+  Decision Decide(const Contract&, const Target&, const XlaOptions&) const override {
     return Isas().empty() ? Decision::No(ReasonCode::kCpuNoIsa) : Decision::Yes();
   }
-  Decision DecidePlan(const Contract&, const PlanView&, const Target&) const override { return Decision::Yes(); }
+  Decision DecidePlan(const Contract&, const PlanView&, const Target&, const XlaOptions&) const override {
+    return Decision::Yes();
+  }
 
   int64_t WorkspaceBytes(const LaneRequest& request, Pass pass) const override {
     const cpu::Kernel& kernel = KernelFor(request, pass);

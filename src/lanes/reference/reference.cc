@@ -17,9 +17,11 @@ class Reference final : public Lane {
   std::string_view name() const override { return "reference"; }
   std::vector<std::string_view> Isas() const override { return {ref::kIsa}; }
 
-  Decision Decide(const Contract&, const Target&) const override { return Decision::Yes(); }
+  Decision Decide(const Contract&, const Target&, const XlaOptions&) const override { return Decision::Yes(); }
 
-  Decision DecidePlan(const Contract&, const PlanView&, const Target&) const override { return Decision::Yes(); }
+  Decision DecidePlan(const Contract&, const PlanView&, const Target&, const XlaOptions&) const override {
+    return Decision::Yes();
+  }
 
   int64_t WorkspaceBytes(const LaneRequest& request, Pass pass) const override {
     return pass == Pass::kForward ? ref::ForwardWorkspaceBytes(*request.contract)

@@ -1,0 +1,129 @@
+// See plugins.h.
+#include "lanes/xla/plugins.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <vector>
+
+#include "lanes/xla/pjrt/elf.h"
+#include "lanes/xla/pjrt/find_plugins.h"
+#include "lanes/xla/store/cpu_guard.h"
+
+namespace tessera::lanes::xla {
+namespace {
+
+constexpr const char* kHowToGet = "script/setup --xla installs the one for CPUs";
+
+// How the folders of plugins for a kind of target begin.
+std::vector<std::string_view> NamesFor(TargetKind kind) {
+  switch (kind) {
+    case TargetKind::kCpu:
+      return {"xla-cpu-pjrt"};
+    case TargetKind::kGpu:
+      return {"jax-cuda", "xla-cuda", "jax-rocm"};
+    case TargetKind::kTpu:
+      return {"libtpu"};
+  }
+  return {};
+}
+
+std::string_view ToText(TargetKind kind) {
+  return kind == TargetKind::kCpu ? "cpu" : kind == TargetKind::kGpu ? "gpu" : "tpu";
+}
+
+// The last in order of name is the newest version.
+PluginChoice FindInstalled(TargetKind kind) {
+  const std::vector<pjrt::FoundPlugin> found = pjrt::FindPlugins();
+  const std::vector<std::string_view> names = NamesFor(kind);
+  for (auto it = found.rbegin(); it != found.rend(); ++it) {
+    const auto fits = [&](std::string_view name) { return it->name.rfind(name, 0) == 0; };
+    if (std::any_of(names.begin(), names.end(), fits)) return {Decision::Yes(), it->path, it->name};
+  }
+  return {Decision::No(ReasonCode::kXlaNoPlugin,
+                       fmt::format("none for a {} in {}; {}", ToText(kind), pjrt::XlaFolder(), kHowToGet)),
+          "", ""};
+}
+
+// A TPU's chips are devices of the system.
+bool HasTpu() {
+  std::error_code ignored;
+  return std::filesystem::exists("/dev/accel0", ignored) || std::filesystem::exists("/dev/vfio/0", ignored);
+}
+
+Decision CheckHost(TargetKind kind) {
+  if (kind == TargetKind::kTpu && !HasTpu()) {
+    return Decision::No(ReasonCode::kXlaCompileOnly, "this machine has no TPU; `tessera compile` compiles for one");
+  }
+  const CpuGuard guard = AskCpuGuard();
+  if (guard.state == GuardState::kNeeded) return Decision::No(ReasonCode::kXlaSveHidden, guard.text);
+  return Decision::Yes();
+}
+
+}  // namespace
+
+PluginChoice ChoosePlugin(const XlaOptions& options, TargetKind kind) {
+  PluginChoice choice;
+  if (!options.plugin.empty()) {
+    choice = {Decision::Yes(), options.plugin, "given"};
+    if (Status ok = pjrt::CheckSharedObject(options.plugin); !ok) {
+      choice.decision = Decision::No(ReasonCode::kXlaPlugin, ok.error().message);
+    }
+  } else {
+    choice = FindInstalled(kind);
+    if (!choice.decision.accepted) return choice;
+    if (Status ok = pjrt::CheckSharedObject(choice.path); !ok) {
+      choice.decision = Decision::No(ReasonCode::kXlaPlugin, ok.error().message);
+    }
+  }
+  if (choice.decision.accepted) choice.decision = CheckHost(kind);
+  return choice;
+}
+
+bool Fits(const std::string& platform, TargetKind kind) {
+  switch (kind) {
+    case TargetKind::kCpu:
+      return platform == "cpu";
+    case TargetKind::kGpu:
+      return platform == "cuda" || platform == "rocm" || platform == "gpu";
+    case TargetKind::kTpu:
+      return platform == "tpu";
+  }
+  return false;
+}
+
+Decision OpenSession(const XlaOptions& options, TargetKind kind, Session* session) {
+  const PluginChoice choice = ChoosePlugin(options, kind);
+  if (!choice.decision.accepted) return choice.decision;
+  const Result<const pjrt::Plugin*> plugin = pjrt::Plugin::Load(choice.path);
+  if (!plugin) return Decision::No(ReasonCode::kXlaPlugin, plugin.error().message);
+  const Result<pjrt::Client*> client = pjrt::Client::Get(**plugin);
+  if (!client) return Decision::No(ReasonCode::kXlaPlugin, client.error().message);
+  if (!Fits((*client)->platform(), kind)) {
+    return Decision::No(ReasonCode::kXlaPlatform, fmt::format("the plugin {} runs on \"{}\", the target is a {}",
+                                                              choice.path, (*client)->platform(), ToText(kind)));
+  }
+  const auto num_devices = static_cast<int64_t>((*client)->devices().size());
+  if (options.device < 0 || options.device >= num_devices) {
+    return Decision::No(ReasonCode::kXlaDevice, fmt::format("device {} was asked for, and the plugin has 0 to {}",
+                                                            options.device, num_devices - 1));
+  }
+  *session = {*client, options.device};
+  return Decision::Yes();
+}
+
+XlaUse UseOf(const Session& session) {
+  const pjrt::PluginInfo& plugin = session.client->plugin().info();
+  return {.plugin = plugin.path,
+          .platform = session.client->platform(),
+          .platform_version = session.client->platform_version(),
+          .pjrt = fmt::format("{}.{}", plugin.api_major, plugin.api_minor),
+          .stablehlo = plugin.stablehlo_version,
+          .device = session.device,
+          .device_kind = session.client->devices()[static_cast<size_t>(session.device)].kind,
+          .guard = AskCpuGuard().text};
+}
+
+}  // namespace tessera::lanes::xla

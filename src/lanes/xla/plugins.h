@@ -1,0 +1,32 @@
+// Which plugin a run goes through, and whether that one can run here at all.
+#pragma once
+
+#include <string>
+
+#include "lanes/xla/pjrt/client.h"
+#include "tessera/lane.h"
+#include "tessera/target.h"
+#include "tessera/xla.h"
+
+namespace tessera::lanes::xla {
+
+struct PluginChoice {
+  Decision decision;  // "no" when there is none, or none that this machine can load
+  std::string path;
+  std::string origin;  // "given", or the folder's name
+};
+// Looks at files only: nothing is loaded.
+PluginChoice ChoosePlugin(const XlaOptions& options, TargetKind kind);
+
+struct Session {
+  pjrt::Client* client = nullptr;
+  int64_t device = 0;
+};
+// Loads the plugin, once per process, and checks that it has the device. Nothing is written to `session` on a refusal.
+Decision OpenSession(const XlaOptions& options, TargetKind kind, Session* session);
+
+// The target's kind that a platform is; "cpu", "cuda", "rocm", "tpu".
+bool Fits(const std::string& platform, TargetKind kind);
+XlaUse UseOf(const Session& session);
+
+}  // namespace tessera::lanes::xla
