@@ -160,6 +160,7 @@ class Checker {
 
   void CheckUses() {
     for (Violation& v : CheckLedgerUse(r_, HasSelection())) violations_.push_back(std::move(v));
+    for (Violation& v : CheckXlaUse(r_)) violations_.push_back(std::move(v));
     for (Violation& v : CheckPicksUse(r_.picks, contract_ ? &*contract_ : nullptr)) {
       violations_.push_back(std::move(v));
     }

@@ -100,6 +100,8 @@ class Differ {
     Compare("cache_hits", a_.cache_hits, b_.cache_hits, false);
     // Of the key nothing is left to say that meaning, options and target did not; the rest is the cache's history.
     CompareGroup("cache.", a_.cache, b_.cache, false);
+    CompareGroup("xla_forward.", a_.xla_forward, b_.xla_forward, false);
+    CompareGroup("xla_backward.", a_.xla_backward, b_.xla_backward, false);
     group_ = "timings";
     for (const Timing& timing : a_.timings)
       Compare(timing.name, TimeOf(a_, timing.name), TimeOf(b_, timing.name), false);
@@ -169,6 +171,7 @@ class Differ {
     Compare("target", a_.target, b_.target);
     Compare("kernel", a_.kernel, b_.kernel);
     Compare("isa", a_.isa, b_.isa);
+    CompareGroup("xla.", a_.xla, b_.xla);
     Compare("determinism", a_.determinism, b_.determinism);
     CompareMaps(DecisionsOf(a_), DecisionsOf(b_), [](const std::string&) { return true; });
   }

@@ -81,6 +81,49 @@ std::vector<Violation> CheckLedgerUse(const Receipt& receipt, bool has_selection
   return std::move(out.violations);
 }
 
+std::vector<Violation> CheckXlaUse(const Receipt& receipt) {
+  Expectations out;
+  const XlaUse& use = receipt.xla;
+  if (use.plugin.empty()) {
+    out.Expect(use == XlaUse{}, "xla", "empty as a whole where nothing went through XLA");
+    out.Expect(receipt.executed != "xla_chunked", "xla.plugin", "the plugin that xla_chunked ran through");
+    out.Expect(receipt.compiles == 0, "compiles", "0 where nothing went through XLA");
+    out.Expect(receipt.cache_hits == 0, "cache_hits", "0 where nothing went through XLA");
+  } else {
+    out.Expect(receipt.executed == "xla_chunked", "xla", "empty as a whole where another lane ran");
+    for (const auto& [field, text] : {std::pair<const char*, const std::string&>{"platform", use.platform},
+                                      {"pjrt", use.pjrt},
+                                      {"guard", use.guard}}) {
+      out.Expect(!text.empty(), fmt::format("xla.{}", field), "what the plugin said");
+    }
+    out.Expect(use.device >= 0, "xla.device", "0 or more");
+  }
+  int64_t compiles = 0;
+  int64_t hits = 0;
+  bool has_any = false;
+  for (const auto& [field, program] : {std::pair<const char*, const XlaProgramUse&>{"xla_forward", receipt.xla_forward},
+                                       {"xla_backward", receipt.xla_backward}}) {
+    if (program.source.empty()) {
+      out.Expect(program == XlaProgramUse{}, field, "empty as a whole where the pass did not run");
+      continue;
+    }
+    has_any = true;
+    const bool is_compiled = program.source == "compiled";
+    const bool is_found = program.source == "memory" || program.source == "disk";
+    out.Expect(is_compiled || is_found, fmt::format("{}.source", field), "compiled, memory or disk");
+    ++(is_compiled ? compiles : hits);
+    out.Expect(IsHex(program.key), fmt::format("{}.key", field), "32 lower-case hex digits");
+    out.Expect(!program.name.empty(), fmt::format("{}.name", field), "the compiled module's name");
+    const bool has_key = receipt.class_key.empty() || program.name.find(receipt.class_key) != std::string::npos;
+    out.Expect(has_key, fmt::format("{}.name", field), "a name that carries the class key");
+    out.Expect(program.compile_ns >= 0, fmt::format("{}.compile_ns", field), "0 or more");
+  }
+  out.Expect(has_any == !use.plugin.empty(), "xla", "present if and only if a program ran");
+  out.Expect(receipt.compiles == compiles, "compiles", "the number of programs that were compiled");
+  out.Expect(receipt.cache_hits == hits, "cache_hits", "the number of programs that were found");
+  return std::move(out.violations);
+}
+
 std::vector<Violation> CheckPicksUse(const PicksUse& use, const Contract* contract) {
   Expectations out;
   if (use.source.empty()) {

@@ -13,4 +13,7 @@ std::vector<Violation> CheckLedgerUse(const Receipt& receipt, bool has_selection
 std::vector<Violation> CheckPicksUse(const PicksUse& use, const Contract* contract);
 std::vector<Violation> CheckClassUse(const ClassUse& use, const Shape* shape);
 
+// What went through XLA: all or nothing, and its compiles and hits add up.
+std::vector<Violation> CheckXlaUse(const Receipt& receipt);
+
 }  // namespace tessera

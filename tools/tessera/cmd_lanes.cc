@@ -12,6 +12,7 @@ namespace {
 struct Options {
   std::string contract;
   std::string target = "cpu";
+  std::string plugin;
   bool json = false;
 };
 
@@ -19,6 +20,34 @@ constexpr const char* kFooter =
     "Examples:\n"
     "  tessera lanes\n"
     "  tessera lanes examples/packed.toml --target v6e";
+
+// Each plugin is loaded and asked, so this is what it says of itself.
+std::string PluginsJson(const std::vector<PluginReport>& plugins) {
+  std::vector<std::string> documents;
+  for (const PluginReport& plugin : plugins) {
+    std::vector<std::string> devices;
+    for (const std::string& device : plugin.devices) devices.push_back(JsonString(device));
+    JsonObject object;
+    object.Text("plugin", plugin.name).Text("path", plugin.use.plugin).Text("platform", plugin.use.platform);
+    object.Text("pjrt", plugin.use.pjrt).Text("stablehlo", plugin.use.stablehlo).Text("guard", plugin.use.guard);
+    documents.push_back(object.Raw("devices", JsonList(devices)).Text("usable", plugin.usable).Done());
+  }
+  return JsonList(documents);
+}
+
+void PrintPlugins(const std::vector<PluginReport>& plugins) {
+  Print("\nPJRT plugins, for xla_chunked:\n");
+  if (plugins.empty()) Print("  none; script/setup --xla installs the one for CPUs, --plugin names another\n");
+  for (const PluginReport& plugin : plugins) {
+    const XlaUse& use = plugin.use;
+    Print(fmt::format("  {}: usable {}\n    {}\n", plugin.name, plugin.usable, use.plugin));
+    if (use.pjrt.empty()) continue;
+    const std::string platform = use.platform.empty() ? "" : fmt::format("platform {}, ", use.platform);
+    const std::string devices = plugin.devices.empty() ? "none" : fmt::format("{}", fmt::join(plugin.devices, ", "));
+    Print(fmt::format("    {}PJRT {}, StableHLO {}, guard {}, devices {}\n", platform, use.pjrt, use.stablehlo, use.guard,
+                      devices));
+  }
+}
 
 int ListLanes(const Options& options) {
   std::vector<std::string> documents;
@@ -33,7 +62,12 @@ int ListLanes(const Options& options) {
     const std::string here = lane.isas.empty() ? "not built" : fmt::format("{}", fmt::join(lane.isas, ", "));
     Print(fmt::format("{:<12} {:<12} {:<16} {}\n", lane.name, lane.runtime_mode, here, lane.description));
   }
-  if (options.json) Print(JsonObject().Raw("lanes", JsonList(documents)).Done() + "\n");
+  const std::vector<PluginReport> plugins = ReportPlugins(AskedXla({.plugin = options.plugin}));
+  if (options.json) {
+    Print(JsonObject().Raw("lanes", JsonList(documents)).Raw("plugins", PluginsJson(plugins)).Done() + "\n");
+  } else {
+    PrintPlugins(plugins);
+  }
   return kGood;
 }
 
@@ -82,6 +116,7 @@ void AddLanes(CLI::App& app, Action& action) {
   sub->add_option("contract", options->contract, "Contract (.toml or .json, - = standard input)")->type_name("FILE");
   sub->add_option("--target", options->target, "Machine to select for: cpu, h200, v6e, v5e, v5p")
       ->capture_default_str();
+  sub->add_option("--plugin", options->plugin, "Also look at this PJRT plugin")->type_name("FILE.so");
   sub->add_flag("--json", options->json, "Print one JSON document");
   sub->footer(kFooter);
   sub->callback([options, &action] {

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <new>
 #include <string>
@@ -53,6 +54,8 @@ Error ArgumentError(const CLI::App& app, const CLI::ParseError& error) {
 }
 
 int Main(int argc, char** argv) {
+  // A plugin's own log would stand between what is asked for and what is shown; who wants it sets the level.
+  setenv("TF_CPP_MIN_LOG_LEVEL", "2", 0);
   CLI::App app(kAbout, "tessera");
   app.footer(kFooter);
   app.set_version_flag("--version", fmt::format("tessera {} (contract {}, plan {}, receipt {})", kVersion,

@@ -113,6 +113,12 @@ class Preparation {
         good = ReadNumber(value, &run.threads.emplace()) && *run.threads > 0;
       } else if (name == "isa") {
         run.isa = value;
+      } else if (name == "plugin") {
+        run.xla.plugin = value;
+      } else if (name == "plugin_device") {
+        good = ReadNumber(value, &run.xla.device);
+      } else if (name == "optimization" && value != "default") {
+        good = ReadNumber(value, &run.xla.optimization.emplace());
       } else if (name == "workers") {
         good = ReadNumber(value, &workers_);
       } else if (name == "tile" && value != "default") {
@@ -130,7 +136,7 @@ class Preparation {
       } else if (name == "plan") {
         good = value == "made" || value == "given";  // made again here, and its fingerprint compared
       } else {
-        good = name == "tile" || name == "check" || name == "forward";
+        good = name == "tile" || name == "optimization" || name == "check" || name == "forward";
       }
       if (!good) Differ("options." + name, fmt::format("\"{}\" then, which this version does not understand", value));
     }

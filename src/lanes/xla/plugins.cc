@@ -47,12 +47,6 @@ PluginChoice FindInstalled(TargetKind kind) {
           "", ""};
 }
 
-// A TPU's chips are devices of the system.
-bool HasTpu() {
-  std::error_code ignored;
-  return std::filesystem::exists("/dev/accel0", ignored) || std::filesystem::exists("/dev/vfio/0", ignored);
-}
-
 Decision CheckHost(TargetKind kind) {
   if (kind == TargetKind::kTpu && !HasTpu()) {
     return Decision::No(ReasonCode::kXlaCompileOnly, "this machine has no TPU; `tessera compile` compiles for one");
@@ -64,21 +58,22 @@ Decision CheckHost(TargetKind kind) {
 
 }  // namespace
 
+bool HasTpu() {
+  std::error_code ignored;
+  return std::filesystem::exists("/dev/accel0", ignored) || std::filesystem::exists("/dev/vfio/0", ignored);
+}
+
+bool IsTpuPlugin(const std::string& name, const std::string& path) {
+  return name.rfind("libtpu", 0) == 0 || std::filesystem::path(path).filename() == "libtpu.so";
+}
+
 PluginChoice ChoosePlugin(const XlaOptions& options, TargetKind kind) {
-  PluginChoice choice;
-  if (!options.plugin.empty()) {
-    choice = {Decision::Yes(), options.plugin, "given"};
-    if (Status ok = pjrt::CheckSharedObject(options.plugin); !ok) {
-      choice.decision = Decision::No(ReasonCode::kXlaPlugin, ok.error().message);
-    }
-  } else {
-    choice = FindInstalled(kind);
-    if (!choice.decision.accepted) return choice;
-    if (Status ok = pjrt::CheckSharedObject(choice.path); !ok) {
-      choice.decision = Decision::No(ReasonCode::kXlaPlugin, ok.error().message);
-    }
-  }
-  if (choice.decision.accepted) choice.decision = CheckHost(kind);
+  PluginChoice choice{Decision::Yes(), options.plugin, "given"};
+  if (options.plugin.empty()) choice = FindInstalled(kind);
+  if (!choice.decision.accepted) return choice;
+  const Status is_loadable = pjrt::CheckSharedObject(choice.path);
+  choice.decision =
+      is_loadable ? CheckHost(kind) : Decision::No(ReasonCode::kXlaPlugin, is_loadable.error().message);
   return choice;
 }
 

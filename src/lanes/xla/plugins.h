@@ -29,4 +29,8 @@ Decision OpenSession(const XlaOptions& options, TargetKind kind, Session* sessio
 bool Fits(const std::string& platform, TargetKind kind);
 XlaUse UseOf(const Session& session);
 
+// A TPU's chips are devices of the system; without them libtpu can only compile.
+bool HasTpu();
+bool IsTpuPlugin(const std::string& name, const std::string& path);
+
 }  // namespace tessera::lanes::xla

@@ -1,0 +1,54 @@
+// What `tessera lanes` says of plugins: each one found is loaded and asked.
+#include <fmt/format.h>
+
+#include "lanes/xla/pjrt/elf.h"
+#include "lanes/xla/pjrt/find_plugins.h"
+#include "lanes/xla/plugins.h"
+#include "lanes/xla/store/cpu_guard.h"
+
+namespace tessera {
+namespace {
+
+namespace xla = lanes::xla;
+
+PluginReport ReportOn(const std::string& name, const std::string& path) {
+  PluginReport report{.name = name, .use = {.plugin = path}, .devices = {}, .usable = {}};
+  const xla::CpuGuard guard = xla::AskCpuGuard();
+  report.use.guard = guard.text;
+  const Result<const pjrt::Plugin*> plugin = pjrt::Plugin::Load(path);
+  if (!plugin) {
+    report.usable = "no: " + plugin.error().message;
+    return report;
+  }
+  const pjrt::PluginInfo& info = (*plugin)->info();
+  report.use.pjrt = fmt::format("{}.{}", info.api_major, info.api_minor);
+  report.use.stablehlo = info.stablehlo_version;
+  if (xla::IsTpuPlugin(name, path) && !xla::HasTpu()) {
+    report.use.platform = "tpu";
+    report.usable = "compile-only: this machine has no TPU";
+    return report;
+  }
+  const Result<pjrt::Client*> client = pjrt::Client::Get(**plugin);
+  if (!client) {
+    report.usable = "no: " + client.error().message;
+    return report;
+  }
+  report.use.platform = (*client)->platform();
+  report.use.platform_version = (*client)->platform_version();
+  for (const pjrt::DeviceInfo& device : (*client)->devices()) {
+    report.devices.push_back(fmt::format("{} {}", device.id, device.kind));
+  }
+  report.usable = guard.state == xla::GuardState::kNeeded ? "no: " + guard.text : "yes";
+  return report;
+}
+
+}  // namespace
+
+std::vector<PluginReport> ReportPlugins(const XlaOptions& options) {
+  std::vector<PluginReport> reports;
+  if (!options.plugin.empty()) reports.push_back(ReportOn("given", options.plugin));
+  for (const pjrt::FoundPlugin& found : pjrt::FindPlugins()) reports.push_back(ReportOn(found.name, found.path));
+  return reports;
+}
+
+}  // namespace tessera
