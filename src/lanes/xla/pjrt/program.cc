@@ -13,6 +13,10 @@ bool Ask(const api::Table& table, Args& args) {
   return Call(table, args).has_value();
 }
 
+tl::unexpected<Error> FailEmpty() {
+  return Fail(ErrorCode::kProgramMismatch, "the program is empty: it was moved from, or never compiled", "program");
+}
+
 }  // namespace
 
 Result<CompiledProgram> CompiledProgram::Adopt(const api::Table& table, api::Executable* raw) {
@@ -52,6 +56,7 @@ Status CompiledProgram::ReadOutputs() {
 }
 
 Result<ProgramFigures> CompiledProgram::Figures() const {
+  if (!handle_) return FailEmpty();
   const api::Table& table = handle_.table();
   ProgramFigures figures;
   if (api::MemoryStatsArgs args{.executable = handle_.get()}; Ask(table, args)) {
@@ -67,6 +72,8 @@ Result<ProgramFigures> CompiledProgram::Figures() const {
       figures.generated_code_bytes = args.size_in_bytes;
     }
   }
+  // No program has no code: a plugin that says so does not count.
+  if (figures.generated_code_bytes <= 0) figures.generated_code_bytes = -1;
   if (api::CostAnalysisArgs args{.executable = handle_.get()}; Ask(table, args)) {
     for (size_t i = 0; i < args.num_properties; ++i) {
       const api::NamedValue& value = args.properties[i];
@@ -81,6 +88,7 @@ Result<ProgramFigures> CompiledProgram::Figures() const {
 }
 
 Result<OptimizedProgram> CompiledProgram::Optimized() const {
+  if (!handle_) return FailEmpty();
   const api::Table& table = handle_.table();
   api::Program program;
   api::OptimizedProgramArgs args{.executable = handle_.get(), .program = &program};
@@ -99,6 +107,7 @@ Result<OptimizedProgram> CompiledProgram::Optimized() const {
 }
 
 Result<std::vector<std::byte>> CompiledProgram::Serialize() const {
+  if (!handle_) return FailEmpty();
   api::SerializeArgs args{.executable = handle_.get()};
   if (Status ok = Call(handle_.table(), args); !ok) return tl::unexpected(ok.error());
   std::vector<std::byte> bytes(args.serialized_bytes_size);
@@ -108,6 +117,7 @@ Result<std::vector<std::byte>> CompiledProgram::Serialize() const {
 }
 
 Result<std::string> CompiledProgram::Fingerprint() const {
+  if (!handle_) return FailEmpty();
   api::FingerprintArgs args{.executable = handle_.get()};
   if (Status ok = Call(handle_.table(), args); !ok) return tl::unexpected(ok.error());
   return std::string(args.executable_fingerprint, args.executable_fingerprint_size);
