@@ -59,6 +59,15 @@ TEST_F(Programs, OptimizedProgram_IsRead) {
   EXPECT_TRUE(has_product);
 }
 
+// Every cut of a real program, and thousands of copies with wrong bytes in them.
+TEST_F(Programs, DamagedOptimizedProgram_NeverCrashes) {
+  const Result<std::vector<std::byte>> bytes = Compiled(kLoop, kLoopOptions).program().OptimizedBytes();
+  ASSERT_TRUE(bytes) << ToText(bytes.error());
+  Torture({reinterpret_cast<const char*>(bytes->data()), bytes->size()}, 5'000, true, [](std::string_view text) {
+    return ReadProgram(std::as_bytes(std::span(text.data(), text.size()))).has_value();
+  });
+}
+
 TEST_F(Programs, CustomCalls_AreCountedByTarget) {
   // A sort of pairs of top values: XLA on the CPU makes a call to its own library of it.
   const std::string mlir = R"(module @top {

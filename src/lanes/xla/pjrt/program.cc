@@ -87,15 +87,15 @@ Result<ProgramFigures> CompiledProgram::Figures() const {
   return figures;
 }
 
-Result<OptimizedProgram> CompiledProgram::Optimized() const {
+Result<std::vector<std::byte>> CompiledProgram::OptimizedBytes() const {
   if (!handle_) return FailEmpty();
   const api::Table& table = handle_.table();
   api::Program program;
   api::OptimizedProgramArgs args{.executable = handle_.get(), .program = &program};
   if (Status ok = Call(table, args); !ok) return tl::unexpected(ok.error());
   // The first call tells the size, the second fills.
-  std::string code(program.code_size, '\0');
-  program.code = code.data();
+  std::vector<std::byte> code(program.code_size);
+  program.code = reinterpret_cast<char*>(code.data());
   if (Status ok = Call(table, args); !ok) return tl::unexpected(ok.error());
   const std::string_view format(program.format, program.format_size);
   if (format != "hlo_with_config") {
@@ -103,7 +103,13 @@ Result<OptimizedProgram> CompiledProgram::Optimized() const {
                 fmt::format("the plugin gives its optimized program as '{}'; 'hlo_with_config' was expected", format),
                 api::OptimizedProgramArgs::kName);
   }
-  return ReadProgram(std::as_bytes(std::span(code)));
+  return code;
+}
+
+Result<OptimizedProgram> CompiledProgram::Optimized() const {
+  const Result<std::vector<std::byte>> bytes = OptimizedBytes();
+  if (!bytes) return tl::unexpected(bytes.error());
+  return ReadProgram(*bytes);
 }
 
 Result<std::vector<std::byte>> CompiledProgram::Serialize() const {
