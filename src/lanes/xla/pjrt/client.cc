@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 
@@ -130,8 +131,21 @@ Status Client::CheckDevice(int64_t device, const char* where) const {
   return Fail(ErrorCode::kProgramMismatch, fmt::format("device {} of {}", device, devices_.size()), where);
 }
 
+Status Client::CheckOptions(const CompileOptions& options) const {
+  if (Status ok = CheckCompileOptions(options); !ok) return ok;
+  std::vector<int64_t> ids = options.device_ids;
+  if (options.device) ids.push_back(*options.device);
+  for (const int64_t id : ids) {
+    const bool is_ours = std::any_of(devices_.begin(), devices_.end(), [&](const DeviceInfo& d) { return d.id == id; });
+    if (!is_ours) {
+      return Fail(ErrorCode::kBadArgument, fmt::format("no device of this client has id {}", id), "compile options");
+    }
+  }
+  return {};
+}
+
 Result<Executable> Client::Compile(std::string_view mlir, const CompileOptions& options) {
-  if (Status ok = CheckCompileOptions(options); !ok) return tl::unexpected(ok.error());
+  if (Status ok = CheckOptions(options); !ok) return tl::unexpected(ok.error());
   std::string code(mlir);  // the interface wants it writable, though it only reads
   constexpr std::string_view kFormat = "mlir";
   const std::string encoded = Encode(options);
@@ -144,7 +158,7 @@ Result<Executable> Client::Compile(std::string_view mlir, const CompileOptions& 
 }
 
 Result<Executable> Client::Deserialize(std::span<const std::byte> bytes, const CompileOptions& options) {
-  if (Status ok = CheckCompileOptions(options); !ok) return tl::unexpected(ok.error());
+  if (Status ok = CheckOptions(options); !ok) return tl::unexpected(ok.error());
   if (bytes.empty()) return Fail(ErrorCode::kPluginFailed, "no bytes of a program", api::DeserializeArgs::kName);
   api::DeserializeArgs args{.client = raw_,
                             .serialized_executable = reinterpret_cast<const char*>(bytes.data()),

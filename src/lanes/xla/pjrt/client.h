@@ -60,6 +60,7 @@ class Client {
   Client(const Plugin& plugin, api::Client* raw) : plugin_(&plugin), raw_(raw) {}
   static Result<Client*> Make(const Plugin& plugin, const ClientOptions& options);
   Status ReadFacts();
+  Status CheckOptions(const CompileOptions& options) const;
   Status CheckDevice(int64_t device, const char* where) const;
   Result<Buffer> UploadRaw(const TensorType& type, const std::byte* data, std::span<const int64_t> byte_strides,
                            int64_t device);

@@ -75,7 +75,8 @@ tl::unexpected<Error> Bad(std::string message) {
 }  // namespace
 
 bool IsPortable(const CompileOptions& options) {
-  return options.num_replicas == 1 && options.num_partitions == 1 && options.device_ids.empty() && !options.device;
+  return options.portable && options.num_replicas == 1 && options.num_partitions == 1 && options.device_ids.empty() &&
+         !options.device;
 }
 
 Status CheckCompileOptions(const CompileOptions& options) {

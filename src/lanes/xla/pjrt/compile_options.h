@@ -22,9 +22,10 @@ struct CompileOptions {
   // Ids (DeviceInfo::id) of a program that runs on several devices at once, replica by replica and within it partition
   // by partition: num_replicas * num_partitions of them. Empty: the plugin chooses.
   std::vector<int64_t> device_ids = {};
-  // The id of the one device a program is bound to. Without it and without device_ids, a program of one replica and
-  // partition is compiled portable: one compilation runs on any device of the client.
+  // The id of the one device a program is bound to.
   std::optional<int64_t> device = {};
+  // A program of one replica and partition that names no device is compiled so that it runs on any of the client's.
+  bool portable = true;
   // XLA flags of this program alone: {"xla_backend_optimization_level", 0}.
   std::map<std::string, OptionValue> overrides = {};
   // What the program takes, in order; on each device, for a partitioned one. Ours alone, no part of the bytes: a plugin
@@ -34,7 +35,7 @@ struct CompileOptions {
   bool operator==(const CompileOptions&) const = default;
 };
 
-// Whether one compilation serves every device.
+// Whether one compilation serves every device of the client.
 bool IsPortable(const CompileOptions& options);
 
 // Counts below one, ids that do not fit the counts, both a device and a list. A plugin aborts on some of these.

@@ -13,6 +13,8 @@ tl::unexpected<Error> Mismatch(std::string message, std::string where = "execute
   return Fail(ErrorCode::kProgramMismatch, std::move(message), std::move(where));
 }
 
+tl::unexpected<Error> FailEmpty() { return Mismatch("the program is empty: it was moved from, or never compiled"); }
+
 }  // namespace
 
 Result<Executable> Executable::Adopt(Client& client, api::LoadedExecutable* raw, const CompileOptions& options) {
@@ -70,9 +72,9 @@ Status Executable::CheckArgs(std::span<const Buffer* const> args, int64_t device
   return {};
 }
 
-Result<std::vector<Run>> Executable::Launch(std::span<const std::span<const Buffer* const>> args,
-                                            std::span<const int64_t> devices, const ExecuteOptions& options,
-                                            bool with_events) const {
+Result<std::vector<Launched>> Executable::Launch(std::span<const std::span<const Buffer* const>> args,
+                                                 std::span<const int64_t> devices, const ExecuteOptions& options,
+                                                 bool with_events) const {
   const api::Table& table = handle_.table();
   const size_t num_devices = devices.size();
   const size_t num_outputs = program_.outputs().size();
@@ -99,7 +101,7 @@ Result<std::vector<Run>> Executable::Launch(std::span<const std::span<const Buff
                         .execute_device = devices_.empty() ? client_->raw_device(devices[0]) : nullptr};
   if (Status ok = Call(table, call); !ok) return tl::unexpected(ok.error());
   // Everything that was handed out is taken over before anything can fail.
-  std::vector<Run> runs(num_devices);
+  std::vector<Launched> runs(num_devices);
   Status failed;
   for (size_t d = 0; d < num_devices; ++d) {
     if (events[d] != nullptr) runs[d].done = Event(table, events[d]);
@@ -116,8 +118,9 @@ Result<std::vector<Run>> Executable::Launch(std::span<const std::span<const Buff
   return runs;
 }
 
-Result<std::vector<Run>> Executable::ExecuteOnOne(std::span<const Buffer* const> args, const ExecuteOptions& options,
-                                                  bool with_events) const {
+Result<std::vector<Launched>> Executable::ExecuteOnOne(std::span<const Buffer* const> args,
+                                                       const ExecuteOptions& options, bool with_events) const {
+  if (!handle_) return FailEmpty();
   const int64_t count = static_cast<int64_t>(client_->devices().size());
   if (options.device < 0 || options.device >= count) {
     return Mismatch(fmt::format("device {} of {}", options.device, count));
@@ -137,19 +140,21 @@ Result<std::vector<Run>> Executable::ExecuteOnOne(std::span<const Buffer* const>
 
 Result<std::vector<Buffer>> Executable::Execute(std::span<const Buffer* const> args,
                                                 const ExecuteOptions& options) const {
-  Result<std::vector<Run>> runs = ExecuteOnOne(args, options, false);
+  Result<std::vector<Launched>> runs = ExecuteOnOne(args, options, false);
   if (!runs) return tl::unexpected(runs.error());
   return std::move(runs->front().outputs);
 }
 
-Result<Run> Executable::ExecuteWithEvent(std::span<const Buffer* const> args, const ExecuteOptions& options) const {
-  Result<std::vector<Run>> runs = ExecuteOnOne(args, options, true);
+Result<Launched> Executable::ExecuteWithEvent(std::span<const Buffer* const> args,
+                                              const ExecuteOptions& options) const {
+  Result<std::vector<Launched>> runs = ExecuteOnOne(args, options, true);
   if (!runs) return tl::unexpected(runs.error());
   return std::move(runs->front());
 }
 
-Result<std::vector<Run>> Executable::ExecuteOnAll(std::span<const std::vector<const Buffer*>> args,
-                                                  const ExecuteOptions& options) const {
+Result<std::vector<Launched>> Executable::ExecuteOnAll(std::span<const std::vector<const Buffer*>> args,
+                                                       const ExecuteOptions& options) const {
+  if (!handle_) return FailEmpty();
   if (devices_.empty()) return Mismatch("a portable program runs on one device at a time");
   if (args.size() != devices_.size()) {
     return Mismatch(

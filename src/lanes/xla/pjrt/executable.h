@@ -24,7 +24,7 @@ struct ExecuteOptions {
 };
 
 // What a run gave. The work may still be under way: done says when it is finished.
-struct Run {
+struct Launched {
   std::vector<Buffer> outputs;
   Event done;
 };
@@ -40,11 +40,11 @@ class Executable {
 
   // Returns before the work is done; Download of an output waits for it.
   Result<std::vector<Buffer>> Execute(std::span<const Buffer* const> args, const ExecuteOptions& options = {}) const;
-  Result<Run> ExecuteWithEvent(std::span<const Buffer* const> args, const ExecuteOptions& options = {}) const;
+  Result<Launched> ExecuteWithEvent(std::span<const Buffer* const> args, const ExecuteOptions& options = {}) const;
   // A program of several devices: the arguments of each, in the order of the program's devices; ExecuteOptions::device
   // is not looked at.
-  Result<std::vector<Run>> ExecuteOnAll(std::span<const std::vector<const Buffer*>> args,
-                                        const ExecuteOptions& options = {}) const;
+  Result<std::vector<Launched>> ExecuteOnAll(std::span<const std::vector<const Buffer*>> args,
+                                             const ExecuteOptions& options = {}) const;
 
   Result<ProgramFigures> Figures() const { return program_.Figures(); }
   Result<OptimizedProgram> Optimized() const { return program_.Optimized(); }
@@ -53,11 +53,11 @@ class Executable {
 
  private:
   Status CheckArgs(std::span<const Buffer* const> args, int64_t device, const ExecuteOptions& options) const;
-  Result<std::vector<Run>> Launch(std::span<const std::span<const Buffer* const>> args,
-                                  std::span<const int64_t> devices, const ExecuteOptions& options,
-                                  bool with_events) const;
-  Result<std::vector<Run>> ExecuteOnOne(std::span<const Buffer* const> args, const ExecuteOptions& options,
-                                        bool with_events) const;
+  Result<std::vector<Launched>> Launch(std::span<const std::span<const Buffer* const>> args,
+                                       std::span<const int64_t> devices, const ExecuteOptions& options,
+                                       bool with_events) const;
+  Result<std::vector<Launched>> ExecuteOnOne(std::span<const Buffer* const> args, const ExecuteOptions& options,
+                                             bool with_events) const;
 
   Client* client_ = nullptr;
   Handle<api::LoadedExecutable, api::LoadedDestroyArgs, &api::LoadedDestroyArgs::executable> handle_;

@@ -18,9 +18,11 @@ tl::unexpected<Error> Unusable(std::string message, const std::string& path) {
   return Fail(ErrorCode::kPluginUnusable, std::move(message), path);
 }
 
-// libtpu asks a cloud's metadata server for its machine, for minutes where there is none. Where no TPU is attached it
-// is told not to, before it is loaded; what the user has set stays.
+// What plugins read of the environment when they are loaded. What the user has set stays.
 void PrepareEnvironment(const std::filesystem::path& path) {
+  // They write notes and warnings to standard error, which is our user's; errors they still write.
+  setenv("TF_CPP_MIN_LOG_LEVEL", "2", 0);
+  // libtpu asks a cloud's metadata server for its machine, for minutes where there is none.
   std::error_code error;
   const bool has_tpu = std::filesystem::exists("/dev/accel0", error) || std::filesystem::exists("/dev/vfio/0", error);
   if (path.filename() == "libtpu.so" && !has_tpu) setenv("TPU_SKIP_MDS_QUERY", "1", 0);

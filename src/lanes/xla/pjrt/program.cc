@@ -13,6 +13,10 @@ bool Ask(const api::Table& table, Args& args) {
   return Call(table, args).has_value();
 }
 
+tl::unexpected<Error> FailEmpty() {
+  return Fail(ErrorCode::kProgramMismatch, "the program is empty: it was moved from, or never compiled", "program");
+}
+
 }  // namespace
 
 Result<CompiledProgram> CompiledProgram::Adopt(const api::Table& table, api::Executable* raw) {
@@ -52,6 +56,7 @@ Status CompiledProgram::ReadOutputs() {
 }
 
 Result<ProgramFigures> CompiledProgram::Figures() const {
+  if (!handle_) return FailEmpty();
   const api::Table& table = handle_.table();
   ProgramFigures figures;
   if (api::MemoryStatsArgs args{.executable = handle_.get()}; Ask(table, args)) {
@@ -67,6 +72,8 @@ Result<ProgramFigures> CompiledProgram::Figures() const {
       figures.generated_code_bytes = args.size_in_bytes;
     }
   }
+  // No program has no code: a plugin that says so does not count.
+  if (figures.generated_code_bytes <= 0) figures.generated_code_bytes = -1;
   if (api::CostAnalysisArgs args{.executable = handle_.get()}; Ask(table, args)) {
     for (size_t i = 0; i < args.num_properties; ++i) {
       const api::NamedValue& value = args.properties[i];
@@ -80,14 +87,15 @@ Result<ProgramFigures> CompiledProgram::Figures() const {
   return figures;
 }
 
-Result<OptimizedProgram> CompiledProgram::Optimized() const {
+Result<std::vector<std::byte>> CompiledProgram::OptimizedBytes() const {
+  if (!handle_) return FailEmpty();
   const api::Table& table = handle_.table();
   api::Program program;
   api::OptimizedProgramArgs args{.executable = handle_.get(), .program = &program};
   if (Status ok = Call(table, args); !ok) return tl::unexpected(ok.error());
   // The first call tells the size, the second fills.
-  std::string code(program.code_size, '\0');
-  program.code = code.data();
+  std::vector<std::byte> code(program.code_size);
+  program.code = reinterpret_cast<char*>(code.data());
   if (Status ok = Call(table, args); !ok) return tl::unexpected(ok.error());
   const std::string_view format(program.format, program.format_size);
   if (format != "hlo_with_config") {
@@ -95,10 +103,17 @@ Result<OptimizedProgram> CompiledProgram::Optimized() const {
                 fmt::format("the plugin gives its optimized program as '{}'; 'hlo_with_config' was expected", format),
                 api::OptimizedProgramArgs::kName);
   }
-  return ReadProgram(std::as_bytes(std::span(code)));
+  return code;
+}
+
+Result<OptimizedProgram> CompiledProgram::Optimized() const {
+  const Result<std::vector<std::byte>> bytes = OptimizedBytes();
+  if (!bytes) return tl::unexpected(bytes.error());
+  return ReadProgram(*bytes);
 }
 
 Result<std::vector<std::byte>> CompiledProgram::Serialize() const {
+  if (!handle_) return FailEmpty();
   api::SerializeArgs args{.executable = handle_.get()};
   if (Status ok = Call(handle_.table(), args); !ok) return tl::unexpected(ok.error());
   std::vector<std::byte> bytes(args.serialized_bytes_size);
@@ -108,6 +123,7 @@ Result<std::vector<std::byte>> CompiledProgram::Serialize() const {
 }
 
 Result<std::string> CompiledProgram::Fingerprint() const {
+  if (!handle_) return FailEmpty();
   api::FingerprintArgs args{.executable = handle_.get()};
   if (Status ok = Call(handle_.table(), args); !ok) return tl::unexpected(ok.error());
   return std::string(args.executable_fingerprint, args.executable_fingerprint_size);

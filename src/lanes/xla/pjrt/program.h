@@ -35,6 +35,8 @@ class CompiledProgram {
   std::span<const TensorType> outputs() const { return outputs_; }
   Result<ProgramFigures> Figures() const;
   Result<OptimizedProgram> Optimized() const;
+  // What Optimized reads: a protobuf message, HloModuleProtoWithConfig.
+  Result<std::vector<std::byte>> OptimizedBytes() const;
   // For Client::Deserialize of the same plugin on the same kind of machine.
   Result<std::vector<std::byte>> Serialize() const;
   // The plugin's own; it need not cover the machine the program was compiled for.

@@ -36,7 +36,9 @@ Result<CompiledProgram> Topology::Compile(std::string_view mlir, const CompileOp
   if (Status ok = CheckCompileOptions(options); !ok) return tl::unexpected(ok.error());
   std::string code(mlir);
   constexpr std::string_view kFormat = "mlir";
-  const std::string encoded = Encode(options);
+  CompileOptions bound = options;
+  bound.portable = false;  // a word about a client's devices, and there is no client
+  const std::string encoded = Encode(bound);
   const api::Program program{
       .code = code.data(), .code_size = code.size(), .format = kFormat.data(), .format_size = kFormat.size()};
   api::CompileArgs args{.topology = handle_.get(),
