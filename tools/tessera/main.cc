@@ -7,6 +7,7 @@
 #include <string>
 
 #include "program.h"
+#include "tessera/cpu_guard.h"
 
 namespace tessera::program {
 namespace {
@@ -89,6 +90,7 @@ int Main(int argc, char** argv) {
 }  // namespace tessera::program
 
 int main(int argc, char** argv) {
+  tessera::ReexecWithCpuGuard(argv);
   using tessera::Error;
   using tessera::ErrorCode;
   namespace program = tessera::program;
