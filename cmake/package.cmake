@@ -51,6 +51,8 @@ set(tessera_cmake_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tessera)
 install(TARGETS tessera DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(TARGETS tessera_shared EXPORT tesseraTargets DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(TARGETS tessera_static EXPORT tesseraStaticTargets DESTINATION ${CMAKE_INSTALL_LIBDIR})
+# Preloaded by the program, never linked.
+install(TARGETS tessera_cpuinfo DESTINATION ${CMAKE_INSTALL_LIBDIR}/tessera)
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/include/tessera DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(EXPORT tesseraTargets NAMESPACE tessera:: DESTINATION ${tessera_cmake_dir})
 install(EXPORT tesseraStaticTargets NAMESPACE tessera:: DESTINATION ${tessera_cmake_dir})

@@ -4,6 +4,7 @@
 #ifdef __cplusplus
 #include "tessera/batch.h"
 #include "tessera/contract.h"
+#include "tessera/cpu_guard.h"
 #include "tessera/error.h"
 #include "tessera/export.h"
 #include "tessera/lane.h"

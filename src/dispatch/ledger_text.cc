@@ -102,7 +102,8 @@ class Reader {
 
 std::string ProcessorName() {
   // Names differ by architecture: x86 has a "model name", Arm an implementer and a part.
-  const Result<std::string> text = ReadFile("/proc/cpuinfo", int64_t{1} << 20);
+  // A name that the guard of the XLA lane (tessera/cpu_guard.h) lets pass: the ledger is about the real processor.
+  const Result<std::string> text = ReadFile("/proc/./cpuinfo", int64_t{1} << 20);
   std::string name;
   for (const char* field : {"model name", "CPU implementer", "CPU part"}) {
     const size_t at = text ? text->find(field) : std::string::npos;

@@ -52,6 +52,8 @@ class Installed(unittest.TestCase):
         for name in ("bin/tessera", "include/tessera/tessera.h", "include/tessera/c_api.h",
                      "include/tessera/error_codes.def"):
             self.assertTrue((self.prefix / name).exists(), name)
+        # The program looks for it there, from where it lies itself.
+        self.assertTrue((self.libdir / "tessera" / "libtessera_cpuinfo.so").exists())
         for name in ("LICENSE", "README.md", "docs/c_api.md", "examples/causal.toml"):
             self.assertTrue(list(self.prefix.glob(f"share/doc/*/{name}")), name)
         installed = {path.name for path in (self.prefix / "include" / "tessera").iterdir()}

@@ -196,6 +196,7 @@ TEST(ProgramStore, WhatIsNoFile_IsPassedOver) {
 }
 
 TEST(ProgramStore, OverTheLimit_LongestUnusedGoFirst) {
+  Proves("B8");
   const TemporaryFolder folder;
   const std::vector<std::byte> program(1000);
   const ProgramStore wide(folder.path());

@@ -44,8 +44,8 @@ void PrintPlugins(const std::vector<PluginReport>& plugins) {
     if (use.pjrt.empty()) continue;
     const std::string platform = use.platform.empty() ? "" : fmt::format("platform {}, ", use.platform);
     const std::string devices = plugin.devices.empty() ? "none" : fmt::format("{}", fmt::join(plugin.devices, ", "));
-    Print(fmt::format("    {}PJRT {}, StableHLO {}, guard {}, devices {}\n", platform, use.pjrt, use.stablehlo, use.guard,
-                      devices));
+    Print(fmt::format("    {}PJRT {}, StableHLO {}, guard {}, devices {}\n", platform, use.pjrt, use.stablehlo,
+                      use.guard, devices));
   }
 }
 

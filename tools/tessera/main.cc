@@ -2,12 +2,12 @@
 #include <fmt/format.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <new>
 #include <string>
 
 #include "program.h"
+#include "tessera/cpu_guard.h"
 
 namespace tessera::program {
 namespace {
@@ -54,8 +54,6 @@ Error ArgumentError(const CLI::App& app, const CLI::ParseError& error) {
 }
 
 int Main(int argc, char** argv) {
-  // A plugin's own log would stand between what is asked for and what is shown; who wants it sets the level.
-  setenv("TF_CPP_MIN_LOG_LEVEL", "2", 0);
   CLI::App app(kAbout, "tessera");
   app.footer(kFooter);
   app.set_version_flag("--version", fmt::format("tessera {} (contract {}, plan {}, receipt {})", kVersion,
@@ -92,6 +90,7 @@ int Main(int argc, char** argv) {
 }  // namespace tessera::program
 
 int main(int argc, char** argv) {
+  tessera::ReexecWithCpuGuard(argv);
   using tessera::Error;
   using tessera::ErrorCode;
   namespace program = tessera::program;

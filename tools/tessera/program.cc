@@ -149,7 +149,8 @@ void AddWorkOptions(CLI::App& app, RunOptions& run) {
   app.add_option("--isa", run.isa, "Run with this instruction set or not at all (default: TESSERA_ISA, else the best)")
       ->type_name("ISA")
       ->capture_default_str();
-  app.add_option("--plugin", run.xla.plugin, "PJRT plugin of the XLA lane (default: TESSERA_PJRT_PLUGIN, else installed)")
+  app.add_option("--plugin", run.xla.plugin,
+                 "PJRT plugin of the XLA lane (default: TESSERA_PJRT_PLUGIN, else installed)")
       ->type_name("FILE.so");
   app.add_option("--device", run.xla.device, "Which of the plugin's devices")->type_name("N")->capture_default_str();
   app.add_option("--xla-level", run.xla.optimization, "XLA's optimisation level, 0 to 3 (default: the plugin's own)")

@@ -10,7 +10,6 @@
 
 #include "lanes/xla/pjrt/elf.h"
 #include "lanes/xla/pjrt/find_plugins.h"
-#include "lanes/xla/store/cpu_guard.h"
 
 namespace tessera::lanes::xla {
 namespace {
@@ -51,8 +50,9 @@ Decision CheckHost(TargetKind kind) {
   if (kind == TargetKind::kTpu && !HasTpu()) {
     return Decision::No(ReasonCode::kXlaCompileOnly, "this machine has no TPU; `tessera compile` compiles for one");
   }
-  const CpuGuard guard = AskCpuGuard();
-  if (guard.state == GuardState::kNeeded) return Decision::No(ReasonCode::kXlaSveHidden, guard.text);
+  if (kind == TargetKind::kCpu && Guard().state == CpuGuardState::kRefused) {
+    return Decision::No(ReasonCode::kXlaSveHidden, Guard().reason);
+  }
   return Decision::Yes();
 }
 
@@ -67,13 +67,23 @@ bool IsTpuPlugin(const std::string& name, const std::string& path) {
   return name.rfind("libtpu", 0) == 0 || std::filesystem::path(path).filename() == "libtpu.so";
 }
 
+const CpuGuard& Guard() {
+  static const CpuGuard kGuard = AskCpuGuard();
+  return kGuard;
+}
+
+std::string GuardText() {
+  return Guard().state == CpuGuardState::kNotNeeded
+             ? "not needed"
+             : (Guard().state == CpuGuardState::kActive ? "active: " : "refused: ") + Guard().reason;
+}
+
 PluginChoice ChoosePlugin(const XlaOptions& options, TargetKind kind) {
   PluginChoice choice{Decision::Yes(), options.plugin, "given"};
   if (options.plugin.empty()) choice = FindInstalled(kind);
   if (!choice.decision.accepted) return choice;
   const Status is_loadable = pjrt::CheckSharedObject(choice.path);
-  choice.decision =
-      is_loadable ? CheckHost(kind) : Decision::No(ReasonCode::kXlaPlugin, is_loadable.error().message);
+  choice.decision = is_loadable ? CheckHost(kind) : Decision::No(ReasonCode::kXlaPlugin, is_loadable.error().message);
   return choice;
 }
 
@@ -118,7 +128,7 @@ XlaUse UseOf(const Session& session) {
           .stablehlo = plugin.stablehlo_version,
           .device = session.device,
           .device_kind = session.client->devices()[static_cast<size_t>(session.device)].kind,
-          .guard = AskCpuGuard().text};
+          .guard = GuardText()};
 }
 
 }  // namespace tessera::lanes::xla

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "lanes/xla/pjrt/client.h"
+#include "tessera/cpu_guard.h"
 #include "tessera/lane.h"
 #include "tessera/target.h"
 #include "tessera/xla.h"
@@ -28,6 +29,10 @@ Decision OpenSession(const XlaOptions& options, TargetKind kind, Session* sessio
 // The target's kind that a platform is; "cpu", "cuda", "rocm", "tpu".
 bool Fits(const std::string& platform, TargetKind kind);
 XlaUse UseOf(const Session& session);
+
+// Against hidden SVE, asked once; and as a receipt says it.
+const CpuGuard& Guard();
+std::string GuardText();
 
 // A TPU's chips are devices of the system; without them libtpu can only compile.
 bool HasTpu();

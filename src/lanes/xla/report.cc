@@ -4,7 +4,6 @@
 #include "lanes/xla/pjrt/elf.h"
 #include "lanes/xla/pjrt/find_plugins.h"
 #include "lanes/xla/plugins.h"
-#include "lanes/xla/store/cpu_guard.h"
 
 namespace tessera {
 namespace {
@@ -13,8 +12,7 @@ namespace xla = lanes::xla;
 
 PluginReport ReportOn(const std::string& name, const std::string& path) {
   PluginReport report{.name = name, .use = {.plugin = path}, .devices = {}, .usable = {}};
-  const xla::CpuGuard guard = xla::AskCpuGuard();
-  report.use.guard = guard.text;
+  report.use.guard = xla::GuardText();
   const Result<const pjrt::Plugin*> plugin = pjrt::Plugin::Load(path);
   if (!plugin) {
     report.usable = "no: " + plugin.error().message;
@@ -38,7 +36,8 @@ PluginReport ReportOn(const std::string& name, const std::string& path) {
   for (const pjrt::DeviceInfo& device : (*client)->devices()) {
     report.devices.push_back(fmt::format("{} {}", device.id, device.kind));
   }
-  report.usable = guard.state == xla::GuardState::kNeeded ? "no: " + guard.text : "yes";
+  const bool is_refused = report.use.platform == "cpu" && xla::Guard().state == CpuGuardState::kRefused;
+  report.usable = is_refused ? "no: " + xla::Guard().reason : "yes";
   return report;
 }
 

@@ -84,11 +84,13 @@ class Backward {
     const Value lse = b_.Select(b_.Is(Compare::kEq, t.lse, F32(-kInf)), F32(0.0), t.lse);
     Gradient out;
     out.logits = scores.logits;
-    out.weights = b_.Exp(b_.Sub(scores.logits, b_.Spread(lse, dims, {0})));
+    // A row whose log-sum-exp is not finite would reach keys that it does not see.
+    const Value visible = Visible(b_, scores.logits);
+    out.weights = b_.Select(visible, b_.Exp(b_.Sub(scores.logits, b_.Spread(lse, dims, {0}))), F32(0.0));
     const Value dp = b_.Dot(t.dout, v, {1, 1});
     Value ds = b_.Mul(out.weights, b_.Sub(dp, b_.Spread(t.delta, dims, {0})));
     if (spec_.has_softcap) ds = b_.Mul(ds, scores.slope);
-    out.scores = b_.Select(Visible(b_, scores.logits), ds, F32(0.0));
+    out.scores = b_.Select(visible, ds, F32(0.0));
     return out;
   }
 
