@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <mutex>
 #include <random>
 
@@ -125,10 +126,17 @@ int64_t CountPairs(const PlanView& plan) {
   return all;
 }
 
-TensorRef Ref(TensorMap& tensors, const std::string& name) {
-  Tensor& tensor = tensors.at(name);
+Block MakeBlock(const std::vector<std::byte>& content) {
+  constexpr size_t kLine = 64;
+  Block block(static_cast<std::byte*>(std::aligned_alloc(kLine, (content.size() + kLine) / kLine * kLine)));
+  std::memcpy(block.get(), content.data(), content.size());
+  return block;
+}
+
+TensorRef Ref(const Problem& problem, const TensorMap& tensors, const std::string& name) {
+  const Tensor& tensor = tensors.at(name);
   return {.type = tensor.type,
-          .data = tensor.bytes.data(),
+          .data = problem.blocks.at(name).get(),
           .batch_stride = tensor.shape[1] * tensor.shape[2] * tensor.shape[3],
           .head_stride = tensor.shape[2] * tensor.shape[3],
           .token_stride = tensor.shape[3]};
@@ -187,6 +195,9 @@ Result<Problem> MakeProblem(Case shape, const Settings& settings) {
   add("dk", "k");
   add("dv", "v");
   problem.outputs["lse"] = Tensor::Zeros(ElementType::kF32, {1, made.heads, made.tokens});
+  for (const TensorMap* tensors : {&problem.inputs, &problem.outputs}) {
+    for (const auto& [name, tensor] : *tensors) problem.blocks[name] = MakeBlock(tensor.bytes);
+  }
   return problem;
 }
 
@@ -211,21 +222,24 @@ Result<Times> RunOurs(Problem& problem, Mode mode, const Settings& settings) {
   options.backward = mode == Mode::kBoth;
   options.isa = settings.isa;
   RunTensors tensors;
-  tensors.q = Ref(problem.inputs, "q");
-  tensors.k = Ref(problem.inputs, "k");
-  tensors.v = Ref(problem.inputs, "v");
-  tensors.o = Ref(problem.outputs, "o");
-  std::vector<std::byte>& lse = problem.outputs.at("lse").bytes;
-  tensors.lse = {reinterpret_cast<float*>(lse.data()), lse.size() / sizeof(float)};
+  tensors.q = Ref(problem, problem.inputs, "q");
+  tensors.k = Ref(problem, problem.inputs, "k");
+  tensors.v = Ref(problem, problem.inputs, "v");
+  tensors.o = Ref(problem, problem.outputs, "o");
+  tensors.lse = {reinterpret_cast<float*>(problem.blocks.at("lse").get()),
+                 static_cast<size_t>(problem.outputs.at("lse").NumElements())};
   if (options.backward) {
-    tensors.dout = Ref(problem.inputs, "do");
-    tensors.dq = Ref(problem.outputs, "dq");
-    tensors.dk = Ref(problem.outputs, "dk");
-    tensors.dv = Ref(problem.outputs, "dv");
+    tensors.dout = Ref(problem, problem.inputs, "do");
+    tensors.dq = Ref(problem, problem.outputs, "dq");
+    tensors.dk = Ref(problem, problem.outputs, "dk");
+    tensors.dv = Ref(problem, problem.outputs, "dv");
   }
   RunOutcome outcome =
       RunPlan(problem.contract, {.plan = &problem.plan, .batch = &problem.batch}, tensors, problem.target, options);
   if (outcome.error) return tl::unexpected(std::move(*outcome.error));
+  for (auto& [name, tensor] : problem.outputs) {
+    std::memcpy(tensor.bytes.data(), problem.blocks.at(name).get(), tensor.bytes.size());
+  }
   Times times;
   for (const Timing& timing : outcome.receipt.timings) {
     if (timing.name == "forward") times.forward_s = static_cast<double>(timing.ns) * 1e-9;

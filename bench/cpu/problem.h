@@ -2,6 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -20,6 +23,11 @@ struct Settings {
   uint64_t seed = 1;
 };
 
+struct FreeBlock {
+  void operator()(std::byte* block) const { std::free(block); }
+};
+using Block = std::unique_ptr<std::byte, FreeBlock>;
+
 struct Problem {
   Case shape;
   Contract contract;
@@ -30,6 +38,8 @@ struct Problem {
   int64_t pairs = 0;  // that the mask allows, over all heads
   TensorMap inputs;   // q, k, v, do
   TensorMap outputs;  // o, lse, dq, dk, dv: of the latest run
+  // Where the lane reads and writes them: from the start of a cache line on, as the libraries allocate theirs.
+  std::map<std::string, Block> blocks;
 };
 
 Result<Problem> MakeProblem(Case shape, const Settings& settings);

@@ -4,26 +4,24 @@
 // dQ gathers over key tiles, so tiles add to it in one fixed order: a query tile counts the key tiles that are done
 // with it, and the next one waits for its turn (the plan's rank). Key tiles are taken in ascending order, so whoever is
 // waited for is always running. That makes the bits the same for any number of threads, without computing scores twice.
+//
+// Short rows wait for memory more than for products, so everything is done when its data is at hand: the first key tile
+// of a query tile packs it, the last one writes its dQ, and a few heads at a time pass through the same memory.
 #include <algorithm>
-#include <array>
-#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <memory>
-#include <thread>
 #include <vector>
 
 #include "lanes/cpu/operands.h"
 #include "lanes/cpu/passes.h"
+#include "lanes/cpu/turns.h"
 #include "lanes/cpu/workers.h"
 
 namespace tessera::lanes::cpu {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
-
-using Turn = std::atomic<uint32_t>;
 
 // The rows of one tile of queries as the B of a product: a copy, or the tensor itself where it lies as products read
 // it.
@@ -32,8 +30,7 @@ struct RowSource {
   int64_t stride = 0;  // as a product counts it
 };
 
-// Queries and output gradients of every head, packed once: [batch, head][panels][dim][panel] and
-// [batch, head][rows][dim].
+// Queries and output gradients, packed once: [kept head][panels][dim][panel] and [kept head][rows][dim].
 struct PackedQueries {
   std::byte* panels = nullptr;
   std::byte* rows = nullptr;
@@ -42,6 +39,8 @@ struct PackedQueries {
 };
 
 struct WorkerScratch {
+  PackedKeys keys;  // of a tile that cannot be read where it lies
+  PackedKeys values;
   float* dk = nullptr;  // [tile_kv + slack][dim_qk]
   float* dv = nullptr;
   float* scores = nullptr;  // [panels of a step][grad_keys][panel]
@@ -61,6 +60,7 @@ struct QueryTile {
   int64_t q_begin = 0;
   int64_t num_rows = 0;
   int64_t lane = 0;  // the first, among those of all tiles
+  int64_t kept = 0;  // the same among those of the heads that are kept at a time
 };
 
 // The same against a tile of keys.
@@ -68,6 +68,8 @@ struct TilePair : QueryTile {
   int64_t num_panels = 0;
   int64_t kv_head = 0;  // of all batch rows
   int64_t kv_begin = 0;
+  TileKeys keys = {};
+  TileKeys values = {};
 };
 
 class BackwardPass {
@@ -82,16 +84,16 @@ class BackwardPass {
         panels_per_tile_(RoundUp(std::min<int64_t>(list_.tile_q, plan_.q_len), kernel.panel) / kernel.panel),
         heads_(sizes_.shape.batch * sizes_.shape.num_q_heads),
         dq_factors_(static_cast<size_t>(kernel.panel), sizes_.scale),
-        scratch_(request.workspace) {
-    keys_ = TakeKeys(scratch_, kernel, sizes_, sizes_.shape.dim_qk, {.rows = true, .columns = true, .flags = true});
-    values_ = TakeKeys(scratch_, kernel, sizes_, sizes_.shape.dim_v, {.rows = true, .flags = true});
+        scratch_(request.workspace),
+        turns_(plan_,
+               {.kv_heads = heads_ / sizes_.group, .group = sizes_.group, .q_tiles = q_tiles_, .threads = threads_},
+               scratch_) {
     queries_ = TakeQueries(sizes_.dim_qk);
     douts_ = TakeQueries(sizes_.dim_v);
-    dq_ = scratch_.Take<float>(Lanes() * sizes_.dim_qk);
+    dq_ = scratch_.Take<float>(KeptLanes() * sizes_.dim_qk);
     lse_ = scratch_.Take<float>(Lanes());
     delta_ = scratch_.Take<float>(Lanes());
     dead_ = scratch_.Take<uint8_t>(Lanes());
-    turns_ = scratch_.Take<Turn>(heads_ * q_tiles_);
     workers_.resize(static_cast<size_t>(threads_));
     for (WorkerScratch& worker : workers_) worker = TakeWorker();
   }
@@ -100,16 +102,16 @@ class BackwardPass {
 
   int64_t Run(const BackwardArgs& args) {
     args_ = &args;
-    std::uninitialized_value_construct_n(turns_, heads_ * q_tiles_);
-    const std::array<KeysToPack, 2> tensors = {{{&args.k, &keys_}, {&args.v, &values_}}};
-    PackAll({&kernel_, &sizes_, list_.tile_kv, threads_}, tensors);
-    RunUnits(threads_, heads_ * q_tiles_, [&](int64_t unit, int64_t) { PackQueryTile(TileOf(unit)); });
-    const int64_t kv_heads = sizes_.shape.batch * sizes_.shape.num_kv_heads;
+    keys_ = InPlace(PackRunOf(), args.k, workers_[0].keys);
+    values_ = InPlace(PackRunOf(), args.v, workers_[0].values);
+    turns_.Begin();
     const auto run_key_tile = [&](int64_t unit, int64_t worker) {
-      RunKeyTile(unit / kv_heads, unit % kv_heads, workers_[static_cast<size_t>(worker)]);
+      RunKeyTile(turns_.UnitAt(unit), workers_[static_cast<size_t>(worker)]);
     };
-    RunUnits(threads_, list_.rows_per_mask * kv_heads, run_key_tile, &kernel_);
-    RunUnits(threads_, heads_ * q_tiles_, [&](int64_t unit, int64_t) { FinishQueryTile(TileOf(unit)); });
+    RunUnits(threads_, turns_.num_units(), run_key_tile, &kernel_);
+    RunUnits(threads_, heads_ * q_tiles_, [&](int64_t unit, int64_t) {
+      if (turns_.NumKeyTiles(unit) == 0) FinishWithoutKeys(TileOf(unit));
+    });
     for (int64_t h = 0; h < static_cast<int64_t>(args.dsink_logits.size()); ++h) FinishSink(h);
     int64_t num_tiles = 0;
     for (const WorkerScratch& worker : workers_) num_tiles += worker.num_tiles;
@@ -117,26 +119,31 @@ class BackwardPass {
   }
 
  private:
+  PackRun PackRunOf() const { return {&kernel_, &sizes_, list_.tile_kv, threads_}; }
+
   // Lanes of every query tile, whole panels each.
   int64_t LanesPerTile() const { return panels_per_tile_ * kernel_.panel; }
   int64_t Lanes() const { return heads_ * q_tiles_ * LanesPerTile(); }
+  int64_t KeptLanes() const { return turns_.kept_heads() * q_tiles_ * LanesPerTile(); }
 
   // The tiles of one head follow one another.
   QueryTile TileOf(int64_t index) const {
     const int64_t all_head = index / q_tiles_;
     const int64_t q_begin = index % q_tiles_ * list_.tile_q;
+    const int64_t kept_head = all_head % turns_.kept_heads();
     return {.index = index,
             .batch = all_head / sizes_.shape.num_q_heads,
             .head = all_head % sizes_.shape.num_q_heads,
             .q_begin = q_begin,
             .num_rows = std::min<int64_t>(list_.tile_q, plan_.q_len - q_begin),
-            .lane = index * LanesPerTile()};
+            .lane = index * LanesPerTile(),
+            .kept = (kept_head * q_tiles_ + index % q_tiles_) * LanesPerTile()};
   }
 
   PackedQueries TakeQueries(int64_t dim) {
     PackedQueries out;
-    out.panels = scratch_.TakeBytes(Lanes() * dim * kernel_.operand_bytes);
-    out.rows = scratch_.TakeBytes(Lanes() * dim * kernel_.operand_bytes);
+    out.panels = scratch_.TakeBytes(KeptLanes() * dim * kernel_.operand_bytes);
+    out.rows = scratch_.TakeBytes(KeptLanes() * dim * kernel_.operand_bytes);
     out.not_finite = scratch_.Take<uint8_t>(Lanes());
     out.sources.resize(static_cast<size_t>(Lanes() / LanesPerTile()));
     return out;
@@ -146,6 +153,10 @@ class BackwardPass {
     const int64_t keys = RoundUp(list_.tile_kv, kCellSlack) + kCellSlack;
     const int64_t step = kernel_.grad_keys * RoundUp(kernel_.grad_queries, kernel_.panel);
     WorkerScratch worker;
+    worker.keys = TakeTile(scratch_, kernel_, sizes_, sizes_.shape.dim_qk, list_.tile_kv,
+                           {.rows = true, .columns = true, .flags = true});
+    worker.values =
+        TakeTile(scratch_, kernel_, sizes_, sizes_.shape.dim_v, list_.tile_kv, {.rows = true, .flags = true});
     worker.dk = scratch_.Take<float>(keys * sizes_.dim_qk);
     worker.dv = scratch_.Take<float>(keys * sizes_.dim_v);
     worker.scores = scratch_.Take<float>(step);
@@ -160,7 +171,7 @@ class BackwardPass {
   }
 
   // Rows without keys are never read: they count as dead, with a log-sum-exp that makes every probability 0.
-  void PackQueryTile(const QueryTile& at) {
+  void ReadStats(const QueryTile& at) {
     const int64_t lane = at.lane;
     std::fill_n(lse_ + lane, LanesPerTile(), kInf);
     std::fill_n(delta_ + lane, LanesPerTile(), 0.0F);
@@ -189,9 +200,13 @@ class BackwardPass {
                         .dead = dead_ + lane,
                         .dots = delta_ + lane});
     }
+  }
+
+  void PackQueryTile(const QueryTile& at) {
+    ReadStats(at);
     PackQueryRows(args_->q, queries_, sizes_.shape.dim_qk, sizes_.query_factor, at);
     PackQueryRows(args_->dout, douts_, sizes_.shape.dim_v, 1.0F, at);
-    std::fill_n(dq_ + lane * sizes_.dim_qk, LanesPerTile() * sizes_.dim_qk, 0.0F);
+    std::fill_n(dq_ + at.kept * sizes_.dim_qk, LanesPerTile() * sizes_.dim_qk, 0.0F);
   }
 
   // Whether a tile's rows can be multiplied where they lie, if every value is finite: no row is missing or dead, and no
@@ -217,7 +232,7 @@ class BackwardPass {
                   .padded_rows = LanesPerTile(),
                   .dead = dead_ + at.lane,
                   .not_finite = flags,
-                  .to = to.rows + at.lane * padded_dim * kernel_.operand_bytes,
+                  .to = to.rows + at.kept * padded_dim * kernel_.operand_bytes,
                   .to_stride = padded_dim};
     const int64_t bytes = padded_dim * kernel_.operand_bytes;
     RowSource& source = to.sources[static_cast<size_t>(at.index)];
@@ -240,12 +255,14 @@ class BackwardPass {
       pack.num_rows = std::clamp<int64_t>(at.num_rows - begin, 0, kernel_.panel);
       pack.dead = dead_ + at.lane + begin;
       if (!HasFlag(pack.dead, pack.num_rows)) pack.dead = nullptr;
-      pack.to = to.panels + (at.lane + begin) * bytes;
+      pack.to = to.panels + (at.kept + begin) * bytes;
       kernel_.pack_panel(pack);
     }
   }
 
-  void RunKeyTile(int64_t column, int64_t kv_head, WorkerScratch& worker) {
+  void RunKeyTile(const Turns::KeyTile& key_tile, WorkerScratch& worker) {
+    const int64_t column = key_tile.column;
+    const int64_t kv_head = key_tile.kv_head;
     const int64_t batch = kv_head / sizes_.shape.num_kv_heads;
     const int64_t first_head = kv_head % sizes_.shape.num_kv_heads * sizes_.group;
     const int64_t kv_begin = column * list_.tile_kv;
@@ -254,6 +271,8 @@ class BackwardPass {
     std::fill_n(worker.dk, kept * sizes_.dim_qk, 0.0F);
     std::fill_n(worker.dv, kept * sizes_.dim_v, 0.0F);
     const RowFacts facts = FactsOf(plan_, batch);
+    TileKeys keys;  // looked at when a query sees them
+    TileKeys values;
     for (int64_t head = first_head; head < first_head + sizes_.group; ++head) {
       const int64_t all_head = batch * sizes_.shape.num_q_heads + head;
       const uint64_t row =
@@ -263,6 +282,12 @@ class BackwardPass {
         at.num_panels = RoundUp(at.num_rows, kernel_.panel) / kernel_.panel;
         at.kv_head = kv_head;
         at.kv_begin = kv_begin;
+        if (keys.keys == nullptr) {
+          keys = LookAtTile(PackRunOf(), args_->k, keys_, worker.keys, kv_head, kv_begin);
+          values = LookAtTile(PackRunOf(), args_->v, values_, worker.values, kv_head, kv_begin);
+        }
+        at.keys = keys;
+        at.values = values;
         RunTile(at, facts, slot, worker);
       }
     }
@@ -280,12 +305,6 @@ class BackwardPass {
     store(worker.dv, sizes_.shape.dim_v, 1.0F, args_->dv);
   }
 
-  void WaitForTurn(Turn& turn, uint32_t rank) const {
-    for (int spins = 0; turn.load(std::memory_order_acquire) != rank; ++spins) {
-      if (spins > 64) std::this_thread::yield();
-    }
-  }
-
   void RunTile(const TilePair& at, const RowFacts& facts, uint64_t slot, WorkerScratch& worker) {
     const TileAt tile{.plan = &plan_,
                       .worklist = &list_,
@@ -295,13 +314,18 @@ class BackwardPass {
                       .kv_begin = at.kv_begin};
     ++worker.num_tiles;
     worker.masks.Fill(tile, at.num_rows);
-    Turn& turn = turns_[at.index];
-    WaitForTurn(turn, list_.ranks[slot]);
+    const uint32_t rank = list_.ranks[slot];
+    turns_.Wait(at.index, rank);
+    if (rank == 0) {
+      turns_.WaitForMemory(at.index);
+      PackQueryTile(at);
+    }
     const int64_t panels_per_step = std::max<int64_t>(1, kernel_.grad_queries / kernel_.panel);
     for (int64_t p = 0; p < at.num_panels; p += panels_per_step) {
       RunPanels(at, p, std::min(p + panels_per_step, at.num_panels), worker);
     }
-    turn.store(list_.ranks[slot] + 1, std::memory_order_release);
+    if (rank + 1 == turns_.NumKeyTiles(at.index)) FinishQueryTile(at);
+    turns_.Done(at.index, rank);
   }
 
   // A few panels against the tile's keys, in blocks. Keys that no panel of the step sees are skipped.
@@ -328,9 +352,7 @@ class BackwardPass {
   };
   void RunBlock(const TilePair& at, const StepAt& step, WorkerScratch& worker) {
     const int64_t num_keys = RoundUp(step.last_key - step.first_key, kernel_.key_step);
-    const int64_t row = at.kv_begin + step.first_key;
-    const bool has_flag =
-        HasFlag(keys_.Flags(at.kv_head, row), num_keys) || HasFlag(values_.Flags(at.kv_head, row), num_keys);
+    const bool has_flag = at.keys.IsLeftOut(step.first_key, num_keys) || at.values.IsLeftOut(step.first_key, num_keys);
     for (int64_t p = step.first_panel; p < step.last_panel; ++p) RunPanel(at, step, p, has_flag, worker);
     AddKeyGradients(at, step, num_keys, worker);
     const int64_t first_lane = at.lane + step.first_panel * kernel_.panel;
@@ -357,25 +379,25 @@ class BackwardPass {
     if (num_keys == 0) return;
 
     const int64_t at_keys = plane + before * panel;
-    const int64_t row = at.kv_begin + first;
     const int64_t lane = at.lane + p * panel;
+    const int64_t kept = at.kept + p * panel;
     // Operands of 16 bits, where the kernel has them.
     const auto narrow = [&](std::byte* all) { return all == nullptr ? nullptr : all + at_keys * 2; };
     float* scores = worker.scores + at_keys;
     float* grads = worker.grads + at_keys;
-    const auto multiply = [&](const PackedKeys& a, const PackedQueries& b, float* c) {
-      kernel_.multiply({.a = a.Row(at.kv_head, row),
-                        .a_stride = a.row_stride(),
-                        .b = b.panels + lane * a.padded_dim * kernel_.operand_bytes,
+    const auto multiply = [&](const TileKeys& a, const PackedQueries& b, float* c) {
+      kernel_.multiply({.a = a.Row(first),
+                        .a_stride = a.keys->row_stride(),
+                        .b = b.panels + kept * a.keys->padded_dim * kernel_.operand_bytes,
                         .b_stride = panel,
                         .c = c,
                         .c_stride = panel,
                         .num_a = num_keys,
-                        .num_k = a.padded_dim,
+                        .num_k = a.keys->padded_dim,
                         .width = panel});
     };
-    multiply(keys_, queries_, scores);
-    multiply(values_, douts_, grads);
+    multiply(at.keys, queries_, scores);
+    multiply(at.values, douts_, grads);
     if (has_flag) RepairScores(at, step, p, worker);
     kernel_.gradients({.score = sizes_.score,
                        .mask = mask.From(first),
@@ -387,11 +409,11 @@ class BackwardPass {
                        .grad_pairs = narrow(worker.grad_pairs),
                        .lse_log2 = lse_ + lane,
                        .delta = delta_ + lane});
-    kernel_.multiply_columns({.a = keys_.Column(at.kv_head, row),
-                              .a_stride = keys_.column_stride(),
+    kernel_.multiply_columns({.a = at.keys.Column(first),
+                              .a_stride = at.keys.keys->column_stride(),
                               .b = kernel_.operand_bytes == 4 ? static_cast<void*>(grads) : narrow(worker.grad_pairs),
                               .b_stride = panel,
-                              .c = dq_ + lane * sizes_.dim_qk,
+                              .c = dq_ + kept * sizes_.dim_qk,
                               .c_stride = panel,
                               .num_a = sizes_.dim_qk,
                               .num_k = num_keys,
@@ -442,12 +464,12 @@ class BackwardPass {
       const int64_t token = at.kv_begin + key;
       const int64_t cell = plane + (key - step.first_key) * panel + lane;
       const int64_t query = at.q_begin + p * panel + lane;
-      if (*keys_.Flags(at.kv_head, token) != 0) {
+      if (at.keys.IsLeftOut(key)) {
         worker.scores[cell] = sizes_.query_factor * ScalarDot(KeyRow(args_->k, at, token), args_->k.type,
                                                               RowAt(args_->q, at.batch, at.head, query), args_->q.type,
                                                               sizes_.shape.dim_qk);
       }
-      if (*values_.Flags(at.kv_head, token) != 0) {
+      if (at.values.IsLeftOut(key)) {
         worker.grads[cell] =
             ScalarDot(KeyRow(args_->v, at, token), args_->v.type, RowAt(args_->dout, at.batch, at.head, query),
                       args_->dout.type, sizes_.shape.dim_v);
@@ -465,9 +487,9 @@ class BackwardPass {
         const int64_t all_lane = at.lane + p * panel + lane;
         const int64_t query = at.q_begin + p * panel + lane;
         const int64_t cell = plane + (key - step.first_key) * panel + lane;
-        if (*keys_.Flags(at.kv_head, token) != 0) {
+        if (at.keys.IsLeftOut(key)) {
           const std::byte* from = KeyRow(args_->k, at, token);
-          float* to = dq_ + (at.lane + p * panel) * sizes_.dim_qk + lane;
+          float* to = dq_ + (at.kept + p * panel) * sizes_.dim_qk + lane;
           for (int64_t d = 0; d < sizes_.shape.dim_qk; ++d) {
             to[d * panel] += worker.grads[cell] * ScalarAt(from, args_->k.type, d);
           }
@@ -506,13 +528,21 @@ class BackwardPass {
 
   void FinishQueryTile(const QueryTile& at) {
     for (int64_t begin = 0; begin < at.num_rows; begin += kernel_.panel) {
-      kernel_.finish_panel({.sums = dq_ + (at.lane + begin) * sizes_.dim_qk,
+      kernel_.finish_panel({.sums = dq_ + (at.kept + begin) * sizes_.dim_qk,
                             .factors = dq_factors_.data(),
                             .num_rows = std::min(kernel_.panel, at.num_rows - begin),
                             .dim = sizes_.shape.dim_qk,
                             .type = args_->dq.type,
                             .to = MutableRowAt(args_->dq, at.batch, at.head, at.q_begin + begin),
                             .to_stride = args_->dq.token_stride});
+    }
+  }
+
+  void FinishWithoutKeys(const QueryTile& at) {
+    ReadStats(at);
+    for (int64_t row = 0; row < at.num_rows; ++row) {
+      std::memset(MutableRowAt(args_->dq, at.batch, at.head, at.q_begin + row), 0,
+                  static_cast<size_t>(sizes_.shape.dim_qk * BytesOf(args_->dq.type)));
     }
   }
 
@@ -541,15 +571,15 @@ class BackwardPass {
   int64_t heads_;                  // of all batch rows
   std::vector<float> dq_factors_;  // [panel]: the scale, which score gradients leave out
   Scratch scratch_;
-  PackedKeys keys_;
+  Turns turns_;
+  PackedKeys keys_;  // where they lie, if products can read them there
   PackedKeys values_;
   PackedQueries queries_;
   PackedQueries douts_;
-  float* dq_ = nullptr;   // [batch, head][query tiles][panels][dim_qk][panel]
+  float* dq_ = nullptr;   // [kept head][query tiles][panels][dim_qk][panel]
   float* lse_ = nullptr;  // [lanes], base 2
   float* delta_ = nullptr;
   uint8_t* dead_ = nullptr;
-  Turn* turns_ = nullptr;  // [batch, head][query tiles]: key tiles that are done
   std::vector<WorkerScratch> workers_;
 };
 

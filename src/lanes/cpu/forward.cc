@@ -1,11 +1,14 @@
-// Forward. Keys and values are packed once; then each unit of work is one worklist row of one head: its queries in
-// panels, against the row's tiles in order, with a running softmax. Long rows of small problems come in parts, whose
-// results are combined in the parts' order. Nothing here depends on how many threads there are.
+// Forward. Keys and values that do not lie as products read them are packed once; then each unit of work is one
+// worklist row of one head: its queries in panels, against the row's tiles in order, with a running softmax. Long rows
+// of small problems come in parts, whose results are combined in the parts' order. Nothing here depends on how many
+// threads there are.
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <memory>
 
 #include "lanes/cpu/operands.h"
 #include "lanes/cpu/passes.h"
@@ -32,6 +35,7 @@ struct WorkerScratch {
   std::byte* queries = nullptr;  // [panels][dim_qk][panel]
   float* scores = nullptr;       // [key_block][panel]
   std::byte* operand = nullptr;  // the same, where operands are narrower
+  PackedKeys values;             // of one tile that is not finite
   TileMasks masks;
   float* factors = nullptr;  // [panel]
   int64_t num_tiles = 0;     // walked so far
@@ -60,6 +64,7 @@ class ForwardPass {
         scratch_(request.workspace) {
     keys_ = TakeKeys(scratch_, kernel, sizes_, sizes_.shape.dim_qk, {.rows = true});
     values_ = TakeKeys(scratch_, kernel, sizes_, sizes_.shape.dim_v, {.columns = true, .flags = true});
+    known_finite_ = scratch_.Take<std::atomic<bool>>(NumKeyTiles());
     partials_.resize(static_cast<size_t>(work_.num_partials));
     for (RowState& state : partials_) state = TakeState();
     workers_.resize(static_cast<size_t>(threads_));
@@ -71,7 +76,8 @@ class ForwardPass {
   int64_t Run(const ForwardArgs& args) {
     args_ = &args;
     const std::array<KeysToPack, 2> tensors = {{{&args.k, &keys_}, {&args.v, &values_}}};
-    PackAll({&kernel_, &sizes_, list_.tile_kv, threads_}, tensors);
+    PackAll(PackRunOf(), tensors);
+    std::uninitialized_value_construct_n(known_finite_, NumKeyTiles());
     const auto run_row = [&](int64_t unit, int64_t worker) {
       RunRow(work_.units[static_cast<size_t>(unit)], workers_[static_cast<size_t>(worker)]);
     };
@@ -85,6 +91,10 @@ class ForwardPass {
   }
 
  private:
+  PackRun PackRunOf() const { return {&kernel_, &sizes_, list_.tile_kv, threads_}; }
+  int64_t KeyTilesPerHead() const { return RoundUp(plan_.kv_len, list_.tile_kv) / list_.tile_kv; }
+  int64_t NumKeyTiles() const { return sizes_.shape.batch * sizes_.shape.num_kv_heads * KeyTilesPerHead(); }
+
   RowState TakeState() {
     const int64_t lanes = most_panels_ * kernel_.panel;
     RowState state;
@@ -104,6 +114,10 @@ class ForwardPass {
     const int64_t step = kernel_.key_block * kernel_.panel;
     worker.scores = scratch_.Take<float>(step);
     if (kernel_.operand_bytes != 4) worker.operand = scratch_.TakeBytes(step * kernel_.operand_bytes);
+    if (kernel_.operand_bytes == 4) {
+      worker.values =
+          TakeTile(scratch_, kernel_, sizes_, sizes_.shape.dim_v, list_.tile_kv, {.columns = true, .flags = true});
+    }
     worker.masks = TileMasks(scratch_, most_panels_, kernel_.panel, list_.tile_kv);
     worker.factors = scratch_.Take<float>(kernel_.panel);
     return worker;
@@ -173,6 +187,8 @@ class ForwardPass {
       begin = std::min(begin, worker.masks[p].begin);
       end = std::max(end, worker.masks[p].end);
     }
+    if (begin >= end) return;
+    const TileKeys values = ValuesOf(at.kv_head, slot.index, worker);
     const auto key_block = static_cast<int32_t>(kernel_.key_block);
     for (int32_t block = begin / key_block * key_block; block < end; block += key_block) {
       for (int64_t p = 0; p < at.num_panels; ++p) {
@@ -183,9 +199,19 @@ class ForwardPass {
         if (first >= last) continue;
         PrefetchShare(at, tile.kv_begin + block + key_block, p);
         AddProbabilities(at, {tile.kv_begin, first, last}, p, state, worker);
-        AddValues(at, {tile.kv_begin, first, last}, p, state, worker);
+        AddValues(at, {tile.kv_begin, first, last}, values, p, state, worker);
       }
     }
+  }
+
+  // Values of a tile. Those that stay where they are must be looked at once, by whoever comes first.
+  TileKeys ValuesOf(int64_t kv_head, uint32_t column, WorkerScratch& worker) const {
+    const int64_t begin = int64_t{column} * list_.tile_kv;
+    std::atomic<bool>& known = known_finite_[kv_head * KeyTilesPerHead() + column];
+    if (values_.in_place == nullptr || known.load(std::memory_order_relaxed)) return {&values_, kv_head, begin};
+    const TileKeys values = LookAtTile(PackRunOf(), args_->v, values_, worker.values, kv_head, begin);
+    if (values.keys == &values_) known.store(true, std::memory_order_relaxed);
+    return values;
   }
 
   // Each panel of a block brings its share of the next block nearer: where documents are short, keys and values come
@@ -236,11 +262,11 @@ class ForwardPass {
                      .out_rows = sizes_.dim_v});
   }
 
-  void AddValues(const RowAtHand& at, const Keys& keys, int64_t p, const RowState& state, WorkerScratch& worker) {
-    const int64_t row = keys.tile_begin + keys.first;
+  void AddValues(const RowAtHand& at, const Keys& keys, const TileKeys& values, int64_t p, const RowState& state,
+                 WorkerScratch& worker) {
     const int64_t num_keys = RoundUp(keys.last - keys.first, kernel_.key_step);
-    kernel_.multiply_columns({.a = values_.Column(at.kv_head, row),
-                              .a_stride = values_.column_stride(),
+    kernel_.multiply_columns({.a = values.Column(keys.first),
+                              .a_stride = values.keys->column_stride(),
                               .b = Operand(worker),
                               .b_stride = kernel_.panel,
                               .c = Out(state, p),
@@ -249,17 +275,17 @@ class ForwardPass {
                               .num_k = num_keys,
                               .width = kernel_.panel,
                               .accumulate = true});
-    if (HasFlag(values_.Flags(at.kv_head, row), num_keys)) AddNotFinite(at, keys, p, state, worker);
+    if (values.IsLeftOut(keys.first, num_keys)) AddNotFinite(at, keys, values, p, state, worker);
   }
 
   // Values that packing left out, for the queries that see them.
-  void AddNotFinite(const RowAtHand& at, const Keys& keys, int64_t p, const RowState& state, WorkerScratch& worker) {
+  void AddNotFinite(const RowAtHand& at, const Keys& keys, const TileKeys& values, int64_t p, const RowState& state,
+                    WorkerScratch& worker) {
     const int64_t panel = kernel_.panel;
     const int64_t kv_head = at.kv_head % sizes_.shape.num_kv_heads;
     for (int32_t key = keys.first; key < keys.last; ++key) {
-      const int64_t token = keys.tile_begin + key;
-      if (*values_.Flags(at.kv_head, token) == 0) continue;
-      const std::byte* value = RowAt(args_->v, at.batch, kv_head, token);
+      if (!values.IsLeftOut(key)) continue;
+      const std::byte* value = RowAt(args_->v, at.batch, kv_head, keys.tile_begin + key);
       for (int64_t lane = 0; lane < std::min(panel, at.num_rows - p * panel); ++lane) {
         if (!Sees(worker.masks[p], panel, key, lane)) continue;
         const float weight = worker.scores[(key - keys.first) * panel + lane];
@@ -354,6 +380,7 @@ class ForwardPass {
   Scratch scratch_;
   PackedKeys keys_;
   PackedKeys values_;
+  std::atomic<bool>* known_finite_ = nullptr;  // [batch, key head][key tile]: values that stay where they are
   std::vector<RowState> partials_;
   std::vector<WorkerScratch> workers_;
 };

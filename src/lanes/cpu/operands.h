@@ -37,13 +37,13 @@ inline std::byte* MutableRowAt(const TensorRef& tensor, int64_t batch, int64_t h
   return const_cast<std::byte*>(RowAt(tensor, batch, head, token));
 }
 
-// A tensor of keys or values as products read it: packed, [batch, head][row][dim], and [batch, head][dim][row] where
-// the kernel's unit reads columns only that way; or left where it is, when it already lies so. Where flags are kept,
-// rows that are not finite are zeros and flagged, so such a tensor is always packed.
+// Keys or values as products read them, of a whole tensor or of one tile: packed, [batch, head][row][dim], and
+// [batch, head][dim][row] where the kernel's unit reads columns only that way; or left where they are, when they
+// already lie so. Where flags are kept, rows that are not finite are zeros and flagged.
 struct PackedKeys {
   int64_t dim = 0;
   int64_t padded_dim = 0;
-  int64_t num_rows = 0;
+  int64_t num_rows = 0;  // kept per head
   int64_t element_bytes = 0;
   int64_t group = 1;  // rows that lie interleaved: Kernel::a_group
   std::byte* rows = nullptr;
@@ -74,33 +74,57 @@ struct PackedKeys {
   }
   int64_t row_stride() const { return in_place == nullptr ? padded_dim : in_place->token_stride; }
   int64_t column_stride() const { return columns == nullptr ? row_stride() : num_rows; }
-  const uint8_t* Flags(int64_t head, int64_t row) const { return not_finite + head * num_rows + row; }
 };
 struct PackedForms {
   bool rows = false;
   bool columns = false;
   bool flags = false;
 };
+// Memory for a whole tensor, and for one tile of it.
 PackedKeys TakeKeys(Scratch& scratch, const Kernel& kernel, const Sizes& sizes, int64_t dim, PackedForms forms);
+PackedKeys TakeTile(Scratch& scratch, const Kernel& kernel, const Sizes& sizes, int64_t dim, int64_t tile_kv,
+                    PackedForms forms);
 
-struct KeysToPack {
-  const TensorRef* from = nullptr;
-  PackedKeys* to = nullptr;
+inline bool HasFlag(const uint8_t* flags, int64_t count) {
+  return count > 0 && __builtin_memchr(flags, 1, static_cast<size_t>(count)) != nullptr;
+}
+
+// The keys of one tile, counted from its first: among those of the whole tensor, or alone in a worker's memory.
+struct TileKeys {
+  const PackedKeys* keys = nullptr;
+  int64_t head = 0;  // of `keys`
+  int64_t row = 0;   // the tile's first, in `keys`
+
+  std::byte* Row(int64_t key) const { return keys->Row(head, row + key); }
+  std::byte* Column(int64_t key) const { return keys->Column(head, row + key); }
+  // Whether packing left out one of these because it was not finite. Rare; the common path only looks for a flag.
+  bool IsLeftOut(int64_t key, int64_t count = 1) const {
+    if (keys->not_finite == nullptr) return false;
+    return HasFlag(keys->not_finite + head * keys->num_rows + row + key, count);
+  }
 };
-// Packs what does not lie as products read it, on so many threads.
+
 struct PackRun {
   const Kernel* kernel = nullptr;
   const Sizes* sizes = nullptr;
   int64_t tile_kv = 0;
   int64_t threads = 1;
 };
+struct KeysToPack {
+  const TensorRef* from = nullptr;
+  PackedKeys* to = nullptr;
+};
+// Packs whole tensors, all but those that lie as products read them. These stay where they are, and keep no flags:
+// where it matters whether they are finite, LookAtTile says so, tile by tile.
 void PackAll(const PackRun& run, std::span<const KeysToPack> tensors);
 
-// Sums of products that packing left out: C[lane or key] += weight * row, for pairs that may see each other.
-// Rare and slow; the common path only looks for a flag.
-inline bool HasFlag(const uint8_t* flags, int64_t count) {
-  return count > 0 && __builtin_memchr(flags, 1, static_cast<size_t>(count)) != nullptr;
-}
+// A tensor of which only single tiles will be packed: where it is, if products can read it there.
+PackedKeys InPlace(const PackRun& run, const TensorRef& from, const PackedKeys& tile);
+// One tile of `all`, from row `begin` of `head` on: where it is, when it may stay there and is finite, else packed into
+// `own`. So whoever is the first to need a tile is the one who looks at it, and memory is read once for both.
+TileKeys LookAtTile(const PackRun& run, const TensorRef& from, const PackedKeys& all, const PackedKeys& own,
+                    int64_t head, int64_t begin);
+
 float ScalarDot(const std::byte* a, ElementType a_type, const std::byte* b, ElementType b_type, int64_t dim);
 
 }  // namespace tessera::lanes::cpu

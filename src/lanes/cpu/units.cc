@@ -44,9 +44,14 @@ RowUnits MakeRowUnits(const PlanView& plan, const Worklist& list, uint32_t group
       out.units.push_back(unit);
     }
   }
-  // Heads that share keys one after another, so that keys which fit the second cache are read into it once.
-  std::stable_sort(out.units.begin(), out.units.end(),
-                   [&](const RowUnit& a, const RowUnit& b) { return a.head / group < b.head / group; });
+  // Heads that share keys one after another, and neighbouring rows, so that keys which fit the second cache are read
+  // into it once. The last heads keep the plan's order, longest first, so that all workers end together.
+  const uint32_t last_group = plan.mask_of.empty() ? 0 : static_cast<uint32_t>(plan.mask_of.size() - 1) / group;
+  std::stable_sort(out.units.begin(), out.units.end(), [&](const RowUnit& a, const RowUnit& b) {
+    const uint32_t a_group = a.head / group;
+    const uint32_t b_group = b.head / group;
+    return a_group != b_group ? a_group < b_group : a_group != last_group && a.row > b.row;
+  });
   return out;
 }
 

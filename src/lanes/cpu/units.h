@@ -1,5 +1,5 @@
-// The forward's units of work, in the order workers take them: the plan's balanced parts, longest first, for one group
-// of heads after another.
+// The forward's units of work, in the order workers take them: the plan's parts, for one group of heads after another,
+// from the last row to the first; those of the last group longest first.
 #pragma once
 
 #include <cstdint>
