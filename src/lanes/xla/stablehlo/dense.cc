@@ -62,9 +62,7 @@ class Dense {
     const Value& x = b_.Input(input);
     return b_.Reshape(x, {s_.batch, s_.num_kv_heads, rows_, x.type.dims[3]});
   }
-  Value ByQueryHead(const Value& x) {
-    return b_.Reshape(x, {s_.batch, s_.num_q_heads, s_.q_len, x.type.dims[3]});
-  }
+  Value ByQueryHead(const Value& x) { return b_.Reshape(x, {s_.batch, s_.num_q_heads, s_.q_len, x.type.dims[3]}); }
 
   Value Probabilities(const Value& q, const Value& k) {
     Value logits = b_.Mul(b_.BatchDot(q, k, {1, 1}), b_.Input("scale"));
