@@ -218,6 +218,37 @@ TEST_F(Runs, PluginsReport_NamesTheDevices) {
   EXPECT_EQ(reports.front().usable.rfind("no: ", 0), 0u) << reports.front().usable;
 }
 
+// On a machine with a GPU and its plugin; elsewhere the reason is the lane's own.
+TEST(Gpu, Run_EqualsReferenceOrSaysWhyNot) {
+  Contract contract;
+  contract.shape = {.batch = 1,
+                    .q_len = 300,
+                    .kv_len = 300,
+                    .num_q_heads = 2,
+                    .num_kv_heads = 1,
+                    .dim_qk = 64,
+                    .dim_v = 64,
+                    .dtype = DType::kF32};
+  contract.mask.heads = {ParseMaskExpr("causal and window(100, 0) or sink(2)").value()};
+  contract.score = {.scale = 0.125, .softcap = 10.0, .sink_logits = true};
+  const Target target = FindTarget("h200").value();
+  const Result<Selection> selection = SelectLane(contract, target);
+  ASSERT_TRUE(selection.has_value());
+  for (const LaneDecision& d : selection->decisions) {
+    if (d.lane == "xla_chunked" && !d.decision.accepted) {
+      GTEST_SKIP() << ReasonText(d.decision.reason) << ": " << d.decision.detail;
+    }
+  }
+  RunOptions options;
+  options.backward = true;
+  options.lane = "xla_chunked";
+  const TensorMap inputs = MakeInputs(contract, 5, true);
+  const RunOutcome got = tessera::Run(contract, {}, inputs, target, options);
+  ASSERT_FALSE(got.error) << ToText(*got.error);
+  options.lane = "reference";
+  ExpectClose(got.outputs, tessera::Run(contract, {}, inputs, target, options).outputs);
+}
+
 TEST(Recent, LeastRecentlyUsed_MakesRoom) {
   Proves("B8");
   lanes::xla::Recent<int, int> recent(3);
