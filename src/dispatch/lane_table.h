@@ -40,7 +40,7 @@ std::vector<std::string_view> IsasOf(const LaneRow& row);
 
 // What the row says of the contract: the target first, then what the lane cannot do, then whether it is built.
 Decision DecideContract(const LaneRow& row, const Contract& contract, const MaskFacts& facts, const Target& target,
-                        const XlaOptions& xla);
+                        const XlaOptions& xla = {});
 
 std::string_view ToText(TargetKind kind);
 std::optional<ReasonCode> FindReason(std::string_view text);

@@ -23,7 +23,7 @@ struct PrepareRequest {
   const Target& target;
   const RunOptions& options;
   std::string_view isa = "auto";
-  const XlaOptions& xla;
+  XlaOptions xla = {};
 };
 
 // A lane was asked for by name.
