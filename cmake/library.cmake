@@ -16,8 +16,9 @@ endfunction()
 
 # One test program per folder of tests; its tests carry the folder's name as label. Each leaves its result as XML under
 # test_results/, where script/requirements reads which numbers it proved.
+# WHOLE names tests that share what is costly to make (compiled programs) and run together, as two halves of one filter.
 function(tessera_test name)
-  cmake_parse_arguments(ARG "" "" "LINK" ${ARGN})
+  cmake_parse_arguments(ARG "" "WHOLE" "LINK" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS *.cc)
   if(NOT sources)
     return()
@@ -29,9 +30,21 @@ function(tessera_test name)
   target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
   target_link_libraries(${name} PRIVATE ${ARG_LINK} tessera_warnings GTest::gtest GTest::gmock GTest::gtest_main)
   get_filename_component(folder ${CMAKE_CURRENT_SOURCE_DIR} NAME)
+  set(filter)
+  if(ARG_WHOLE)
+    set(filter TEST_FILTER "-*${ARG_WHOLE}*")
+    foreach(half 0 1)
+      set(test ${name}_${ARG_WHOLE}_${half})
+      add_test(NAME ${test} COMMAND ${name} --gtest_brief=1 --gtest_filter=*${ARG_WHOLE}*
+                                    --gtest_output=xml:${CMAKE_BINARY_DIR}/test_results/${name}/${test}.xml)
+      set_tests_properties(${test} PROPERTIES TIMEOUT 900 LABELS "${folder};${ARG_WHOLE}" ENVIRONMENT
+                                              "GTEST_TOTAL_SHARDS=2;GTEST_SHARD_INDEX=${half}")
+    endforeach()
+  endif()
   gtest_discover_tests(
     ${name}
     DISCOVERY_TIMEOUT 120
+    ${filter}
     XML_OUTPUT_DIR ${CMAKE_BINARY_DIR}/test_results/${name}
     PROPERTIES TIMEOUT 600 LABELS ${folder})
 endfunction()

@@ -70,6 +70,16 @@ INSTANTIATE_TEST_SUITE_P(Lanes, EveryCase,
                            return Slug(std::get<0>(pair.param) + "_" + std::get<1>(pair.param));
                          });
 
+// The lane that needs something installed is tested here where it is; where it is not, this says why.
+TEST(Cases, XlaLane_IsUnderTestOrSaysWhyNot_xla_chunked) {
+  const Result<Selection> selection = SelectLane(MakeContract({}), CpuTarget());
+  ASSERT_TRUE(selection.has_value());
+  for (const LaneDecision& d : selection->decisions) {
+    if (d.lane != "xla_chunked" || d.decision.accepted) continue;
+    GTEST_SKIP() << ReasonText(d.decision.reason) << ": " << d.decision.detail;
+  }
+}
+
 TEST(Cases, EveryName_BuildsTheSameTwice) {
   for (const CaseInfo& info : Cases()) {
     const Result<Case> once = BuildCase(info.name, 7);

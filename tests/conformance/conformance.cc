@@ -148,6 +148,7 @@ RunOptions OptionsOf(const Setting& setting) {
   options.isa = IsaOf(setting.lane);
   // Breadth is what this suite is for; the programs themselves are the same, and some tests ask for the full level.
   if (options.lane == "xla_chunked" && !options.xla.optimization) options.xla.optimization = 0;
+  options.xla.keep_programs = false;
   return options;
 }
 

@@ -167,7 +167,7 @@ TEST(Force, LaneRefuses_NoOtherStepsIn) {
     const char* reason;
   } cases[] = {{"cuda", "h200", "cuda.not_built"},        {"cuda", "cpu", "dispatch.other_target"},
                {"cpu", "h200", "dispatch.other_target"},  {"splash", "v6e", "tpu.not_built"},
-               {"xla_pallas", "v6e", "tpu.not_built"},    {"xla_chunked", "cpu", "xla.not_built"},
+               {"xla_pallas", "v6e", "tpu.not_built"},    {"xla_chunked", "cpu", "xla.no_plugin"},
                {"call_jax", "v5p", "call_jax.not_built"}, {"splash", "cpu", "dispatch.other_target"}};
   for (const auto& c : cases) {
     SCOPED_TRACE(c.lane);

@@ -98,7 +98,7 @@ TEST(Receipt, Contradictions_AreFound) {
       {"runtime_mode", [](Receipt& r) { r.runtime_mode = "bridge"; }},
       {"fallback_reason", [](Receipt& r) { r.fallback_reason = ""; }},
       {"fallback_reason", [](Receipt& r) { r.fallback_reason = "because"; }},
-      {"fallback_reason", [](Receipt& r) { r.fallback_reason = "xla.not_built"; }},
+      {"fallback_reason", [](Receipt& r) { r.fallback_reason = "xla.no_plugin"; }},
       {"fallback_reason", [](Receipt& r) { r.selected = "reference"; }},
       {"target", [](Receipt& r) { r.target = ""; }},
       {"decisions", [](Receipt& r) { r.decisions.erase(r.decisions.begin()); }},

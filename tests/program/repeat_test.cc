@@ -174,7 +174,7 @@ TEST_F(ReceiptFiles, Repeat_LanesAndPlansThatDiffer) {
     r["fallback_reason"] = "dispatch.excluded";
   });
   const std::string lanes = Refusal();
-  EXPECT_TRUE(Contains(lanes, "\n  executed: xla_chunked ran then; here it says no, xla.not_built")) << lanes;
+  EXPECT_TRUE(Contains(lanes, "\n  executed: xla_chunked ran then; here it says no, xla.no_plugin")) << lanes;
   Put("r.json", good);
   Edit([](json& r) { r["isa"] = "sse9"; });
   const std::string isas = Refusal();

@@ -11,6 +11,7 @@
 
 #include "base/hash.h"
 #include "lanes/xla/pjrt/find_plugins.h"
+#include "lanes/xla/recent.h"
 #include "lanes/xla/store/host_features.h"
 #include "lanes/xla/store/program_store.h"
 
@@ -157,11 +158,18 @@ Hash128 MemoryKey(const Session& session, const stablehlo::ProgramSpec& spec, Pa
   return hasher.Finish();
 }
 
+// What is looked for and made while its place is locked, so that threads that ask for one program at once wait for one
+// compilation.
+struct Place {
+  std::mutex mutex;
+  std::shared_ptr<const CompiledPass> program;
+};
+
 class Programs {
  public:
   Result<FoundProgram> Find(const Session& session, const stablehlo::ProgramSpec& spec, Pass pass,
                             const XlaOptions& options) {
-    const std::shared_ptr<Place> place = PlaceOf(MemoryKey(session, spec, pass, options));
+    const std::shared_ptr<Place> place = places_.Get(MemoryKey(session, spec, pass, options));
     const std::lock_guard lock(place->mutex);
     if (place->program != nullptr) {
       XlaProgramUse use = place->program->facts;
@@ -177,30 +185,7 @@ class Programs {
   }
 
  private:
-  // Where one program goes. Whoever holds its lock makes it; others wait for that one.
-  struct Place {
-    std::mutex mutex;
-    std::shared_ptr<const CompiledPass> program;
-    uint64_t last_used = 0;
-  };
-
-  std::shared_ptr<Place> PlaceOf(const Hash128& key) {
-    const std::lock_guard lock(mutex_);
-    std::shared_ptr<Place>& place = places_[key];
-    if (place == nullptr) place = std::make_shared<Place>();
-    place->last_used = ++uses_;
-    const std::shared_ptr<Place> wanted = place;
-    if (places_.size() > kMaxPrograms) {
-      places_.erase(std::min_element(places_.begin(), places_.end(), [](const auto& a, const auto& b) {
-        return a.second->last_used < b.second->last_used;
-      }));
-    }
-    return wanted;
-  }
-
-  std::mutex mutex_;
-  std::map<Hash128, std::shared_ptr<Place>> places_;
-  uint64_t uses_ = 0;
+  Recent<Hash128, Place> places_{kMaxPrograms};
 };
 
 }  // namespace

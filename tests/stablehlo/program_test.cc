@@ -1,0 +1,163 @@
+// Programs are functions of the class: the same text, byte for byte, whatever the window, the documents or the batch,
+// and no tensor in them grows with the square of the length.
+#include "lanes/xla/stablehlo/program.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <regex>
+
+#include "support/proves.h"
+#include "tessera/planner.h"
+
+namespace tessera::stablehlo {
+namespace {
+
+struct Wanted {
+  std::string mask = "causal";
+  int64_t len = 1024;
+  DType dtype = DType::kF32;
+  double softcap = 0.0;
+  double scale = 0.125;
+  bool sink_logits = false;
+  int64_t num_q_heads = 4;
+};
+
+Contract MakeContract(const Wanted& wanted) {
+  Contract contract;
+  contract.shape = {.batch = 2,
+                    .q_len = wanted.len,
+                    .kv_len = wanted.len,
+                    .num_q_heads = wanted.num_q_heads,
+                    .num_kv_heads = 2,
+                    .dim_qk = 32,
+                    .dim_v = 16,
+                    .dtype = wanted.dtype};
+  contract.mask.heads = {ParseMaskExpr(wanted.mask).value()};
+  contract.score = {.scale = wanted.scale, .softcap = wanted.softcap, .sink_logits = wanted.sink_logits};
+  contract.tiles = {64, 64};
+  contract.tiles_reason = "short lengths";
+  return contract;
+}
+
+struct Texts {
+  std::string class_key;
+  std::string forward;
+  std::string backward;
+};
+
+Texts TextsOf(const Contract& contract, const Batch& batch = {}) {
+  const Result<PlanResult> made = MakePlan(contract, batch, FindTarget("cpu").value(), {});
+  EXPECT_TRUE(made.has_value()) << (made ? "" : ToText(made.error()));
+  if (!made) return {};
+  const ProgramSpec spec = SpecOf(contract, made->plan.view());
+  const Result<Program> forward = LowerForward(spec);
+  const Result<Program> backward = LowerBackward(spec);
+  EXPECT_TRUE(forward.has_value()) << (forward ? "" : ToText(forward.error()));
+  EXPECT_TRUE(backward.has_value()) << (backward ? "" : ToText(backward.error()));
+  if (!forward || !backward) return {};
+  return {spec.class_key, forward->text, backward->text};
+}
+
+void ExpectSame(const Texts& a, const Texts& b) {
+  EXPECT_EQ(a.class_key, b.class_key);
+  EXPECT_EQ(a.forward, b.forward);
+  EXPECT_EQ(a.backward, b.backward);
+}
+
+Batch RandomDocuments(std::mt19937_64& rng, const Contract& contract) {
+  IdRows ids{contract.shape.batch, contract.shape.q_len, {}};
+  for (int64_t b = 0; b < ids.rows; ++b) {
+    int32_t id = 0;
+    for (int64_t t = 0; t < ids.len; ++t) {
+      if (rng() % 97 == 0) ++id;
+      ids.values.push_back(id);
+    }
+  }
+  Batch batch;
+  batch.doc_ids = std::move(ids);
+  return batch;
+}
+
+TEST(Programs, AnyBatchOfAContract_SameText) {
+  Proves("R13 R31");
+  const uint64_t seed = std::random_device{}();
+  SCOPED_TRACE(seed);
+  std::mt19937_64 rng(seed);
+  const Contract contract = MakeContract({.mask = "causal and documents"});
+  const Texts first = TextsOf(contract, RandomDocuments(rng, contract));
+  for (int i = 0; i < 20; ++i) ExpectSame(first, TextsOf(contract, RandomDocuments(rng, contract)));
+}
+
+TEST(Programs, TwoWindowsScalesAndCapsOfOneClass_ShareTheText) {
+  Proves("R39");
+  const Texts first = TextsOf(MakeContract({.mask = "window(130, 0)", .softcap = 20.0}));
+  // As many tiles wide, so the same class; another contract all the same.
+  ExpectSame(first, TextsOf(MakeContract({.mask = "window(170, 0)", .softcap = 35.0, .scale = 0.2})));
+  EXPECT_NE(first.class_key, TextsOf(MakeContract({.mask = "window(400, 0)", .softcap = 20.0})).class_key);
+}
+
+TEST(Programs, WhatIsCompiledDiffers_TextDiffers) {
+  Proves("R14");
+  const Texts plain = TextsOf(MakeContract({}));
+  const Wanted others[] = {
+      {.len = 1023}, {.dtype = DType::kBf16}, {.softcap = 3.0}, {.sink_logits = true}, {.num_q_heads = 2}};
+  for (const Wanted& other : others) {
+    const Texts texts = TextsOf(MakeContract(other));
+    EXPECT_NE(texts.class_key, plain.class_key);
+    EXPECT_NE(texts.forward, plain.forward);
+  }
+}
+
+TEST(Programs, ClassKeyAndVersion_TravelInTheModule) {
+  Proves("R91");
+  const Texts texts = TextsOf(MakeContract({}));
+  for (const std::string& text : {texts.forward, texts.backward}) {
+    EXPECT_NE(text.find("tessera_class = \"" + texts.class_key + "\""), std::string::npos);
+    EXPECT_NE(text.find("tessera_program = \"xla_chunked_"), std::string::npos);
+    EXPECT_EQ(text.rfind("module @tessera_xla_chunked_", 0), 0u);
+  }
+}
+
+// Elements of the largest tensor in the text whose every axis but heads and batch is none of the operands'.
+int64_t LargestTensor(const std::string& text) {
+  static const std::regex kType("tensor<((?:[0-9]+x)*)[a-z]+[0-9]+>");
+  int64_t largest = 0;
+  for (std::sregex_iterator it(text.begin(), text.end(), kType), end; it != end; ++it) {
+    int64_t elements = 1;
+    const std::string dims = (*it)[1];
+    for (size_t at = 0; at < dims.size(); at = dims.find('x', at) + 1) elements *= std::stoll(dims.substr(at));
+    largest = std::max(largest, elements);
+  }
+  return largest;
+}
+
+TEST(Programs, NoTensorGrowsWithTheSquareOfTheLength) {
+  Proves("R36 R40");
+  const auto largest = [](int64_t len) {
+    const Texts texts = TextsOf(MakeContract({.mask = "causal and window(255, 0)", .len = len, .sink_logits = true}));
+    return std::max(LargestTensor(texts.forward), LargestTensor(texts.backward));
+  };
+  // The tensors themselves, batch x heads x tokens x dim, are what is largest.
+  EXPECT_EQ(largest(4096), 2 * 4 * 4096 * 32);
+  EXPECT_EQ(largest(8192), 2 * 4 * 8192 * 32);
+  const Texts texts = TextsOf(MakeContract({.len = 4096}));
+  EXPECT_EQ(texts.forward.find("4096x4096"), std::string::npos);
+  EXPECT_NE(texts.forward.find("tensor<64x64xf32>"), std::string::npos) << "scores come a tile at a time";
+}
+
+TEST(Programs, MoreCleanupsThanTheClassHasRoomFor_ALargerTable) {
+  const Contract contract = MakeContract({.mask = "causal"});
+  const Result<PlanResult> made = MakePlan(contract, {}, FindTarget("cpu").value(), {});
+  ASSERT_TRUE(made.has_value());
+  PlanView view = made->plan.view();
+  const ProgramSpec small = SpecOf(contract, view);
+  const std::vector<CleanupItem> many(static_cast<size_t>(small.items) + 5);
+  view.items = many;
+  const ProgramSpec large = SpecOf(contract, view);
+  EXPECT_EQ(large.items, 2 * small.items);
+  EXPECT_NE(LowerForward(small).value().text, LowerForward(large).value().text);
+}
+
+}  // namespace
+}  // namespace tessera::stablehlo

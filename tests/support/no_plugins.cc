@@ -1,0 +1,7 @@
+// Put in a test program's sources: no PJRT plugin is found, whatever is installed, so that what the lanes say is the same on
+// every machine.
+#include <cstdlib>
+
+namespace {
+[[maybe_unused]] const int kNoPlugins = setenv("TESSERA_XLA", "/no/plugins/in/this/test", 1);
+}  // namespace
