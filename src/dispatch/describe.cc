@@ -20,7 +20,7 @@ void HashOptional(Hasher& hasher, const std::optional<T>& value, Add add) {
   if (value.has_value()) add(*value);
 }
 
-std::string Compiler() {
+std::string CompilerName() {
 #if defined(__clang__)
   return fmt::format("clang {}.{}.{}", __clang_major__, __clang_minor__, __clang_patchlevel__);
 #elif defined(__GNUC__)
@@ -74,7 +74,7 @@ std::string BatchDigest(const Batch& batch) {
 std::map<std::string, std::string> Versions() {
   return {
       {"arch", Arch()},
-      {"compiler", Compiler()},
+      {"compiler", CompilerName()},
       {"contract", fmt::format("{}", kContractVersion)},
       {"plan", fmt::format("{}", kPlanVersion)},
       {"receipt", fmt::format("{}", kReceiptVersion)},

@@ -23,7 +23,7 @@ struct PrepareRequest {
   const Target& target;
   const RunOptions& options;
   std::string_view isa = "auto";
-  const XlaOptions& xla;
+  XlaOptions xla = {};
   Asked asked = Asked::kRun;  // what is prepared for compiling is kept nowhere
 };
 

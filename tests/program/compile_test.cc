@@ -115,28 +115,5 @@ TEST(CompileCommand, BadInput_IsSaidOnce) {
   EXPECT_EQ(Tessera(Packed({"--lane", "reference"})).exit_code, 3);
 }
 
-TEST(CompileCommand, CpuPlugin_PrintsFiguresAndLeavesAReceiptThatIsNotRepeated) {
-  const TemporaryFolder folder;
-  const std::string receipt = folder.File("receipt.json");
-  const ProgramResult result =
-      Tessera(Packed({"--backward", "--xla-level", "0", "--receipt", receipt, "--emit", folder.File("texts")}));
-  if (result.exit_code == 3) GTEST_SKIP() << result.err;
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  const Result<Receipt> read = ReadReceipt(receipt);
-  ASSERT_TRUE(read.has_value()) << ToText(read.error());
-  EXPECT_EQ(read->runtime_mode, "compile-only");
-  EXPECT_EQ(read->compiles, 2);
-  for (const std::string& part : {read->xla_forward.name, read->xla_backward.name, std::string("compiled in "),
-                                  std::string("temporary "), std::string("instructions: "), ToLine(*read)}) {
-    EXPECT_TRUE(Contains(result.out, part)) << part << "\n" << result.out;
-  }
-  EXPECT_TRUE(std::filesystem::exists(folder.File("texts/" + read->xla_forward.name + ".mlir")));
-  const ProgramResult repeat = Tessera({"run", "--from-receipt", receipt});
-  EXPECT_EQ(repeat.exit_code, 2);
-  EXPECT_TRUE(Contains(repeat.err, "runtime_mode: ")) << repeat.err;
-  EXPECT_EQ(Tessera({"receipt", "check", receipt}).exit_code, 0);
-  EXPECT_EQ(Tessera({"receipt", "show", receipt}).exit_code, 0);
-}
-
 }  // namespace
 }  // namespace tessera

@@ -1,5 +1,5 @@
-// Put in a test program's sources: no PJRT plugin is found, whatever is installed, so that what the lanes say is the same on
-// every machine.
+// Put in a test program's sources: no PJRT plugin is found, whatever is installed, so that what the lanes say is the
+// same on every machine.
 #include <cstdlib>
 
 namespace {

@@ -17,10 +17,9 @@ class Processes : public XlaTest {
   // `tessera run` in a process of its own.
   Receipt RunOnce(const std::string& level = "0") const {
     const std::string receipt = folder_.path() + "/receipt.json";
-    const ProgramResult result =
-        RunProgram({TESSERA_PROGRAM, "run", contract_path(), "--lane", "xla_chunked", "--backward", "--check",
-                    "--xla-level", level, "--receipt", receipt},
-                   {.env = {{"TESSERA_XLA", folder_.path()}}});
+    const ProgramResult result = RunProgram({TESSERA_PROGRAM, "run", contract_path(), "--lane", "xla_chunked",
+                                             "--backward", "--check", "--xla-level", level, "--receipt", receipt},
+                                            {.env = {{"TESSERA_XLA", folder_.path()}}});
     EXPECT_EQ(result.exit_code, 0) << result.err;
     const Result<Receipt> read = ReadReceipt(receipt);
     EXPECT_TRUE(read.has_value()) << (read ? "" : ToText(read.error()));

@@ -62,6 +62,11 @@ Decision OpenTopology(const Target& target, const XlaOptions& options, Place* pl
     return Decision::No(ReasonCode::kXlaPlatform,
                         fmt::format("the plugin {} compiles for \"{}\"", choice.path, (*topology)->platform()));
   }
+  const auto num_devices = static_cast<int64_t>((*topology)->devices().size());
+  if (options.device < 0 || options.device >= num_devices) {
+    return Decision::No(ReasonCode::kXlaDevice, fmt::format("device {} was asked for, and {} has 0 to {}",
+                                                            options.device, (*topology)->name(), num_devices - 1));
+  }
   place->topology = *topology;
   return Decision::Yes();
 }
@@ -71,13 +76,14 @@ Decision Open(const Target& target, const XlaOptions& options, Place* place) {
                                : OpenSession(options, target.kind, &place->session);
 }
 
-XlaUse TopologyUse(const pjrt::Topology& topology) {
+XlaUse TopologyUse(const pjrt::Topology& topology, int64_t device) {
   const pjrt::PluginInfo& plugin = topology.plugin().info();
   return {.plugin = plugin.path,
           .platform = topology.platform(),
           .pjrt = fmt::format("{}.{}", plugin.api_major, plugin.api_minor),
           .stablehlo = plugin.stablehlo_version,
-          .device_kind = topology.devices().empty() ? "" : topology.devices().front().kind,
+          .device = device,
+          .device_kind = topology.devices()[static_cast<size_t>(device)].kind,
           .topology = topology.name(),
           .guard = GuardText()};
 }
@@ -144,7 +150,7 @@ class XlaCompile final : public Compiler {
     }
     const bool is_elsewhere = place.topology != nullptr;
     RunStats stats{KernelName(request.contract->shape.dtype), "pjrt", 0};
-    stats.xla = is_elsewhere ? TopologyUse(*place.topology) : UseOf(place.session);
+    stats.xla = is_elsewhere ? TopologyUse(*place.topology, request.xla.device) : UseOf(place.session);
     const Status ok = is_elsewhere ? CompileFor(*place.topology, *program, request.xla, &stats.program)
                                    : CompileAnew(place.session, *program, request.xla, &stats.program);
     if (!ok) return tl::unexpected(ok.error());
