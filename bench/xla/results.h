@@ -48,12 +48,14 @@ struct XlaSparsityRow {
   double relative = 0;  // time per surviving tile, over that of all tiles
 };
 
-// A call through the lane, and the same PJRT calls in a bare loop.
+// A call through the lane, and the same PJRT calls in a bare loop: medians. Of a long run only the lane's own work was
+// timed, and is more_s.
 struct XlaOverheadRow {
   std::string name;
   Pass pass = Pass::kForward;
   double lane_s = 0;
   double bare_s = 0;
+  double more_s = 0;  // of the differences of calls side by side
 };
 
 struct XlaResults {
