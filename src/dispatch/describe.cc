@@ -133,6 +133,8 @@ void DescribeRequest(const RunRequest& request, Receipt& receipt) {
       {"widen_class", YesNo(options.plan.widen_class)},
       {"workers", fmt::format("{}", std::max<int64_t>(request.target.workers, 1))},
   };
+  // Only there where it is true.
+  if (request.asked == Asked::kCompile) receipt.options[kCompileOnlyOption] = "true";
   receipt.versions = Versions();
   receipt.ledger = {.file = options.ledger, .machine = MachineId()};
 }
