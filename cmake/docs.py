@@ -6,6 +6,7 @@ folder that links to the tree. A command it has no way to run is a failure, so t
 """
 
 import argparse
+import os
 import pathlib
 import re
 import shlex
@@ -20,6 +21,8 @@ CODE = re.compile(r"`([^`\n]+)`")
 PATH = re.compile(rf"(?<![\w/.-])({TOP_FOLDERS}/[\w./*{{}},<>-]*|[A-Z]+\.md|CMakeLists\.txt|CMakePresets\.json)")
 # What cannot be run inside a checkout: getting it, and stepping into it.
 OUTSIDE = ("git", "cd")
+# What needs a plugin of XLA's, which nobody has to install: without one, the commands' options are checked and no more.
+NEEDS_XLA = ("--xla", "xla_chunked")
 # These run the tests, or change the tree: from inside a test, only their options are checked.
 NOT_FROM_A_TEST = ("script/test", "script/requirements", "script/format", ".ci/run")
 TIMEOUT_S = 600
@@ -117,6 +120,12 @@ def check_options(words, folder):
     return f"{words[0]} --help does not mention {unknown[0]}" if unknown else None
 
 
+def has_xla():
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    folder = pathlib.Path(os.environ.get("TESSERA_XLA") or f"{cache}/tessera/xla")
+    return bool(os.environ.get("TESSERA_PJRT_PLUGIN")) or any(folder.glob("plugins/xla-cpu-pjrt-*/*.so"))
+
+
 def run_command(command, folder):
     """None when the command works, else what went wrong."""
     words = shlex.split(command, comments=True)
@@ -124,6 +133,9 @@ def run_command(command, folder):
         return None
     if words[0] in NOT_FROM_A_TEST:
         return check_options(words, folder)
+    if any(word in NEEDS_XLA for word in words) and not has_xla():
+        print("skipped: no plugin of XLA's; script/setup --xla installs one")
+        return check_options(words, folder) if words[0].startswith("script/") else None
     is_made_here = (pathlib.Path(folder) / words[0]).is_file()  # by a command before
     if not is_made_here and not re.match(r"(\./)?(script|build/release)/|cmake$", words[0]):
         return "is neither a script, a built program nor cmake, so no test can run it"

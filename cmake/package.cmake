@@ -5,6 +5,10 @@ include(GNUInstallDirs)
 
 get_property(tessera_parts GLOBAL PROPERTY tessera_parts)
 list(TRANSFORM tessera_parts REPLACE "(.+)" "$<TARGET_OBJECTS:\\1>" OUTPUT_VARIABLE tessera_objects)
+get_target_property(tessera_fmt_type tessera_fmt TYPE)
+if(tessera_fmt_type STREQUAL "STATIC_LIBRARY")  # made here, so nobody who links libtessera.a has it
+  list(APPEND tessera_objects $<TARGET_OBJECTS:tessera_fmt>)
+endif()
 # The soname changes when the ABI does; c_api.h holds the number.
 file(STRINGS ${CMAKE_SOURCE_DIR}/include/tessera/c_api.h tessera_abi_line REGEX "define TESSERA_ABI_VERSION ")
 string(REGEX MATCH "[0-9]+" tessera_abi "${tessera_abi_line}")
@@ -15,7 +19,7 @@ foreach(library tessera_shared tessera_static)
   set_target_properties(${library} PROPERTIES OUTPUT_NAME tessera LINKER_LANGUAGE CXX)
   target_include_directories(${library} INTERFACE $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include>
                                                   $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-  target_link_libraries(${library} PRIVATE $<BUILD_INTERFACE:tessera_fmt> $<BUILD_INTERFACE:tessera_threads>
+  target_link_libraries(${library} PRIVATE $<BUILD_INTERFACE:tessera_fmt> $<BUILD_INTERFACE:tessera_threads> ${CMAKE_DL_LIBS}
                                    INTERFACE $<BUILD_INTERFACE:tessera_expected>)
 endforeach()
 set_target_properties(tessera_shared PROPERTIES EXPORT_NAME tessera VERSION ${PROJECT_VERSION} SOVERSION ${tessera_abi})
@@ -30,7 +34,7 @@ if(NOT TESSERA_SANITIZE)  # a sanitizer's run-time library comes with the progra
 endif()
 
 # A static libtessera leaves the libraries it calls to whoever links it: fmt, unless it came as headers only, oneTBB, unless
-# the threads are plain ones, and the system's threads, which an old C library keeps in a file of their own.
+# the threads are plain ones, and the system's threads and loader, which an old C library keeps in files of their own.
 set(tessera_static_needs Threads)
 set(tessera_private_libs)
 if(TARGET fmt::fmt)
@@ -44,7 +48,7 @@ if(TARGET TBB::tbb)
   list(APPEND tessera_private_libs -ltbb)
 endif()
 target_link_libraries(tessera_static PRIVATE $<INSTALL_INTERFACE:Threads::Threads>)
-list(APPEND tessera_private_libs -lstdc++ -lm -pthread)
+list(APPEND tessera_private_libs -lstdc++ -lm -ldl -pthread)
 list(JOIN tessera_private_libs " " tessera_private_libs)
 
 set(tessera_cmake_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tessera)

@@ -57,9 +57,9 @@ struct Case {
   int64_t percent = 100;    // kRandomTiles: how many of all tiles survive
   std::string causal = {};  // the case its rate is compared with
   std::vector<Asked> asked = {};
+  int64_t left = 0;  // how far the window reaches back; 0: an eighth of the tokens, the query included, 511 of 4096
 
-  // The window reaches back an eighth of the tokens, the query included: 511 keys of 4096.
-  int64_t window() const { return tokens / 8 - 1; }
+  int64_t window() const { return left > 0 ? left : tokens / 8 - 1; }
   std::vector<Mode> ModesOn(Machine machine) const;
   const Asked* Find(Machine machine, Mode mode) const;
 };

@@ -488,6 +488,10 @@ class Checker {
     for (const char* name : {"threads", "workers"}) {
       Expect(ToNumber(Option(name)).value_or(0) > 0, fmt::format("options.{}", name), "a number above 0");
     }
+    Expect(ToNumber(Option("plugin_device")).has_value(), "options.plugin_device", "a number");
+    const std::optional<int64_t> level = ToNumber(Option("optimization"));
+    Expect(Option("optimization") == "default" || (level && *level >= 0 && *level <= 3), "options.optimization",
+           "\"default\" or 0 to 3");
     Expect(Option("tile") == "default" || ToTile(Option("tile")), "options.tile", "\"default\" or a tile as \"64x48\"");
     Expect(Option("lane") == r_.requested, "options.lane", "the requested lane");
     Expect(Option("target") == r_.target, "options.target", "the target");

@@ -97,7 +97,9 @@ std::vector<Violation> CheckXlaUse(const Receipt& receipt) {
                                       {"guard", use.guard}}) {
       out.Expect(!text.empty(), fmt::format("xla.{}", field), "what the plugin said");
     }
-    out.Expect(use.device >= 0, "xla.device", "0 or more");
+    const auto asked = receipt.options.find("plugin_device");
+    out.Expect(asked != receipt.options.end() && asked->second == fmt::format("{}", use.device), "xla.device",
+               "the device of options.plugin_device");
   }
   const bool is_compile_only = receipt.runtime_mode == kCompileOnly;
   out.Expect(use.topology.empty() || is_compile_only, "xla.topology", "empty where a program ran");

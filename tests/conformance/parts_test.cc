@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "conformance/conformance.h"
 #include "support/random_mask.h"
@@ -56,6 +57,40 @@ TEST_P(Parts, LongRows_MatchOracleOnAnyThreads) {
       ASSERT_TRUE(IsCut(setting, Direction::kForward));
       ExpectSameBitsOnAnyThreads(setting, RunAndCheck(setting));
       if (testing::Test::HasFailure()) return;
+    }
+  }
+}
+
+// A few heads at a time pass through the same memory, and values are looked at by whoever comes first. The first
+// queries have no key at all.
+TEST_P(Parts, MoreHeadsThanThreads_MatchOracleOnAnyThreads) {
+  Proves("R10");
+  const uint64_t seed = FreshSeed();
+  for (const DType dtype : {DType::kF32, DType::kBf16}) {
+    for (const bool has_bad_tokens : {false, true}) {
+      if (has_bad_tokens && !IsolatesNonFinite(GetParam())) continue;
+      SCOPED_TRACE(testing::Message() << ToText(dtype) << (has_bad_tokens ? ", bad tokens" : "")
+                                      << " TESSERA_TEST_SEED=" << seed);
+      Setting setting = MakeSetting(GetParam(),
+                                    MakeContract({.mask = "causal and window(70, 0)",
+                                                  .q_len = 192,
+                                                  .kv_len = 128,
+                                                  .batch = 2,
+                                                  .num_q_heads = IsSlow(GetParam()) ? 3 : 10,
+                                                  .num_kv_heads = IsSlow(GetParam()) ? 3 : 5,
+                                                  .dim_qk = 64,
+                                                  .dim_v = 32,
+                                                  .dtype = dtype}),
+                                    {}, seed);
+      setting.options.plan.tile = TileSize{32, 32};
+      setting.options.threads = 1;
+      if (has_bad_tokens) {
+        for (const char* name : {"q", "k", "v", "do"})
+          FillToken(setting.inputs.at(name), {1, 77}, std::numeric_limits<double>::quiet_NaN());
+      }
+      const RunOutcome want = has_bad_tokens ? RunSetting(setting) : RunAndCheck(setting);
+      ASSERT_FALSE(want.error.has_value());
+      ExpectSameBitsOnAnyThreads(setting, want);
     }
   }
 }

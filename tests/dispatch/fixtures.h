@@ -125,12 +125,15 @@ class TestLane : public Lane {
     if (stats) stats->kernel = "test_kernel";
     if (stats) stats->isa = request.isa == "auto" ? isas.front() : request.isa;
     if (stats) stats->tiles_executed += extra_tiles;
+    if (stats) FillProgram(request, *stats);
     return stats;
   }
   Result<RunStats> Backward(const LaneRequest& request, const BackwardArgs& args) const override {
     ++backwards;
     if (backward_error) return tl::unexpected(*backward_error);
-    return ReferenceLane().Backward(Plain(request), args);
+    Result<RunStats> stats = ReferenceLane().Backward(Plain(request), args);
+    if (stats) FillProgram(request, *stats);
+    return stats;
   }
 
   Decision on_contract = Decision::Yes();
@@ -145,6 +148,14 @@ class TestLane : public Lane {
   mutable int backwards = 0;
 
  private:
+  // What a lane through XLA must tell.
+  void FillProgram(const LaneRequest& request, RunStats& stats) const {
+    if (name_ != "xla_chunked") return;
+    stats.xla = {.plugin = "test.so", .platform = "test", .pjrt = "0.81", .guard = "not needed"};
+    stats.program = {
+        .name = "test_" + ToHex(request.plan->class_key), .source = "compiled", .key = std::string(32, 'a')};
+  }
+
   static LaneRequest Plain(LaneRequest request) {
     request.isa = "auto";
     return request;

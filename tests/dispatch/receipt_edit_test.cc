@@ -113,7 +113,8 @@ bool IsFree(const std::string& at) {
       "(hits|misses|builds|evictions)|error|contract_source|batch_source|input_source|kernel|isa|compiles|cache_hits|"
       "workspace_bytes|plan_bytes|"
       "metadata_bytes)|/decisions/[0-9]+/detail|/timings/[0-9]+/(name|ns)|/options/(check|threads|workers|disable|"
-      "exclude)|/versions/(arch|compiler|tessera|contract|plan)|/ledger/(file|note|machine)|"
+      "exclude|optimization|plugin|plugin_device)|/versions/(arch|compiler|tessera|contract|plan)|/ledger/"
+      "(file|note|machine)|"
       "/class_request/(exact|class)_slots");
   return std::regex_match(at, kFree);
 }

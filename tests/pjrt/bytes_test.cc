@@ -105,6 +105,11 @@ std::string SmallProgram() {
   WireWriter module;
   module.Bytes(1, "small");
   module.Bytes(3, computation.bytes());
+  WireWriter shape, program_shape;
+  shape.Int(2, 16);
+  shape.Bytes(3, tiles.bytes());
+  program_shape.Bytes(1, shape.bytes());
+  module.Bytes(4, program_shape.bytes());
   module.Bytes(12, pair.bytes());
   module.Bytes(14, replicated.bytes());
   WireWriter whole;
@@ -118,6 +123,7 @@ TEST(ReadProgram, SmallProgram_IsCounted) {
   ASSERT_TRUE(program) << ToText(program.error());
   EXPECT_EQ(program->module_name, "small");
   EXPECT_EQ(program->instructions, 3);
+  EXPECT_EQ(program->parameters, (std::vector<TensorType>{{ElementType::kBf16, {2, 1}}}));
   EXPECT_EQ(program->opcodes.size(), 3u);
   EXPECT_EQ(program->custom_calls, (std::map<std::string, int64_t>{{"my_target", 1}}));
   EXPECT_EQ(program->collectives, (std::map<std::string, int64_t>{{"all-gather", 1}}));

@@ -143,6 +143,9 @@ TEST_F(Programs, BadOptions_NeverReachThePlugin) {
   refused({.num_partitions = 2, .device_ids = {0}}, "1 device ids were given");
   refused({.num_partitions = 2, .device = 0}, "one device was given");
   refused({.device_ids = {0}, .device = 0}, "both");
+  refused({.num_partitions = 2, .device_ids = {1, 1}}, "twice");
+  refused({.num_partitions = 2, .device_ids = {0, 7}}, "no device of this client has id 7");
+  refused({.num_replicas = 2, .num_partitions = 2}, "this client has 2 devices");
 }
 
 TEST_F(Runs, WrongBuffers_AreRefusedByUs) {
@@ -171,14 +174,18 @@ TEST_F(Runs, WrongBuffers_AreRefusedByUs) {
   ExpectError(Executable().Execute(both), ErrorCode::kProgramMismatch, "empty");
 }
 
-// What was declared and what the program takes are two things; the plugin tells when they differ in number or size.
-TEST_F(Runs, WrongDeclaration_IsAnErrorAndNoCrash) {
-  const Executable program = Compiled(kMulAdd, {.inputs = {F32({2, 3})}});
-  const Buffer right = Uploaded<float>(F32({2, 3}), std::vector<float>(6));
-  const std::vector<const Buffer*> one = {&right};
-  const Result<std::vector<Buffer>> outputs = program.Execute(one);
-  ASSERT_FALSE(outputs);
-  EXPECT_EQ(outputs.error().code, ErrorCode::kPluginFailed) << ToText(outputs.error());
+// Runs are checked against the declaration; the declaration is checked against the program.
+TEST_F(Programs, WrongDeclaration_IsRefused) {
+  const auto refused = [&](std::vector<TensorType> inputs, const std::string& text) {
+    ExpectError(client().Compile(kMulAdd, {.inputs = std::move(inputs)}), ErrorCode::kProgramMismatch, text);
+  };
+  refused({}, "0 inputs were declared; the program takes 2");
+  refused({F32({2, 3}), F32({2, 3}), F32({})}, "3 inputs were declared");
+  refused({F32({2, 3}), F32({3, 2})}, "at input 1: f32[3,2] was declared; the program takes f32[2,3]");
+  refused({{ElementType::kS32, {2, 3}}, F32({2, 3})}, "at input 0: s32[2,3] was declared");
+  const Result<std::vector<std::byte>> bytes = Compiled(kMulAdd, MulAddOptions()).Serialize();
+  ASSERT_TRUE(bytes) << ToText(bytes.error());
+  ExpectError(client().Deserialize(*bytes, {.inputs = {F32({2, 3})}}), ErrorCode::kProgramMismatch, "1 inputs");
 }
 
 TEST_F(Runs, Events_TellWhenTheWorkIsDone) {

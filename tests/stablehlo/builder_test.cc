@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <functional>
 
 namespace tessera::stablehlo {
@@ -55,6 +56,17 @@ TEST(Builder, ResultTypes_FollowFromOperands) {
   const Values counted = b.For(b.Int(0), b.Input("n"), {a},
                                [&](const Value&, const Values& carried) { return Values{b.Add(carried[0], a)}; });
   EXPECT_TRUE(b.Finish({branches[0], counted[0]}).has_value());
+}
+
+TEST(Builder, BatchDot_KeepsTheLeadingAxes) {
+  Builder b("test", {}, {{"a", {kF32, {2, 3, 4, 8}}}, {"b", {kF32, {2, 3, 5, 8}}}, {"c", {kF32, {2, 3, 4, 5}}}});
+  const Value scores = b.BatchDot(b.Input("a"), b.Input("b"), {1, 1});
+  EXPECT_EQ(scores.type, (Type{kF32, {2, 3, 4, 5}}));
+  const Value by_key = b.BatchDot(scores, b.Input("c"), {0, 0});
+  EXPECT_EQ(by_key.type, (Type{kF32, {2, 3, 5, 5}}));
+  const std::string text = b.Finish({by_key}).value();
+  EXPECT_NE(text.find("batching_dims = [0, 1] x [0, 1], contracting_dims = [3] x [3]"), std::string::npos) << text;
+  EXPECT_NE(text.find("batching_dims = [0, 1] x [0, 1], contracting_dims = [2] x [2]"), std::string::npos) << text;
 }
 
 TEST(Builder, SameConstantInOnePlace_IsWrittenOnce) {
@@ -116,6 +128,21 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"dot",
                 [](Builder& b) {
                   return b.Dot(b.Input("a"), b.Input("b"), {1, 0});
+                },
+                "dot_general"},
+        Mistake{"dot_of_batches",
+                [](Builder& b) {
+                  return b.Dot(b.Reshape(b.Input("a"), {2, 2, 8}), b.Reshape(b.Input("b"), {2, 2, 8}), {1, 1});
+                },
+                "no matrix"},
+        Mistake{"batches",
+                [](Builder& b) {
+                  return b.BatchDot(b.Reshape(b.Input("a"), {2, 2, 8}), b.Reshape(b.Input("b"), {1, 4, 8}), {1, 1});
+                },
+                "dot_general"},
+        Mistake{"vectors",
+                [](Builder& b) {
+                  return b.BatchDot(b.Reshape(b.Input("a"), {32}), b.Reshape(b.Input("b"), {32}), {0, 0});
                 },
                 "dot_general"},
         Mistake{"spread",

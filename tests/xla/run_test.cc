@@ -24,14 +24,15 @@ TEST_F(Runs, ThousandMixedBatches_OneCompilationPerPass) {
   int64_t changes = 0;
   for (int i = 0; i < 1000; ++i) {
     const Batch batch = RandomDocuments(rng, contract);
-    const RunOutcome got = Run(contract, batch, inputs, Cpu(), Options());
+    const RunOutcome got = tessera::Run(contract, batch, inputs, Cpu(), Options());
     ASSERT_FALSE(got.error) << ToText(*got.error);
     ASSERT_TRUE(CheckReceipt(got.receipt).empty()) << CheckReceipt(got.receipt)[0].field;
     compiles += got.receipt.compiles;
     hits += got.receipt.cache_hits;
     changes += got.receipt.output_digest != digest ? 1 : 0;
     digest = got.receipt.output_digest;
-    if (i % 50 == 0) ExpectClose(got.outputs, Run(contract, batch, inputs, Cpu(), Options("reference")).outputs);
+    if (i % 50 == 0)
+      ExpectClose(got.outputs, tessera::Run(contract, batch, inputs, Cpu(), Options("reference")).outputs);
   }
   EXPECT_EQ(compiles, 2) << "a forward and a backward";
   EXPECT_EQ(hits, 1998);
@@ -44,11 +45,11 @@ TEST_F(Runs, TwoContractsOfOneClass_ShareThePrograms) {
   const Contract wide = MakeContract("window(29, 0)", 90);
   ASSERT_NE(ContractKey(narrow).value(), ContractKey(wide).value());
   const TensorMap inputs = MakeInputs(narrow, 3, true);
-  EXPECT_EQ(Run(narrow, {}, inputs, Cpu(), Options()).receipt.compiles, 2);
-  const RunOutcome got = Run(wide, {}, inputs, Cpu(), Options());
+  EXPECT_EQ(tessera::Run(narrow, {}, inputs, Cpu(), Options()).receipt.compiles, 2);
+  const RunOutcome got = tessera::Run(wide, {}, inputs, Cpu(), Options());
   EXPECT_EQ(got.receipt.compiles, 0);
   EXPECT_EQ(got.receipt.xla_forward.source, "memory");
-  ExpectClose(got.outputs, Run(wide, {}, inputs, Cpu(), Options("reference")).outputs);
+  ExpectClose(got.outputs, tessera::Run(wide, {}, inputs, Cpu(), Options("reference")).outputs);
 }
 
 TEST_F(Runs, FullOptimisation_EqualsReference) {
@@ -64,9 +65,9 @@ TEST_F(Runs, FullOptimisation_EqualsReference) {
     const TensorMap inputs = MakeInputs(contract, seed, true);
     RunOptions options = Options();
     options.xla.optimization.reset();
-    const RunOutcome got = Run(contract, batch, inputs, Cpu(), options);
+    const RunOutcome got = tessera::Run(contract, batch, inputs, Cpu(), options);
     ASSERT_FALSE(got.error) << ToText(*got.error);
-    ExpectClose(got.outputs, Run(contract, batch, inputs, Cpu(), Options("reference")).outputs);
+    ExpectClose(got.outputs, tessera::Run(contract, batch, inputs, Cpu(), Options("reference")).outputs);
   }
 }
 
@@ -96,7 +97,7 @@ TEST_F(Runs, TwoDevicesTwoThreads_NeitherMixesWithTheOther) {
       RunOptions options = Options();
       options.xla.device = device;
       for (size_t i = 0; i < kRounds; ++i) {
-        work.got.push_back(Run(contract, work.batches[i], work.inputs[i], Cpu(), options));
+        work.got.push_back(tessera::Run(contract, work.batches[i], work.inputs[i], Cpu(), options));
       }
     });
   }
@@ -109,7 +110,8 @@ TEST_F(Runs, TwoDevicesTwoThreads_NeitherMixesWithTheOther) {
       ASSERT_FALSE(got.error) << ToText(*got.error);
       EXPECT_EQ(got.receipt.xla.device, device);
       compiles += got.receipt.compiles;
-      ExpectClose(got.outputs, Run(contract, work.batches[i], work.inputs[i], Cpu(), Options("reference")).outputs);
+      ExpectClose(got.outputs,
+                  tessera::Run(contract, work.batches[i], work.inputs[i], Cpu(), Options("reference")).outputs);
     }
   }
   EXPECT_EQ(compiles, 2) << "one program serves both devices, and threads that ask at once wait for one compilation";
@@ -118,7 +120,7 @@ TEST_F(Runs, TwoDevicesTwoThreads_NeitherMixesWithTheOther) {
 TEST_F(Runs, Receipt_SaysWhatWasCompiledAndWhereItRan) {
   Proves("R51 R53 R91");
   const Contract contract = MakeContract("causal", 40);
-  const RunOutcome got = Run(contract, {}, MakeInputs(contract, 1, true), Cpu(), Options());
+  const RunOutcome got = tessera::Run(contract, {}, MakeInputs(contract, 1, true), Cpu(), Options());
   ASSERT_FALSE(got.error) << ToText(*got.error);
   const Receipt& r = got.receipt;
   EXPECT_EQ(r.executed, "xla_chunked");
@@ -149,7 +151,7 @@ TEST_F(Runs, TemporaryMemory_GrowsWithTheLengthAndNotItsSquare) {
     const Contract contract = MakeContract("causal and window(31, 0)", len);
     RunOptions options = Options();
     options.backward = false;
-    const RunOutcome got = Run(contract, {}, MakeInputs(contract, 1, false), Cpu(), options);
+    const RunOutcome got = tessera::Run(contract, {}, MakeInputs(contract, 1, false), Cpu(), options);
     EXPECT_FALSE(got.error);
     return got.receipt.xla_forward.temp_bytes;
   };
@@ -167,7 +169,7 @@ TEST_F(Runs, UnusablePlugins_AreReasonsAndNothingRuns) {
     RunOptions options = Options();
     options.xla.plugin = plugin;
     options.xla.device = device;
-    const RunOutcome got = Run(contract, {}, inputs, Cpu(), options);
+    const RunOutcome got = tessera::Run(contract, {}, inputs, Cpu(), options);
     ASSERT_TRUE(got.error.has_value());
     EXPECT_EQ(CodeText(got.error->code), "TSR-L002");
     EXPECT_NE(got.error->message.find(said), std::string::npos) << got.error->message;
@@ -196,7 +198,7 @@ TEST_F(Runs, PluginOfAnotherPlatform_IsAReason) {
   const Contract contract = MakeContract("causal", 40);
   RunOptions options = Options();
   options.xla.plugin = plugin_;
-  const RunOutcome got = Run(contract, {}, MakeInputs(contract, 1, true), FindTarget("h200").value(), options);
+  const RunOutcome got = tessera::Run(contract, {}, MakeInputs(contract, 1, true), FindTarget("h200").value(), options);
   ASSERT_TRUE(got.error.has_value());
   EXPECT_NE(got.error->message.find("xla.platform"), std::string::npos) << got.error->message;
 }
@@ -214,6 +216,37 @@ TEST_F(Runs, PluginsReport_NamesTheDevices) {
   const std::vector<PluginReport> reports = ReportPlugins({.plugin = "/nowhere/plugin.so"});
   EXPECT_EQ(reports.front().name, "given");
   EXPECT_EQ(reports.front().usable.rfind("no: ", 0), 0u) << reports.front().usable;
+}
+
+// On a machine with a GPU and its plugin; elsewhere the reason is the lane's own.
+TEST(Gpu, Run_EqualsReferenceOrSaysWhyNot) {
+  Contract contract;
+  contract.shape = {.batch = 1,
+                    .q_len = 300,
+                    .kv_len = 300,
+                    .num_q_heads = 2,
+                    .num_kv_heads = 1,
+                    .dim_qk = 64,
+                    .dim_v = 64,
+                    .dtype = DType::kF32};
+  contract.mask.heads = {ParseMaskExpr("causal and window(100, 0) or sink(2)").value()};
+  contract.score = {.scale = 0.125, .softcap = 10.0, .sink_logits = true};
+  const Target target = FindTarget("h200").value();
+  const Result<Selection> selection = SelectLane(contract, target);
+  ASSERT_TRUE(selection.has_value());
+  for (const LaneDecision& d : selection->decisions) {
+    if (d.lane == "xla_chunked" && !d.decision.accepted) {
+      GTEST_SKIP() << ReasonText(d.decision.reason) << ": " << d.decision.detail;
+    }
+  }
+  RunOptions options;
+  options.backward = true;
+  options.lane = "xla_chunked";
+  const TensorMap inputs = MakeInputs(contract, 5, true);
+  const RunOutcome got = tessera::Run(contract, {}, inputs, target, options);
+  ASSERT_FALSE(got.error) << ToText(*got.error);
+  options.lane = "reference";
+  ExpectClose(got.outputs, tessera::Run(contract, {}, inputs, target, options).outputs);
 }
 
 TEST(Recent, LeastRecentlyUsed_MakesRoom) {

@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
+#include <mutex>
+#include <tuple>
 #include <vector>
 
 #include "lanes/xla/pjrt/elf.h"
@@ -103,7 +106,10 @@ bool Fits(const std::string& platform, TargetKind kind) {
   return false;
 }
 
-Decision OpenSession(const XlaOptions& options, TargetKind kind, Session* session) {
+namespace {
+
+// Loads what the choice says and checks that it is of the kind.
+Decision OpenClient(const XlaOptions& options, TargetKind kind, pjrt::Client** opened) {
   const PluginChoice choice = ChoosePlugin(options, kind);
   if (!choice.decision.accepted) return choice.decision;
   const Result<const pjrt::Plugin*> plugin = pjrt::Plugin::Load(choice.path);
@@ -114,12 +120,44 @@ Decision OpenSession(const XlaOptions& options, TargetKind kind, Session* sessio
     return Decision::No(ReasonCode::kXlaPlatform, fmt::format("the plugin {} runs on \"{}\", the target is a {}",
                                                               choice.path, (*client)->platform(), ToText(kind)));
   }
-  const auto num_devices = static_cast<int64_t>((*client)->devices().size());
+  *opened = *client;
+  return Decision::Yes();
+}
+
+// Clients by what was asked. Looking for a plugin reads folders and files, tens of microseconds of every run, and one
+// that is loaded stays loaded, so a choice that led to a client is kept.
+class Clients {
+ public:
+  Decision Get(const XlaOptions& options, TargetKind kind, pjrt::Client** client) {
+    const Key key{options.plugin, options.plugin.empty() ? pjrt::XlaFolder() : "", kind};
+    const std::lock_guard lock(mutex_);
+    if (const auto it = known_.find(key); it != known_.end()) {
+      *client = it->second;
+      return Decision::Yes();
+    }
+    const Decision decision = OpenClient(options, kind, client);
+    if (decision.accepted) known_.emplace(key, *client);
+    return decision;
+  }
+
+ private:
+  using Key = std::tuple<std::string, std::string, TargetKind>;
+  std::mutex mutex_;
+  std::map<Key, pjrt::Client*> known_;
+};
+
+}  // namespace
+
+Decision OpenSession(const XlaOptions& options, TargetKind kind, Session* session) {
+  static Clients& clients = *new Clients();  // never destroyed: a plugin's threads may outlive static objects
+  pjrt::Client* client = nullptr;
+  if (const Decision decision = clients.Get(options, kind, &client); !decision.accepted) return decision;
+  const auto num_devices = static_cast<int64_t>(client->devices().size());
   if (options.device < 0 || options.device >= num_devices) {
     return Decision::No(ReasonCode::kXlaDevice, fmt::format("device {} was asked for, and the plugin has 0 to {}",
                                                             options.device, num_devices - 1));
   }
-  *session = {*client, options.device};
+  *session = {client, options.device};
   return Decision::Yes();
 }
 

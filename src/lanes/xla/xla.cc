@@ -201,7 +201,7 @@ class Xla final : public Lane {
     Begun begun;
     const Decision decision = xla::OpenSession(request.xla, request.target, &begun.session);
     if (!decision.accepted) {
-      return Fail(ErrorCode::kPluginUnusable, fmt::format("{}: {}", ReasonText(decision.reason), decision.detail));
+      return Fail(ErrorCode::kPluginUnusable, decision.detail);
     }
     Result<xla::FoundProgram> found = xla::FindProgram(begun.session, spec, pass, request.xla);
     if (!found) return tl::unexpected(found.error());

@@ -10,6 +10,7 @@ constexpr const char* kEmpty = "the buffer is empty: it was moved from, or never
 }  // namespace
 
 Result<Buffer> Buffer::Adopt(const api::Table& table, api::Buffer* raw, int64_t device) {
+  if (raw == nullptr) return Fail(ErrorCode::kPluginFailed, "the plugin gave no buffer", "buffer");
   Buffer buffer;
   buffer.handle_ = {&table, raw};
   buffer.device_ = device;

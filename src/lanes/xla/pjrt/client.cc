@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <mutex>
 
 #include "base/checked.h"
@@ -90,9 +91,9 @@ Result<Client*> Client::Make(const Plugin& plugin, const ClientOptions& options)
   NoteClient();
   const Result<api::Client*> raw = CreateRaw(plugin, options);
   if (!raw) return tl::unexpected(raw.error());
-  Client* client = new Client(plugin, *raw);
+  std::unique_ptr<Client> client(new Client(plugin, *raw));
   if (Status ok = client->ReadFacts(); !ok) return tl::unexpected(ok.error());
-  return client;
+  return client.release();
 }
 
 Status Client::ReadFacts() {
@@ -133,6 +134,13 @@ Status Client::CheckDevice(int64_t device, const char* where) const {
 
 Status Client::CheckOptions(const CompileOptions& options) const {
   if (Status ok = CheckCompileOptions(options); !ok) return ok;
+  const int64_t needed = options.num_replicas * options.num_partitions;
+  if (needed > static_cast<int64_t>(devices_.size())) {
+    return Fail(ErrorCode::kBadArgument,
+                fmt::format("{} replicas of {} partitions; this client has {} devices", options.num_replicas,
+                            options.num_partitions, devices_.size()),
+                "compile options");
+  }
   std::vector<int64_t> ids = options.device_ids;
   if (options.device) ids.push_back(*options.device);
   for (const int64_t id : ids) {

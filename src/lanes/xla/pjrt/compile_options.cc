@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <set>
+
 #include "base/checked.h"
 #include "lanes/xla/pjrt/wire.h"
 
@@ -95,6 +97,9 @@ Status CheckCompileOptions(const CompileOptions& options) {
                            options.num_partitions));
   }
   if (options.device && !options.device_ids.empty()) return Bad("both a device and device ids were given");
+  if (std::set<int64_t>(options.device_ids.begin(), options.device_ids.end()).size() != options.device_ids.size()) {
+    return Bad("a device id was given twice");
+  }
   for (size_t i = 0; i < options.inputs.size(); ++i) {
     if (Status ok = CheckTensorType(options.inputs[i], fmt::format("declared input {}", i)); !ok) return ok;
   }

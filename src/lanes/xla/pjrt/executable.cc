@@ -28,6 +28,7 @@ Result<Executable> Executable::Adopt(Client& client, api::LoadedExecutable* raw,
   Result<CompiledProgram> program = CompiledProgram::Adopt(table, get.executable);
   if (!program) return tl::unexpected(program.error());
   executable.program_ = std::move(*program);
+  if (Status ok = executable.CheckDeclaration(); !ok) return tl::unexpected(ok.error());
   if (IsPortable(options)) return executable;
   api::LoadedDevicesArgs devices{.executable = raw};
   if (Status ok = Call(table, devices); !ok) return tl::unexpected(ok.error());
@@ -43,6 +44,24 @@ Result<Executable> Executable::Adopt(Client& client, api::LoadedExecutable* raw,
   return executable;
 }
 
+// Runs are checked against the declaration, so the declaration is checked against the program, where a plugin shows it.
+Status Executable::CheckDeclaration() const {
+  const Result<OptimizedProgram> inside = program_.Optimized();
+  if (!inside || !inside->parameters) return {};
+  const std::vector<TensorType>& taken = *inside->parameters;
+  const std::vector<TensorType>& declared = options_.inputs;
+  if (taken.size() != declared.size()) {
+    return Mismatch(fmt::format("{} inputs were declared; the program takes {}", declared.size(), taken.size()),
+                    "compile");
+  }
+  for (size_t i = 0; i < taken.size(); ++i) {
+    if (taken[i] == declared[i]) continue;
+    return Mismatch(fmt::format("{} was declared; the program takes {}", ToText(declared[i]), ToText(taken[i])),
+                    fmt::format("input {}", i));
+  }
+  return {};
+}
+
 Status Executable::CheckArgs(std::span<const Buffer* const> args, int64_t device, const ExecuteOptions& options) const {
   const std::vector<TensorType>& inputs = options_.inputs;
   if (args.size() != inputs.size()) {
@@ -54,20 +73,21 @@ Status Executable::CheckArgs(std::span<const Buffer* const> args, int64_t device
     }
   }
   for (size_t i = 0; i < args.size(); ++i) {
-    const std::string where = fmt::format("input {}", i);
-    if (args[i] == nullptr || args[i]->raw() == nullptr) return Mismatch("no buffer was given, or an empty one", where);
+    const auto where = [i] { return fmt::format("input {}", i); };
+    if (args[i] == nullptr || args[i]->raw() == nullptr)
+      return Mismatch("no buffer was given, or an empty one", where());
     if (args[i]->type() != inputs[i]) {
       return Mismatch(fmt::format("the program was declared to take {}; the buffer is {}", ToText(inputs[i]),
                                   ToText(args[i]->type())),
-                      where);
+                      where());
     }
     if (args[i]->device() != device) {
       return Mismatch(
-          fmt::format("the program runs on device {}; the buffer is on device {}", device, args[i]->device()), where);
+          fmt::format("the program runs on device {}; the buffer is on device {}", device, args[i]->device()), where());
     }
     const Result<bool> donated = args[i]->IsDonated();
     if (!donated) return tl::unexpected(donated.error());
-    if (*donated) return Mismatch("the buffer was donated to an earlier run and holds nothing any more", where);
+    if (*donated) return Mismatch("the buffer was donated to an earlier run and holds nothing any more", where());
   }
   return {};
 }

@@ -52,6 +52,7 @@ class Executable {
   Result<std::string> Fingerprint() const { return program_.Fingerprint(); }
 
  private:
+  Status CheckDeclaration() const;
   Status CheckArgs(std::span<const Buffer* const> args, int64_t device, const ExecuteOptions& options) const;
   Result<std::vector<Launched>> Launch(std::span<const std::span<const Buffer* const>> args,
                                        std::span<const int64_t> devices, const ExecuteOptions& options,

@@ -20,6 +20,7 @@ tl::unexpected<Error> FailEmpty() {
 }  // namespace
 
 Result<CompiledProgram> CompiledProgram::Adopt(const api::Table& table, api::Executable* raw) {
+  if (raw == nullptr) return Fail(ErrorCode::kPluginFailed, "the plugin gave no program", "program");
   CompiledProgram program;
   program.handle_ = {&table, raw};
   if (Status ok = program.ReadOutputs(); !ok) return tl::unexpected(ok.error());

@@ -19,9 +19,19 @@ constexpr uint32_t kModule = 1;
 namespace module_field {
 constexpr uint32_t kName = 1;
 constexpr uint32_t kComputations = 3;
+constexpr uint32_t kProgramShape = 4;
 constexpr uint32_t kOutputSharding = 12;
 constexpr uint32_t kParameterShardings = 14;
 }  // namespace module_field
+
+namespace program_shape_field {
+constexpr uint32_t kParameters = 1;
+}
+
+namespace shape_field {
+constexpr uint32_t kElementType = 2;
+constexpr uint32_t kDimensions = 3;
+}  // namespace shape_field
 
 namespace computation_field {
 constexpr uint32_t kInstructions = 2;
@@ -53,16 +63,48 @@ tl::unexpected<Error> Bad(const std::string& message, const std::string& where) 
 tl::unexpected<Error> Bad(const WireReader& reader, const std::string& where) { return Bad(reader.Fault(), where); }
 
 // A repeated integer field, packed or not.
-Status AddIntegers(const WireField& field, std::vector<int64_t>& into) {
+Status AddIntegers(const WireField& field, std::vector<int64_t>& into, const char* where = "sharding") {
   if (field.type == 0) {
     into.push_back(static_cast<int64_t>(field.value));
     return {};
   }
   WireReader packed(field.bytes);
   for (uint64_t value = 0; !packed.at_end();) {
-    if (!packed.NextVarint(value)) return Bad(packed, "sharding");
+    if (!packed.NextVarint(value)) return Bad(packed, where);
     into.push_back(static_cast<int64_t>(value));
   }
+  return {};
+}
+
+// XLA numbers its element types like PJRT up to f64, and bf16 apart.
+std::optional<ElementType> OfXla(uint64_t number) {
+  constexpr uint64_t kXlaBf16 = 16;
+  if (number == kXlaBf16) return ElementType::kBf16;
+  const bool is_ours = number >= 1 && number <= static_cast<uint64_t>(ElementType::kF64);
+  return is_ours ? std::optional(static_cast<ElementType>(number)) : std::nullopt;
+}
+
+Status ReadParameters(std::string_view bytes, std::optional<std::vector<TensorType>>& parameters) {
+  parameters.emplace();
+  bool is_ours = true;
+  WireReader reader(bytes);
+  for (WireField field; reader.Next(field);) {
+    if (field.number != program_shape_field::kParameters) continue;
+    uint64_t type = 0;
+    std::vector<int64_t> dims;
+    WireReader shape(field.bytes);
+    for (WireField part; shape.Next(part);) {
+      if (part.number == shape_field::kElementType) type = part.value;
+      if (part.number != shape_field::kDimensions) continue;
+      if (Status ok = AddIntegers(part, dims, "parameter"); !ok) return ok;
+    }
+    if (!shape.ok()) return Bad(shape, "parameter");
+    const std::optional<ElementType> element = OfXla(type);
+    is_ours = is_ours && element;
+    if (element) parameters->push_back({*element, std::move(dims)});
+  }
+  if (!reader.ok()) return Bad(reader, "program shape");
+  if (!is_ours) parameters.reset();
   return {};
 }
 
@@ -177,6 +219,9 @@ Status ReadModule(std::string_view bytes, OptimizedProgram& program) {
       } else {
         outer.push_back(std::move(*sharding));
       }
+    }
+    if (field.number == module_field::kProgramShape) {
+      if (Status ok = ReadParameters(field.bytes, program.parameters); !ok) return ok;
     }
     if (field.number != module_field::kComputations) continue;
     has_computation = true;

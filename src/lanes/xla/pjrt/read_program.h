@@ -5,16 +5,20 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "lanes/xla/pjrt/tensor_type.h"
 #include "tessera/error.h"
 
 namespace tessera::pjrt {
 
 struct OptimizedProgram {
   std::string module_name;
+  // What it takes, on each device; nothing where that is not told or not in our types.
+  std::optional<std::vector<TensorType>> parameters;
   int64_t instructions = 0;                     // of all computations, nested ones included
   std::map<std::string, int64_t> opcodes;       // "dot" -> 2
   std::map<std::string, int64_t> custom_calls;  // by target

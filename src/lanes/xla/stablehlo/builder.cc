@@ -282,18 +282,33 @@ Value Builder::Reduce(Reduction how, const Value& x, std::vector<int64_t> axes) 
 }
 
 Value Builder::Dot(const Value& a, const Value& b, Contract2 axes) {
+  if (a.type.dims.size() != 2) Mistake(fmt::format("dot_general: {} is no matrix", ToText(a.type)));
+  return BatchDot(a, b, axes);
+}
+
+Value Builder::BatchDot(const Value& a, const Value& b, Contract2 axes) {
   Uses({&a, &b}, "dot_general");
-  const auto other = [](int64_t axis) { return static_cast<size_t>(1 - axis); };
+  const std::vector<int64_t>& left = a.type.dims;
+  const std::vector<int64_t>& right = b.type.dims;
+  const size_t rank = left.size();
+  const size_t first = rank - 2;  // the matrices' axes
+  const auto at = [&](int64_t axis) { return first + static_cast<size_t>(axis); };
   Type type{Element::kF32, {}};
-  if (a.type.dims.size() != 2 || b.type.dims.size() != 2 || a.type.element != b.type.element ||
-      a.type.dims[static_cast<size_t>(axes.lhs)] != b.type.dims[static_cast<size_t>(axes.rhs)]) {
+  if (rank < 2 || right.size() != rank || a.type.element != b.type.element ||
+      !std::equal(left.begin(), left.end() - 2, right.begin()) || left[at(axes.lhs)] != right[at(axes.rhs)]) {
     Mistake(fmt::format("dot_general: {} and {} over {} x {}", ToText(a.type), ToText(b.type), axes.lhs, axes.rhs));
     return Emit(type, "mistake");
   }
-  type.dims = {a.type.dims[other(axes.lhs)], b.type.dims[other(axes.rhs)]};
-  return Emit(type, fmt::format("dot_general {}, {}, contracting_dims = [{}] x [{}], precision = [HIGHEST, HIGHEST] : "
-                                "({}, {}) -> {}",
-                                a.name, b.name, axes.lhs, axes.rhs, ToText(a.type), ToText(b.type), ToText(type)));
+  type.dims.assign(left.begin(), left.end() - 2);
+  type.dims.push_back(left[at(1 - axes.lhs)]);
+  type.dims.push_back(right[at(1 - axes.rhs)]);
+  std::vector<int64_t> kept(first);
+  std::iota(kept.begin(), kept.end(), 0);
+  const std::string batching = kept.empty() ? "" : fmt::format("batching_dims = {0} x {0}, ", List(kept));
+  return Emit(type, fmt::format("dot_general {}, {}, {}contracting_dims = [{}] x [{}], precision = [HIGHEST, HIGHEST] "
+                                ": ({}, {}) -> {}",
+                                a.name, b.name, batching, at(axes.lhs), at(axes.rhs), ToText(a.type), ToText(b.type),
+                                ToText(type)));
 }
 
 namespace {

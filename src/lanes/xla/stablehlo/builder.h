@@ -97,6 +97,8 @@ class Builder {
   Value Reduce(Reduction how, const Value& x, std::vector<int64_t> axes);
   // Of two matrices, summed in f32 at full precision whatever the operands' type.
   Value Dot(const Value& a, const Value& b, Contract2 axes);
+  // The same of every pair of matrices: leading axes are equal and kept, `axes` count among the last two.
+  Value BatchDot(const Value& a, const Value& b, Contract2 axes);
 
   // `at` has one scalar per axis. Out-of-range starts are moved inside by XLA, so callers keep them inside.
   Value SliceAt(const Value& x, std::span<const Value> at, std::vector<int64_t> sizes);

@@ -76,8 +76,19 @@ struct Program {
 Result<Program> LowerForward(const ProgramSpec& spec);
 // Inputs as forward, then do, lse, delta. Outputs dq, dk, dv, [dsink_logits] and the number of dkv tiles it ran.
 Result<Program> LowerBackward(const ProgramSpec& spec);
-// The same attention with every score at once, causal or full: what benchmarks compare with. Inputs q, k, v, scale, and
-// for the backward do.
-Result<Program> LowerDense(const Shape& shape, bool is_causal, bool is_backward);
+
+// The same attention with every score at once, as one writes it without thinking of masks: what benchmarks compare
+// with. Every row must see a key.
+struct DenseSpec {
+  Shape shape;
+  bool is_causal = false;
+  bool has_window = false;     // an operand window_left: keys from row - window_left on
+  bool has_documents = false;  // an operand documents [batch, tokens], the same ids for queries and keys
+};
+// Inputs q, k, v, scale, [window_left], [documents]. Output o.
+Result<Program> LowerDenseForward(const DenseSpec& spec);
+// A step of training: the same inputs and do. Outputs o, dq, dk, dv. Probabilities are computed once and kept for both
+// passes, as automatic differentiation has it: six products, where the lane's two passes have nine.
+Result<Program> LowerDenseStep(const DenseSpec& spec);
 
 }  // namespace tessera::stablehlo

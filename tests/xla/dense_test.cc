@@ -1,0 +1,88 @@
+// Dense attention, which benchmarks hold the lane against, computes what the lanes compute: a peer that is wrong proves
+// nothing.
+#include "lanes/xla/pjrt/client.h"
+#include "lanes/xla/plugins.h"
+#include "lanes/xla/programs.h"
+#include "lanes/xla/stablehlo/program.h"
+#include "xla/xla_fixture.h"
+
+namespace tessera {
+namespace {
+
+class Dense : public XlaTest {
+ protected:
+  using Operands = std::map<std::string, std::vector<std::byte>>;
+
+  template <class T>
+  static std::vector<std::byte> BytesOf(const std::vector<T>& values) {
+    const auto bytes = std::as_bytes(std::span(values));
+    return {bytes.begin(), bytes.end()};
+  }
+
+  TensorMap RunProgram(const Result<stablehlo::Program>& program, const Operands& operands) {
+    TensorMap outputs;
+    EXPECT_TRUE(program.has_value()) << ToText(program.error());
+    lanes::xla::Session session;
+    const Decision decision = lanes::xla::OpenSession({.plugin = plugin_}, TargetKind::kCpu, &session);
+    EXPECT_TRUE(decision.accepted) << decision.detail;
+    if (!program || !decision.accepted) return outputs;
+    const Result<pjrt::Executable> executable =
+        session.client->Compile(program->text, lanes::xla::CompileOptionsFor(*program, {.optimization = 0}));
+    EXPECT_TRUE(executable.has_value()) << ToText(executable.error());
+    if (!executable) return outputs;
+    std::vector<pjrt::Buffer> buffers;
+    for (size_t i = 0; i < program->inputs.size(); ++i) {
+      buffers.push_back(
+          session.client->Upload(executable->inputs()[i], operands.at(program->inputs[i].name), 0).value());
+    }
+    std::vector<const pjrt::Buffer*> args;
+    for (const pjrt::Buffer& buffer : buffers) args.push_back(&buffer);
+    const std::vector<pjrt::Buffer> results = executable->Execute(args).value();
+    for (size_t i = 0; i < results.size(); ++i) {
+      const stablehlo::NamedType& output = program->outputs[i];
+      Tensor& tensor = outputs[output.name] = Tensor::Zeros(ElementType::kF32, output.type.dims);
+      EXPECT_TRUE(results[i].Download(tensor.bytes).has_value());
+    }
+    return outputs;
+  }
+};
+
+TEST_F(Dense, EveryMaskItKnows_EqualsReference) {
+  const uint64_t seed = std::random_device{}();
+  SCOPED_TRACE(seed);
+  std::mt19937_64 rng(seed);
+  struct Mask {
+    const char* text;
+    bool causal, window, documents;
+  };
+  for (const Mask& mask : {Mask{"full", false, false, false},
+                           {"causal", true, false, false},
+                           {"causal and window(9, 0)", true, true, false},
+                           {"causal and documents", true, false, true},
+                           {"causal and window(9, 0) and documents", true, true, true}}) {
+    SCOPED_TRACE(mask.text);
+    Contract contract = MakeContract(mask.text, 50);
+    contract.shape.batch = 2;
+    contract.shape.num_q_heads = 4;
+    contract.shape.num_kv_heads = 2;
+    contract.shape.dim_v = 24;
+    Batch batch;
+    std::vector<int32_t> ids;
+    for (int64_t t = 0; t < 2 * 50; ++t) ids.push_back(t % 50 == 0 ? 0 : ids.back() + (rng() % 7 == 0 ? 1 : 0));
+    if (mask.documents) batch.doc_ids = IdRows{2, 50, ids};
+    const TensorMap inputs = MakeInputs(contract, seed, true);
+    TensorMap want = tessera::Run(contract, batch, inputs, Cpu(), Options("reference")).outputs;
+    ASSERT_EQ(want.count("dq"), 1U);
+    want.erase("lse");
+    Operands operands = {{"scale", BytesOf(std::vector<float>{static_cast<float>(contract.score.scale)})},
+                         {"window_left", BytesOf(std::vector<int32_t>{9})},
+                         {"documents", BytesOf(ids)}};
+    for (const auto& [name, tensor] : inputs) operands[name] = tensor.bytes;
+    const stablehlo::DenseSpec spec{contract.shape, mask.causal, mask.window, mask.documents};
+    ExpectClose(RunProgram(LowerDenseStep(spec), operands), want);
+    ExpectClose(RunProgram(LowerDenseForward(spec), operands), {{"o", want.at("o")}});
+  }
+}
+
+}  // namespace
+}  // namespace tessera
