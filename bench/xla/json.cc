@@ -7,10 +7,17 @@
 
 namespace tessera::bench {
 
+const char* ToText(stablehlo::DenseKind kind) {
+  return kind == stablehlo::DenseKind::kForward    ? "forward"
+         : kind == stablehlo::DenseKind::kBackward ? "backward"
+                                                   : "step";
+}
+
 std::vector<XlaGoal> GoalsOf(const XlaResults& results) {
   std::vector<XlaGoal> goals;
   for (const XlaTableRow& row : results.table) {
-    goals.push_back({fmt::format("{} {}: {:.1f}x dense", row.name, ToText(row.mode), row.goal),
+    if (row.goal == 0) continue;
+    goals.push_back({fmt::format("{} {}: {:.1f}x dense", row.name, ToText(row.kind), row.goal),
                      row.ratio() >= row.goal && row.difference.agrees});
   }
   for (const XlaSparsityRow& row : results.sparsity) {
@@ -43,7 +50,7 @@ std::string ToJson(const XlaResults& results) {
               {"goals", json::object()}};
   for (const XlaTableRow& row : results.table) {
     out["table"].push_back({{"mask", row.name},
-                            {"mode", ToText(row.mode)},
+                            {"work", ToText(row.kind)},
                             {"tiles", row.tiles},
                             {"seconds", row.seconds},
                             {"dense_s", row.dense_s},
@@ -56,7 +63,7 @@ std::string ToJson(const XlaResults& results) {
   }
   for (const XlaMemoryRow& row : results.memory) {
     out["memory"].push_back({{"tokens", row.tokens},
-                             {"mode", ToText(row.mode)},
+                             {"work", ToText(row.kind)},
                              {"temp_bytes", row.chunked},
                              {"dense_temp_bytes", row.dense}});
   }

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <numeric>
 
 #include "lanes/xla/programs.h"
 
@@ -20,6 +21,15 @@ std::map<std::string, std::vector<std::byte>> SmallOperands(const Problem& probl
   std::map<std::string, std::vector<std::byte>> operands;
   operands["scale"] = BytesOf(std::vector<float>{static_cast<float>(problem.contract.score.scale)});
   operands["window_left"] = BytesOf(std::vector<int32_t>{static_cast<int32_t>(problem.shape.window())});
+  operands["lse"] = problem.outputs.at("lse").bytes;
+  std::vector<float> delta(static_cast<size_t>(problem.outputs.at("lse").NumElements()));
+  const auto* o = reinterpret_cast<const float*>(problem.outputs.at("o").bytes.data());
+  const auto* dout = reinterpret_cast<const float*>(problem.inputs.at("do").bytes.data());
+  const int64_t dim = problem.contract.shape.dim_v;
+  for (size_t row = 0; row < delta.size(); ++row, o += dim, dout += dim) {
+    delta[row] = std::inner_product(o, o + dim, dout, 0.0F);
+  }
+  operands["delta"] = BytesOf(delta);
   if (problem.batch.doc_ids) operands["documents"] = BytesOf(problem.batch.doc_ids->values);
   return operands;
 }
@@ -34,9 +44,9 @@ stablehlo::DenseSpec DenseSpecOf(const Problem& problem) {
           .has_documents = !problem.document_lengths.empty()};
 }
 
-Result<DensePeer> DensePeer::Compile(const lanes::xla::Session& session, const stablehlo::DenseSpec& spec, Mode mode) {
-  Result<stablehlo::Program> program =
-      mode == Mode::kForward ? stablehlo::LowerDenseForward(spec) : stablehlo::LowerDenseStep(spec);
+Result<DensePeer> DensePeer::Compile(const lanes::xla::Session& session, const stablehlo::DenseSpec& spec,
+                                     stablehlo::DenseKind kind) {
+  Result<stablehlo::Program> program = stablehlo::LowerDense(spec, kind);
   if (!program) return tl::unexpected(program.error());
   Result<pjrt::Executable> executable =
       session.client->Compile(program->text, lanes::xla::CompileOptionsFor(*program, {}));

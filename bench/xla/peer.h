@@ -15,10 +15,11 @@ stablehlo::DenseSpec DenseSpecOf(const Problem& problem);
 
 class DensePeer {
  public:
-  // Of mode kBoth, one program for both passes.
-  static Result<DensePeer> Compile(const lanes::xla::Session& session, const stablehlo::DenseSpec& spec, Mode mode);
+  static Result<DensePeer> Compile(const lanes::xla::Session& session, const stablehlo::DenseSpec& spec,
+                                   stablehlo::DenseKind kind);
 
-  // One run on the problem's inputs, in seconds; outputs() has its results.
+  // One run on the problem's inputs, in seconds; outputs() has its results. A backward also takes the problem's o and
+  // lse, of a run before.
   Result<double> Run(const Problem& problem);
   const TensorMap& outputs() const { return outputs_; }
   Result<int64_t> TempBytes() const;

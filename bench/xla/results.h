@@ -19,10 +19,10 @@ struct XlaSettings {
   XlaOptions xla = {};
 };
 
-// One case and mode beside dense attention.
+// One case and kind of work beside dense attention.
 struct XlaTableRow {
   std::string name;
-  Mode mode = Mode::kForward;
+  stablehlo::DenseKind kind = stablehlo::DenseKind::kForward;
   double seconds = 0;
   double dense_s = 0;
   double goal = 0;             // dense_s / seconds must reach it
@@ -35,7 +35,7 @@ struct XlaTableRow {
 // Temporary memory of the compiled programs, in bytes; nothing is run.
 struct XlaMemoryRow {
   int64_t tokens = 0;
-  Mode mode = Mode::kForward;
+  stablehlo::DenseKind kind = stablehlo::DenseKind::kForward;
   int64_t chunked = 0;
   int64_t dense = 0;
 };
@@ -71,7 +71,8 @@ struct XlaResults {
 inline constexpr double kOverheadGoal_s = 100e-6;
 inline constexpr double kSparsityGoal = 0.2;
 
-void Say(const std::string& text);  // on standard error
+const char* ToText(stablehlo::DenseKind kind);  // "forward", "backward", "step"
+void Say(const std::string& text);              // on standard error
 
 // Rows are printed to `people` as they come.
 Status MeasureMatmul(const lanes::xla::Session& session, XlaResults& results);

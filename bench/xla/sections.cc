@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <thread>
 
 #include "lanes/xla/programs.h"
 #include "xla/results.h"
@@ -11,11 +12,14 @@
 namespace tessera::bench {
 namespace {
 
+using stablehlo::DenseKind;
+
 constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr int64_t kHeads = 4;
 constexpr int64_t kDim = 64;
 constexpr int64_t kDocument = 512;
 constexpr int64_t kWindowLeft = 511;
+constexpr DenseKind kKinds[] = {DenseKind::kForward, DenseKind::kBackward, DenseKind::kStep};
 constexpr const char* ShortName(Mode mode) { return mode == Mode::kForward ? "f" : "f+b"; }
 
 Settings RunSettings(const XlaResults& results) {
@@ -40,12 +44,20 @@ std::vector<GoalCase> TableCasesFor(int64_t tokens) {
   return {window, documents, causal};
 }
 
+// Dense attention gives gigabytes back to the system when its results are there already. That must not fall into the
+// next run, whoever's that is.
+void Settle() { std::this_thread::sleep_for(std::chrono::milliseconds(500)); }
+
 // Two products forward. The lane's backward computes scores and their gradient again in both of its walks: seven.
-double ProductFlops(const Problem& problem, int64_t tiles, Mode mode) {
+double ProductFlops(const Problem& problem, int64_t tiles, DenseKind kind) {
   const Worklist& list = problem.plan.view().Of(Direction::kForward);
-  const double products = mode == Mode::kForward ? 2 : 9;
+  const double products = kind == DenseKind::kForward ? 2 : kind == DenseKind::kBackward ? 7 : 9;
   return products * 2 * kDim * static_cast<double>(tiles) * static_cast<double>(list.tile_q) *
          static_cast<double>(list.tile_kv);
+}
+
+double SecondsOf(const Times& ours, DenseKind kind) {
+  return kind == DenseKind::kForward ? ours.forward_s : kind == DenseKind::kBackward ? ours.backward_s : ours.total_s();
 }
 
 }  // namespace
@@ -79,51 +91,75 @@ Status MeasureMatmul(const lanes::xla::Session& session, XlaResults& results) {
   return {};
 }
 
+namespace {
+
+// Every kind of work on one case, in turns; one round more to compile and warm up.
+Status MeasureCase(const lanes::xla::Session& session, const GoalCase& asked, XlaResults& results,
+                   std::vector<XlaTableRow>& rows) {
+  Result<Problem> problem = MakeProblem(asked.shape, RunSettings(results));
+  if (!problem) return tl::unexpected(problem.error());
+  Say(asked.shape.name + ": compiling dense attention");
+  std::vector<DensePeer> peers;
+  for (const DenseKind kind : kKinds) {
+    Result<DensePeer> peer = DensePeer::Compile(session, DenseSpecOf(*problem), kind);
+    if (!peer) return tl::unexpected(peer.error());
+    peers.push_back(std::move(*peer));
+    rows.push_back({.name = asked.shape.name, .kind = kind, .seconds = kNever, .dense_s = kNever});
+    rows.back().goal = kind == DenseKind::kStep ? 0 : asked.goal;
+  }
+  for (int64_t i = 0; i <= results.settings.repeats; ++i) {
+    Settle();
+    Result<Times> ours = RunOurs(*problem, Mode::kBoth, RunSettings(results));
+    if (!ours) return tl::unexpected(ours.error());
+    Say(fmt::format("  {} of {}: ours {:.3f} s forward, {:.3f} s backward", i, results.settings.repeats,
+                    ours->forward_s, ours->backward_s));
+    for (size_t k = 0; k < peers.size(); ++k) {
+      Settle();
+      Result<double> dense = peers[k].Run(*problem);
+      if (!dense) return tl::unexpected(dense.error());
+      Say(fmt::format("    dense {:.3f} s {}", *dense, ToText(rows[k].kind)));
+      rows[k].tiles = ours->receipt.tiles_executed;
+      if (i == 0) continue;
+      rows[k].seconds = std::min(rows[k].seconds, SecondsOf(*ours, rows[k].kind));
+      rows[k].dense_s = std::min(rows[k].dense_s, *dense);
+    }
+  }
+  for (size_t k = 0; k < peers.size(); ++k) {
+    rows[k].difference = Compare(*problem, peers[k].outputs());
+    rows[k].limit_s = ProductFlops(*problem, rows[k].tiles, rows[k].kind) / (results.matmul_gflops * 1e9);
+  }
+  return {};
+}
+
+}  // namespace
+
 Status MeasureTable(const lanes::xla::Session& session, FILE* people, XlaResults& results) {
-  const int64_t tokens = results.settings.tokens;
   fmt::print(people,
              "\nBeside dense attention: {} tokens, {} heads, dim {}, f32; XLA's own 2048^3 product: {:.1f} GFLOP/s\n"
-             "{:<17} {:<4} {:>7} {:>9} {:>9} {:>7} {:>6} {:>4} {:>9} {:>9} {:>10}\n",
-             tokens, kHeads, kDim, results.matmul_gflops, "mask", "mode", "tiles", "ours s", "dense s", "ratio", "goal",
-             "", "limit s", "of limit", "difference");
-  for (const GoalCase& asked : TableCasesFor(tokens)) {
-    Result<Problem> problem = MakeProblem(asked.shape, RunSettings(results));
-    if (!problem) return tl::unexpected(problem.error());
-    for (const Mode mode : kModes) {
-      Say(fmt::format("{} {}: compiling dense attention", asked.shape.name, ToText(mode)));
-      Result<DensePeer> peer = DensePeer::Compile(session, DenseSpecOf(*problem), mode);
-      if (!peer) return tl::unexpected(peer.error());
-      XlaTableRow row{.name = asked.shape.name, .mode = mode, .seconds = kNever, .dense_s = kNever, .goal = asked.goal};
-      // One round to compile and warm up.
-      for (int64_t i = 0; i <= results.settings.repeats; ++i) {
-        Result<Times> ours = RunOurs(*problem, mode, RunSettings(results));
-        if (!ours) return tl::unexpected(ours.error());
-        Result<double> dense = peer->Run(*problem);
-        if (!dense) return tl::unexpected(dense.error());
-        Say(fmt::format("  {} of {}: ours {:.3f} s, dense {:.3f} s", i, results.settings.repeats, ours->total_s(),
-                        *dense));
-        row.tiles = ours->receipt.tiles_executed;
-        if (i == 0) continue;
-        row.seconds = std::min(row.seconds, ours->total_s());
-        row.dense_s = std::min(row.dense_s, *dense);
-      }
-      row.difference = Compare(*problem, peer->outputs());
-      row.limit_s = ProductFlops(*problem, row.tiles, mode) / (results.matmul_gflops * 1e9);
-      fmt::print(people, "{:<17} {:<4} {:>7} {:>9.4f} {:>9.4f} {:>6.2f}x {:>5.1f}x {:>4} {:>9.4f} {:>8.0f}% {:>10}\n",
-                 row.name, ShortName(mode), row.tiles, row.seconds, row.dense_s, row.ratio(), row.goal,
-                 row.ratio() >= row.goal ? "yes" : "NO", row.limit_s, 100 * row.limit_s / row.seconds,
+             "{:<17} {:<8} {:>7} {:>9} {:>9} {:>7} {:>9} {:>9} {:>9} {:>10}\n",
+             results.settings.tokens, kHeads, kDim, results.matmul_gflops, "mask", "work", "tiles", "ours s", "dense s",
+             "ratio", "goal", "limit s", "of limit", "difference");
+  for (const GoalCase& asked : TableCasesFor(results.settings.tokens)) {
+    std::vector<XlaTableRow> rows;
+    if (Status done = MeasureCase(session, asked, results, rows); !done) return done;
+    for (const XlaTableRow& row : rows) {
+      const std::string goal =
+          row.goal == 0 ? "" : fmt::format("{:.1f}x {:>3}", row.goal, row.ratio() >= row.goal ? "yes" : "NO");
+      fmt::print(people, "{:<17} {:<8} {:>7} {:>9.4f} {:>9.4f} {:>6.2f}x {:>9} {:>9.4f} {:>8.0f}% {:>10}\n", row.name,
+                 ToText(row.kind), row.tiles, row.seconds, row.dense_s, row.ratio(), goal, row.limit_s,
+                 100 * row.limit_s / row.seconds,
                  row.difference.agrees ? fmt::format("{:.1e}", row.difference.largest) : "DIFFER");
-      std::fflush(people);
-      results.table.push_back(std::move(row));
     }
+    std::fflush(people);
+    results.table.insert(results.table.end(), rows.begin(), rows.end());
   }
   return {};
 }
 
 Status MeasureMemory(const lanes::xla::Session& session, FILE* people, XlaResults& results) {
   fmt::print(people,
-             "\nTemporary memory of the compiled causal programs, MiB; nothing is run\n{:>7} {:<4} {:>9} {:>9} {:>7}\n",
-             "tokens", "mode", "ours", "dense", "ratio");
+             "\nTemporary memory of the compiled causal programs, MiB; nothing is run\n{:>7} {:<8} {:>9} {:>9} {:>7}\n",
+             "tokens", "work", "ours", "dense", "ratio");
   constexpr double kMiB = 1 << 20;
   for (const int64_t tokens : {results.settings.memory_tokens / 4, results.settings.memory_tokens}) {
     Settings settings = RunSettings(results);
@@ -133,19 +169,19 @@ Status MeasureMemory(const lanes::xla::Session& session, FILE* people, XlaResult
     if (!problem) return tl::unexpected(problem.error());
     const stablehlo::ProgramSpec spec = stablehlo::SpecOf(problem->contract, problem->plan.view());
     XlaMemoryRow row{.tokens = tokens};
-    for (const Mode mode : kModes) {
-      row.mode = mode;
-      Say(fmt::format("memory at {} tokens, {}", tokens, ToText(mode)));
-      const Pass pass = mode == Mode::kForward ? Pass::kForward : Pass::kBackward;
+    for (const DenseKind kind : kKinds) {
+      row.kind = kind;
+      Say(fmt::format("memory at {} tokens, {}", tokens, ToText(kind)));
+      const Pass pass = kind == DenseKind::kForward ? Pass::kForward : Pass::kBackward;
       const Result<lanes::xla::FoundProgram> ours = lanes::xla::FindProgram(session, spec, pass, results.settings.xla);
       if (!ours) return tl::unexpected(ours.error());
       row.chunked = std::max(row.chunked, ours->use.temp_bytes);  // of a step, the larger of its two programs
-      const Result<DensePeer> peer = DensePeer::Compile(session, DenseSpecOf(*problem), mode);
+      const Result<DensePeer> peer = DensePeer::Compile(session, DenseSpecOf(*problem), kind);
       if (!peer) return tl::unexpected(peer.error());
       const Result<int64_t> dense = peer->TempBytes();
       if (!dense) return tl::unexpected(dense.error());
       row.dense = *dense;
-      fmt::print(people, "{:>7} {:<4} {:>9.1f} {:>9.0f} {:>6.0f}x\n", row.tokens, ShortName(mode),
+      fmt::print(people, "{:>7} {:<8} {:>9.1f} {:>9.0f} {:>6.0f}x\n", row.tokens, ToText(kind),
                  static_cast<double>(row.chunked) / kMiB, static_cast<double>(row.dense) / kMiB,
                  static_cast<double>(row.dense) / static_cast<double>(row.chunked));
       std::fflush(people);

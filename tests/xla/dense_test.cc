@@ -73,14 +73,26 @@ TEST_F(Dense, EveryMaskItKnows_EqualsReference) {
     const TensorMap inputs = MakeInputs(contract, seed, true);
     TensorMap want = tessera::Run(contract, batch, inputs, Cpu(), Options("reference")).outputs;
     ASSERT_EQ(want.count("dq"), 1U);
+    // The backward gets what the lane's gets: log-sum-exp, and the sum of o * do.
+    const Tensor lse = want.at("lse");
     want.erase("lse");
+    std::vector<float> delta(static_cast<size_t>(lse.NumElements()), 0.0F);
+    for (int64_t i = 0; i < want.at("o").NumElements(); ++i) {
+      delta[static_cast<size_t>(i / contract.shape.dim_v)] +=
+          static_cast<float>(want.at("o").At(i) * inputs.at("do").At(i));
+    }
     Operands operands = {{"scale", BytesOf(std::vector<float>{static_cast<float>(contract.score.scale)})},
                          {"window_left", BytesOf(std::vector<int32_t>{9})},
                          {"documents", BytesOf(ids)}};
     for (const auto& [name, tensor] : inputs) operands[name] = tensor.bytes;
     const stablehlo::DenseSpec spec{contract.shape, mask.causal, mask.window, mask.documents};
-    ExpectClose(RunProgram(LowerDenseStep(spec), operands), want);
-    ExpectClose(RunProgram(LowerDenseForward(spec), operands), {{"o", want.at("o")}});
+    operands["lse"] = lse.bytes;
+    operands["delta"] = BytesOf(delta);
+    using stablehlo::DenseKind;
+    ExpectClose(RunProgram(LowerDense(spec, DenseKind::kStep), operands), want);
+    ExpectClose(RunProgram(LowerDense(spec, DenseKind::kForward), operands), {{"o", want.at("o")}});
+    want.erase("o");
+    ExpectClose(RunProgram(LowerDense(spec, DenseKind::kBackward), operands), want);
   }
 }
 

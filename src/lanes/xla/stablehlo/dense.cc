@@ -7,7 +7,7 @@
 namespace tessera::stablehlo {
 namespace {
 
-std::vector<NamedType> InputsOf(const DenseSpec& spec, bool is_step) {
+std::vector<NamedType> InputsOf(const DenseSpec& spec, DenseKind kind) {
   const Shape& s = spec.shape;
   const Element e = ElementOf(s.dtype);
   std::vector<NamedType> inputs = {{"q", {e, {s.batch, s.num_q_heads, s.q_len, s.dim_qk}}},
@@ -16,47 +16,67 @@ std::vector<NamedType> InputsOf(const DenseSpec& spec, bool is_step) {
                                    {"scale", {Element::kF32, {}}}};
   if (spec.has_window) inputs.push_back({"window_left", {Element::kI32, {}}});
   if (spec.has_documents) inputs.push_back({"documents", {Element::kI32, {s.batch, s.kv_len}}});
-  if (is_step) inputs.push_back({"do", {e, {s.batch, s.num_q_heads, s.q_len, s.dim_v}}});
+  if (kind != DenseKind::kForward) inputs.push_back({"do", {e, {s.batch, s.num_q_heads, s.q_len, s.dim_v}}});
+  if (kind == DenseKind::kBackward) {
+    for (const char* stat : {"lse", "delta"}) {
+      inputs.push_back({stat, {Element::kF32, {s.batch, s.num_q_heads, s.q_len}}});
+    }
+  }
   return inputs;
+}
+
+const char* NameOf(DenseKind kind) {
+  return kind == DenseKind::kForward    ? "tessera_dense_forward"
+         : kind == DenseKind::kBackward ? "tessera_dense_backward"
+                                        : "tessera_dense_step";
 }
 
 class Dense {
  public:
-  Dense(const DenseSpec& spec, bool is_step)
+  Dense(const DenseSpec& spec, DenseKind kind)
       : spec_(spec),
         s_(spec.shape),
         rows_(s_.num_q_heads / s_.num_kv_heads * s_.q_len),
-        is_step_(is_step),
-        name_(is_step ? "tessera_dense_step" : "tessera_dense_forward"),
-        inputs_(InputsOf(spec, is_step)),
-        b_(name_, {}, inputs_) {}
+        kind_(kind),
+        inputs_(InputsOf(spec, kind)),
+        b_(NameOf(kind), {}, inputs_) {}
 
   Result<Program> Lower() {
     const Value q = ByKvHead("q");
     const Value& k = b_.Input("k");
     const Value& v = b_.Input("v");
     const Element e = v.type.element;
-    const Value p = Probabilities(q, k);
-    const Value o = b_.BatchDot(b_.Convert(p, e), v, {1, 0});
-    Values outputs = {ByQueryHead(o)};
-    std::vector<NamedType> named = {{"o", outputs[0].type}};
-    if (is_step_) {
+    const Value p = kind_ == DenseKind::kBackward ? WeightsAgain(q, k) : Probabilities(q, k);
+    Value delta;
+    if (kind_ == DenseKind::kBackward) {
+      delta = StatByKvHead("delta");
+    } else {
+      const Value o = b_.BatchDot(b_.Convert(p, e), v, {1, 0});
+      Add("o", ByQueryHead(o));
+      if (kind_ == DenseKind::kStep) {
+        delta = b_.Reduce(Reduction::kAdd, b_.Mul(o, b_.Convert(ByKvHead("do"), Element::kF32)), {3});
+      }
+    }
+    if (kind_ != DenseKind::kForward) {
       const Value dout = ByKvHead("do");
-      const Value delta = b_.Reduce(Reduction::kAdd, b_.Mul(o, b_.Convert(dout, Element::kF32)), {3});
       const Value dp = b_.BatchDot(dout, v, {1, 1});
       const Value slope = b_.Mul(b_.Mul(p, b_.Sub(dp, b_.Spread(delta, dp.type.dims, {0, 1, 2}))), b_.Input("scale"));
       const Value ds = b_.Convert(slope, e);
-      outputs.push_back(ByQueryHead(b_.BatchDot(ds, k, {1, 0})));
-      outputs.push_back(b_.BatchDot(ds, q, {0, 0}));
-      outputs.push_back(b_.BatchDot(b_.Convert(p, e), dout, {0, 0}));
-      for (const char* name : {"dq", "dk", "dv"}) named.push_back({name, outputs[named.size()].type});
+      Add("dq", ByQueryHead(b_.BatchDot(ds, k, {1, 0})));
+      Add("dk", b_.BatchDot(ds, q, {0, 0}));
+      Add("dv", b_.BatchDot(b_.Convert(p, e), dout, {0, 0}));
     }
-    return b_.Finish(outputs).map([&](std::string text) {
-      return Program{name_, std::move(text), inputs_, std::move(named)};
+    return b_.Finish(outputs_).map([&](std::string text) {
+      return Program{NameOf(kind_), std::move(text), inputs_, named_};
     });
   }
 
  private:
+  void Add(const char* name, const Value& output) {
+    outputs_.push_back(output);
+    named_.push_back({name, output.type});
+  }
+
   // Query heads that share a KV head stand below each other as rows of one matrix.
   Value ByKvHead(const char* input) {
     const Value& x = b_.Input(input);
@@ -64,13 +84,25 @@ class Dense {
   }
   Value ByQueryHead(const Value& x) { return b_.Reshape(x, {s_.batch, s_.num_q_heads, s_.q_len, x.type.dims[3]}); }
 
-  Value Probabilities(const Value& q, const Value& k) {
+  Value StatByKvHead(const char* input) { return b_.Reshape(b_.Input(input), {s_.batch, s_.num_kv_heads, rows_}); }
+
+  Value Logits(const Value& q, const Value& k) {
     Value logits = b_.Mul(b_.BatchDot(q, k, {1, 1}), b_.Input("scale"));
-    const std::vector<int64_t> dims = logits.type.dims;
     if (spec_.is_causal || spec_.has_window || spec_.has_documents) {
       const double minus_infinity = -std::numeric_limits<double>::infinity();
-      logits = b_.Select(Allowed(dims), logits, b_.Constant({Element::kF32, {}}, minus_infinity));
+      logits = b_.Select(Allowed(logits.type.dims), logits, b_.Constant({Element::kF32, {}}, minus_infinity));
     }
+    return logits;
+  }
+
+  Value WeightsAgain(const Value& q, const Value& k) {
+    const Value logits = Logits(q, k);
+    return b_.Exp(b_.Sub(logits, b_.Spread(StatByKvHead("lse"), logits.type.dims, {0, 1, 2})));
+  }
+
+  Value Probabilities(const Value& q, const Value& k) {
+    const Value logits = Logits(q, k);
+    const std::vector<int64_t>& dims = logits.type.dims;
     const Value max = b_.Reduce(Reduction::kMax, logits, {3});
     const Value weights = b_.Exp(b_.Sub(logits, b_.Spread(max, dims, {0, 1, 2})));
     const Value sum = b_.Reduce(Reduction::kAdd, weights, {3});
@@ -102,15 +134,15 @@ class Dense {
   const DenseSpec& spec_;
   const Shape& s_;
   const int64_t rows_;
-  const bool is_step_;
-  const std::string name_;
+  const DenseKind kind_;
   std::vector<NamedType> inputs_;
   Builder b_;
+  Values outputs_;
+  std::vector<NamedType> named_;
 };
 
 }  // namespace
 
-Result<Program> LowerDenseForward(const DenseSpec& spec) { return Dense(spec, false).Lower(); }
-Result<Program> LowerDenseStep(const DenseSpec& spec) { return Dense(spec, true).Lower(); }
+Result<Program> LowerDense(const DenseSpec& spec, DenseKind kind) { return Dense(spec, kind).Lower(); }
 
 }  // namespace tessera::stablehlo

@@ -85,10 +85,10 @@ struct DenseSpec {
   bool has_window = false;     // an operand window_left: keys from row - window_left on
   bool has_documents = false;  // an operand documents [batch, tokens], the same ids for queries and keys
 };
-// Inputs q, k, v, scale, [window_left], [documents]. Output o.
-Result<Program> LowerDenseForward(const DenseSpec& spec);
-// A step of training: the same inputs and do. Outputs o, dq, dk, dv. Probabilities are computed once and kept for both
-// passes, as automatic differentiation has it: six products, where the lane's two passes have nine.
-Result<Program> LowerDenseStep(const DenseSpec& spec);
+// What it computes: o; dq, dk, dv from what the lane's backward gets, probabilities computed again from lse; or all
+// four at once, probabilities computed once and kept for both passes, as automatic differentiation has it.
+enum class DenseKind : uint8_t { kForward, kBackward, kStep };
+// Inputs q, k, v, scale, [window_left], [documents], then do for the last two, and lse and delta for a backward.
+Result<Program> LowerDense(const DenseSpec& spec, DenseKind kind);
 
 }  // namespace tessera::stablehlo
