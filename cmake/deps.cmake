@@ -1,6 +1,6 @@
 # Third-party libraries, from the distribution's packages. All but fmt, oneTBB and GoogleTest are used as headers only; a
-# cross build takes fmt that way too, has plain threads in place of oneTBB and builds GoogleTest's source, so it needs no
-# foreign-architecture packages.
+# cross build compiles fmt out of its headers, has plain threads in place of oneTBB and builds GoogleTest's source, so it
+# needs no foreign-architecture packages.
 find_package(Threads REQUIRED)
 
 # A cross compiler must not search the host's /usr/include, where the host's C library lives too: it gets a folder of
@@ -23,10 +23,19 @@ endfunction()
 
 tessera_header_dep(tessera_expected tl/expected.hpp)
 add_library(tl::expected ALIAS tessera_expected)
+# As a library fmt costs a file that uses it less than a second to compile; as headers only, six.
 if(CMAKE_CROSSCOMPILING)
-  tessera_header_dep(tessera_fmt fmt/format.h FMT_HEADER_ONLY=1)
+  find_path(tessera_fmt_folder fmt/core.h REQUIRED)
+  file(STRINGS ${tessera_fmt_folder}/fmt/core.h fmt_version REGEX "define FMT_VERSION 9[0-9][0-9][0-9][0-9]$")
+  if(fmt_version)
+    tessera_header_dep(tessera_fmt_headers fmt/format.h)
+    add_library(tessera_fmt STATIC ${CMAKE_SOURCE_DIR}/cmake/fmt_library.cc)
+    target_link_libraries(tessera_fmt PUBLIC tessera_fmt_headers)
+    set_target_properties(tessera_fmt PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  else()
+    tessera_header_dep(tessera_fmt fmt/format.h FMT_HEADER_ONLY=1)
+  endif()
 else()
-  # As a library fmt costs a file that uses it less than a second to compile; as headers only, six.
   find_package(fmt REQUIRED)
   add_library(tessera_fmt INTERFACE)
   target_link_libraries(tessera_fmt INTERFACE fmt::fmt)

@@ -61,7 +61,7 @@ OWNER = {
     "planner.h": "src/planner", "route.h": "src/planner", "export.h": "src/export",
     "lane.h": "src/lanes", "xla.h": "src/lanes", "reasons.def": "src/lanes", "cpu_guard.h": "src/lanes",
     "run.h": "src/dispatch", "prepare.h": "src/dispatch", "receipt.h": "src/dispatch", "ledger.h": "src/dispatch",
-    "records.h": "src/dispatch", "normalise.h": "src/dispatch",
+    "records.h": "src/dispatch", "normalise.h": "src/dispatch", "compile.h": "src/dispatch",
     "c_api.h": "src/capi", "tessera.h": "src/capi",
 }
 

@@ -10,15 +10,28 @@ function(tessera_library name)
   set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden
                                            VISIBILITY_INLINES_HIDDEN ON)
   if(CMAKE_CURRENT_SOURCE_DIR MATCHES "^${CMAKE_SOURCE_DIR}/src/")
+    if(TESSERA_BUILD_FUZZ)  # which tells a fuzz program where it has been; nothing else needs it
+      target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=fuzzer-no-link>)
+    endif()
     set_property(GLOBAL APPEND PROPERTY tessera_parts ${name})
   endif()
 endfunction()
 
+# For code that takes longer to compile than to run: what it calls is optimised.
+function(tessera_compile_quickly name)
+  if(TESSERA_SANITIZE)
+    target_compile_options(${name} PRIVATE -O0)
+  else()
+    target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
+  endif()
+endfunction()
+
 # One test program per folder of tests; its tests carry the folder's name as label. Each leaves its result as XML under
-# test_results/, where script/requirements reads which numbers it proved.
-# WHOLE names tests that share what is costly to make (compiled programs) and run together, as two halves of one filter.
+# test_results/, where script/requirements reads which numbers it proved. BUSY: it computes much itself, so that under a
+# sanitizer too it runs faster by more than it compiles slower. WHOLE names tests that share what is costly to make
+# (compiled programs) and run together, as two halves of one filter.
 function(tessera_test name)
-  cmake_parse_arguments(ARG "" "WHOLE" "LINK" ${ARGN})
+  cmake_parse_arguments(ARG "BUSY" "WHOLE" "LINK" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS *.cc)
   if(NOT sources)
     return()
@@ -26,8 +39,11 @@ function(tessera_test name)
   add_executable(${name} ${sources})
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/tests)
   target_compile_definitions(${name} PRIVATE TESSERA_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
-  # What is under test is optimised; the tests themselves take longer to compile than to run.
-  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
+  if(ARG_BUSY)
+    target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
+  else()
+    tessera_compile_quickly(${name})
+  endif()
   target_link_libraries(${name} PRIVATE ${ARG_LINK} tessera_warnings GTest::gtest GTest::gmock GTest::gtest_main)
   get_filename_component(folder ${CMAKE_CURRENT_SOURCE_DIR} NAME)
   set(filter)

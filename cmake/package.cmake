@@ -5,6 +5,10 @@ include(GNUInstallDirs)
 
 get_property(tessera_parts GLOBAL PROPERTY tessera_parts)
 list(TRANSFORM tessera_parts REPLACE "(.+)" "$<TARGET_OBJECTS:\\1>" OUTPUT_VARIABLE tessera_objects)
+get_target_property(tessera_fmt_type tessera_fmt TYPE)
+if(tessera_fmt_type STREQUAL "STATIC_LIBRARY")  # made here, so nobody who links libtessera.a has it
+  list(APPEND tessera_objects $<TARGET_OBJECTS:tessera_fmt>)
+endif()
 # The soname changes when the ABI does; c_api.h holds the number.
 file(STRINGS ${CMAKE_SOURCE_DIR}/include/tessera/c_api.h tessera_abi_line REGEX "define TESSERA_ABI_VERSION ")
 string(REGEX MATCH "[0-9]+" tessera_abi "${tessera_abi_line}")

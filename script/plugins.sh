@@ -28,6 +28,9 @@ install_tpu() {
 # Whether the tests find a plugin of XLA's to run.
 has_xla() { [[ -n ${TESSERA_PJRT_PLUGIN:-} ]] || compgen -G "$xla_dir/plugins/xla-cpu-pjrt-*/*.so" >/dev/null; }
 
+# Whether they find the TPU compiler.
+has_tpu() { compgen -G "$xla_dir/plugins/libtpu-*/libtpu.so" >/dev/null; }
+
 # Prints a Python that has pip, of an environment of its own where there is none.
 python_with_pip() {
   local python

@@ -3,6 +3,7 @@
 
 #ifdef __cplusplus
 #include "tessera/batch.h"
+#include "tessera/compile.h"
 #include "tessera/contract.h"
 #include "tessera/cpu_guard.h"
 #include "tessera/error.h"

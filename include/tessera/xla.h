@@ -29,7 +29,8 @@ struct XlaUse {
   std::string stablehlo = {};  // version it reads
   int64_t device = 0;
   std::string device_kind = {};
-  std::string guard = {};  // "not needed", or "active": the processor was named as one without SVE (docs/xla.md)
+  std::string topology = {};  // "v6e:1x1": compiled for devices that are not here; empty for those of this machine
+  std::string guard = {};     // "not needed", or "active": the processor was named as one without SVE (docs/xla.md)
   bool operator==(const XlaUse&) const = default;
 };
 
@@ -49,6 +50,13 @@ struct XlaProgramUse {
   std::string custom_calls = {};  // targets, with counts; empty: none
   std::string collectives = {};
   bool operator==(const XlaProgramUse&) const = default;
+};
+
+// A program before it is compiled: StableHLO.
+struct ProgramText {
+  std::string name = {};  // of the module: pass and class key
+  std::string text = {};
+  bool operator==(const ProgramText&) const = default;
 };
 
 // What `tessera lanes` says of one plugin.

@@ -20,7 +20,7 @@ void HashOptional(Hasher& hasher, const std::optional<T>& value, Add add) {
   if (value.has_value()) add(*value);
 }
 
-std::string Compiler() {
+std::string CompilerName() {
 #if defined(__clang__)
   return fmt::format("clang {}.{}.{}", __clang_major__, __clang_minor__, __clang_patchlevel__);
 #elif defined(__GNUC__)
@@ -74,7 +74,7 @@ std::string BatchDigest(const Batch& batch) {
 std::map<std::string, std::string> Versions() {
   return {
       {"arch", Arch()},
-      {"compiler", Compiler()},
+      {"compiler", CompilerName()},
       {"contract", fmt::format("{}", kContractVersion)},
       {"plan", fmt::format("{}", kPlanVersion)},
       {"receipt", fmt::format("{}", kReceiptVersion)},
@@ -133,6 +133,8 @@ void DescribeRequest(const RunRequest& request, Receipt& receipt) {
       {"widen_class", YesNo(options.plan.widen_class)},
       {"workers", fmt::format("{}", std::max<int64_t>(request.target.workers, 1))},
   };
+  // Only there where it is true.
+  if (request.asked == Asked::kCompile) receipt.options[kCompileOnlyOption] = "true";
   receipt.versions = Versions();
   receipt.ledger = {.file = options.ledger, .machine = MachineId()};
 }

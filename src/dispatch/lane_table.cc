@@ -104,7 +104,7 @@ std::vector<LaneInfo> Lanes() {
 }
 
 Decision DecideContract(const LaneRow& row, const Contract& contract, const MaskFacts& facts, const Target& target,
-                        const XlaOptions& xla) {
+                        const XlaOptions& xla, Asked asked) {
   if ((row.targets & KindBit(target.kind)) == 0) {
     return Decision::No(
         ReasonCode::kOtherTarget,
@@ -114,7 +114,9 @@ Decision DecideContract(const LaneRow& row, const Contract& contract, const Mask
     if (Decision decision = row.refuses(contract, facts); !decision.accepted) return decision;
   }
   if (row.lane == nullptr) return Decision::No(row.not_built);
-  return row.lane->Decide(contract, target, xla);
+  if (asked == Asked::kRun) return row.lane->Decide(contract, target, xla);
+  const Compiler* compiler = row.lane->compiler();
+  return compiler == nullptr ? Decision::No(ReasonCode::kNothingToCompile) : compiler->Decide(contract, target, xla);
 }
 
 }  // namespace tessera

@@ -38,9 +38,11 @@ const LaneRow* FindLane(std::span<const LaneRow> table, std::string_view name);
 // The instruction sets a row's lane can run with here, best first; none for a lane that is not built.
 std::vector<std::string_view> IsasOf(const LaneRow& row);
 
-// What the row says of the contract: the target first, then what the lane cannot do, then whether it is built.
+// What the row says of the contract: the target first, then what the lane cannot do, then whether it is built. Of
+// running it, or of compiling alone.
+enum class Asked : uint8_t { kRun, kCompile };
 Decision DecideContract(const LaneRow& row, const Contract& contract, const MaskFacts& facts, const Target& target,
-                        const XlaOptions& xla = {});
+                        const XlaOptions& xla = {}, Asked asked = Asked::kRun);
 
 std::string_view ToText(TargetKind kind);
 std::optional<ReasonCode> FindReason(std::string_view text);

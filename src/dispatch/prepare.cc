@@ -26,7 +26,7 @@ Decision DecideRow(const PrepareRequest& request, const LaneRow& row, const Mask
   if (IsForced(options) && row.name != options.lane) {
     return Decision::No(ReasonCode::kNotRequested, fmt::format("{} was asked for", options.lane));
   }
-  Decision decision = DecideContract(row, request.contract, facts, request.target, request.xla);
+  Decision decision = DecideContract(row, request.contract, facts, request.target, request.xla, request.asked);
   if (decision.accepted && !HasIsa(row, request.isa)) {
     return Decision::No(ReasonCode::kIsa,
                         fmt::format("{} was asked for, and here it has {}", request.isa, fmt::join(IsasOf(row), ", ")));
@@ -94,8 +94,9 @@ CacheUse UseOf(const CachedRun& got) {
 }
 
 Result<Obtained> ObtainUnpinned(const PrepareRequest& request) {
-  // What other tables say is not kept: their lanes need not outlive the run.
-  if (request.options.use_cache && request.table.data() == LaneTable().data()) {
+  // What other tables say is not kept: their lanes need not outlive the run. Nor are decisions on compiling alone.
+  const bool is_kept = request.asked == Asked::kRun && request.table.data() == LaneTable().data();
+  if (request.options.use_cache && is_kept) {
     RunCache& cache = request.options.cache != nullptr ? *request.options.cache : RunCache::Default();
     return RunCacheAccess::Get(cache, request).map([](const CachedRun& got) {
       return Obtained{got.prepared, got.is_same_spelling, UseOf(got)};

@@ -24,6 +24,7 @@ struct PrepareRequest {
   const RunOptions& options;
   std::string_view isa = "auto";
   XlaOptions xla = {};
+  Asked asked = Asked::kRun;  // what is prepared for compiling is kept nowhere
 };
 
 // A lane was asked for by name.

@@ -12,6 +12,7 @@
 #include "dispatch/lane_table.h"
 #include "dispatch/limits.h"
 #include "dispatch/receipt_fields.h"
+#include "dispatch/run.h"
 
 namespace tessera {
 namespace {
@@ -162,7 +163,8 @@ class Measure : public JsonHandler {
 std::string MainTimings(const Receipt& receipt) {
   std::vector<std::string> texts;
   for (const Timing& timing : receipt.timings) {
-    if (timing.name != "plan" && timing.name != "forward" && timing.name != "backward") continue;
+    const bool is_work = timing.name == "forward" || timing.name == "backward" || timing.name == "compile";
+    if (timing.name != "plan" && !is_work) continue;
     texts.push_back(fmt::format("{} {:.3f} ms", timing.name, static_cast<double>(timing.ns) / 1e6));
   }
   return fmt::format("{}", fmt::join(texts, ", "));
@@ -224,6 +226,11 @@ std::string ToLine(const Receipt& r) {
   if (!r.ok) {
     const std::string first_line = r.error.substr(0, r.error.find('\n'));
     return fmt::format("failed at {} ({}) on {}: {}", r.failed_at, asked, r.target, first_line);
+  }
+  if (r.runtime_mode == kCompileOnly) {
+    return fmt::format("{} compiled ({}) {} for {}, {} programs, contract {}, plan {}; {}", r.executed, asked,
+                       r.runtime_mode, r.target, r.compiles, r.contract_key.substr(0, 8),
+                       r.plan_fingerprint.substr(0, 8), MainTimings(r));
   }
   return fmt::format("{} ran ({}) {} on {}, {} of {} tiles ({} full, {} partial), contract {}, plan {}; {}", r.executed,
                      asked, r.runtime_mode, r.target, r.tiles_executed, r.tiles.empty + r.tiles.partial + r.tiles.full,

@@ -15,6 +15,7 @@
 #include "dispatch/lane_table.h"
 #include "dispatch/ledger.h"
 #include "dispatch/receipt_uses.h"
+#include "dispatch/run.h"
 #include "dispatch/select.h"
 #include "planner/settings.h"
 #include "tessera/receipt.h"
@@ -24,7 +25,7 @@ namespace tessera {
 namespace {
 
 constexpr std::string_view kSteps[] = {"contract",    "request",   "read",    "inputs",   "decide", "batch", "plan",
-                                       "decide_plan", "workspace", "forward", "backward", "check",  "write"};
+                                       "decide_plan", "workspace", "forward", "backward", "check",  "write", "compile"};
 constexpr std::string_view kOptions[] = {"backward", "disable",       "exclude",     "experimental", "forward",
                                          "isa",      "lane",          "layout",      "optimization", "plan",
                                          "plugin",   "plugin_device", "row_max",     "strict",       "target",
@@ -97,6 +98,9 @@ class Checker {
     return found == r_.options.end() ? std::string() : found->second;
   }
 
+  // Programs were to be made, and none to be run.
+  bool IsCompileOnly() const { return r_.options.count(kCompileOnlyOption) == 1; }
+
   bool HasForcedIsa() const { return Option("isa") != "auto"; }
 
   void CheckLanes() {
@@ -126,8 +130,8 @@ class Checker {
     const LaneRow* row = FindLane(LaneTable(), r_.executed);
     Expect(row != nullptr, "executed", "a lane's name");
     if (row == nullptr) return;
-    Expect(r_.runtime_mode == row->runtime_mode, "runtime_mode",
-           fmt::format("\"{}\", which is how {} runs", row->runtime_mode, row->name));
+    const std::string_view mode = IsCompileOnly() ? kCompileOnly : row->runtime_mode;
+    Expect(r_.runtime_mode == mode, "runtime_mode", fmt::format("\"{}\", which is how {} runs", mode, row->name));
     Expect(!is_forced || r_.executed == r_.requested, "executed", "the requested lane, when one is forced");
     Expect(r_.determinism == row->determinism, "determinism",
            fmt::format("\"{}\", which is what {} promises", row->determinism, row->name));
@@ -266,7 +270,7 @@ class Checker {
                             {"plan_fingerprint", r_.plan_fingerprint, has_plan},
                             {"input_digest", r_.input_digest, HasSelection()},
                             {"batch_digest", r_.batch_digest, HasSelection() && !HasGivenPlan()},
-                            {"output_digest", r_.output_digest, r_.ok}};
+                            {"output_digest", r_.output_digest, r_.ok && !IsCompileOnly()}};
     for (const Field& field : fields) {
       const bool is_good = IsHex(field.value) || (field.value.empty() && !field.is_required);
       Expect(is_good, field.name, "32 lower-case hex digits");
@@ -282,6 +286,7 @@ class Checker {
       Expect(read.ec == std::errc() && read.ptr == end, "input_source", "\"seed N\" with a number of 64 bits");
     }
     Expect(HasOutputs() || r_.output_digest.empty(), "output_digest", "empty: a failed run has no outputs");
+    Expect(!IsCompileOnly() || r_.output_digest.empty(), "output_digest", "empty where nothing was run");
   }
 
   void CheckContract() {
@@ -415,6 +420,9 @@ class Checker {
              "tiles.partial + tiles.full, when every surviving tile ran");
       Expect(r_.tiles_executed_backward == surviving_backward, "tiles_executed_backward",
              "tiles_backward.partial + tiles_backward.full, when every surviving tile ran");
+    } else if (IsCompileOnly()) {
+      Expect(r_.tiles_executed == 0, "tiles_executed", "0 where nothing was run");
+      Expect(r_.tiles_executed_backward == 0, "tiles_executed_backward", "0 where nothing was run");
     } else {
       Expect(r_.tiles_executed <= (has_run ? surviving : 0), "tiles_executed", "at most tiles.partial + tiles.full");
       Expect(r_.tiles_executed_backward <= surviving_backward, "tiles_executed_backward",
@@ -442,13 +450,19 @@ class Checker {
     must_have("total", HasSelection());
     must_have("prepare", HasSelection());
     must_have("plan", HasPlan() && !HasGivenPlan());
-    must_have("forward", !r_.executed.empty() && HasForward());
-    must_have("backward", r_.ok && Option("backward") == "true");
+    must_have("forward", !r_.executed.empty() && HasForward() && !IsCompileOnly());
+    must_have("backward", r_.ok && Option("backward") == "true" && !IsCompileOnly());
+    must_have("compile", r_.ok && IsCompileOnly());
+    Expect(times.count("compile") == 0 || IsCompileOnly(), "timings", "no time of compile in a run");
+    for (const char* pass : {"forward", "backward"}) {
+      Expect(times.count(pass) == 0 || !IsCompileOnly(), "timings",
+             fmt::format("no time of {} where nothing was run", pass));
+    }
     Expect(times.count("forward") == 0 || !r_.executed.empty(), "timings", "no time of forward when nothing ran");
     if (times.count("plan") == 1) Expect(stages <= time("plan"), "timings", "stages that take no longer than the plan");
     if (times.count("total") == 1) {
-      Expect(time("prepare") + time("plan") + time("forward") + time("backward") <= time("total"), "timings",
-             "prepare, plan, forward and backward that take no longer than the total");
+      Expect(time("prepare") + time("plan") + time("forward") + time("backward") + time("compile") <= time("total"),
+             "timings", "prepare, plan, forward, backward and compile that take no longer than the total");
     }
   }
 
@@ -468,6 +482,7 @@ class Checker {
     for (const char* name : {"backward", "experimental", "forward", "row_max", "strict", "widen_class"}) {
       is_one_of(name, {"true", "false"});
     }
+    if (IsCompileOnly()) is_one_of(kCompileOnlyOption, {"true"});
     is_one_of("plan", {"made", "given"});
     is_one_of("layout", {"bhtd", "bthd"});
     for (const char* name : {"threads", "workers"}) {

@@ -71,6 +71,7 @@ void VisitFields(Group& g, Visit&& visit) {
   visit("stablehlo", g.stablehlo);
   visit("device", g.device);
   visit("device_kind", g.device_kind);
+  visit("topology", g.topology);
   visit("guard", g.guard);
 }
 

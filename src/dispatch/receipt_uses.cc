@@ -11,6 +11,7 @@
 
 #include "base/hash.h"
 #include "dispatch/ledger.h"
+#include "dispatch/run.h"
 
 namespace tessera {
 namespace {
@@ -100,6 +101,8 @@ std::vector<Violation> CheckXlaUse(const Receipt& receipt) {
     out.Expect(asked != receipt.options.end() && asked->second == fmt::format("{}", use.device), "xla.device",
                "the device of options.plugin_device");
   }
+  const bool is_compile_only = receipt.runtime_mode == kCompileOnly;
+  out.Expect(use.topology.empty() || is_compile_only, "xla.topology", "empty where a program ran");
   int64_t compiles = 0;
   int64_t hits = 0;
   bool has_any = false;
@@ -113,6 +116,7 @@ std::vector<Violation> CheckXlaUse(const Receipt& receipt) {
     const bool is_compiled = program.source == "compiled";
     const bool is_found = program.source == "memory" || program.source == "disk";
     out.Expect(is_compiled || is_found, fmt::format("{}.source", field), "compiled, memory or disk");
+    out.Expect(is_compiled || !is_compile_only, fmt::format("{}.source", field), "compiled, in a compile-only run");
     ++(is_compiled ? compiles : hits);
     out.Expect(IsHex(program.key), fmt::format("{}.key", field), "32 lower-case hex digits");
     out.Expect(!program.name.empty(), fmt::format("{}.name", field), "the compiled module's name");

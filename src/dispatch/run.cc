@@ -20,13 +20,9 @@
 namespace tessera {
 namespace {
 
-struct Failure {
-  std::string step;
-  Error error;
-};
-using Outcome = std::optional<Failure>;  // nothing = good
+using Outcome = std::optional<RunFailure>;  // nothing = good
 
-Outcome FailAt(std::string step, Error error) { return Failure{std::move(step), std::move(error)}; }
+Outcome FailAt(std::string step, Error error) { return RunFailure{std::move(step), std::move(error)}; }
 Outcome FailAt(std::string step, ErrorCode code, std::string message, std::string where = {}) {
   return FailAt(std::move(step), Error{code, std::move(message), std::move(where), {}});
 }
@@ -43,7 +39,8 @@ PrepareRequest ToPrepare(const RunRequest& request) {
           .target = request.target,
           .options = request.options,
           .isa = request.isa,
-          .xla = request.xla};
+          .xla = request.xla,
+          .asked = request.asked};
 }
 
 Outcome CheckRequest(const RunRequest& request) {
@@ -56,6 +53,10 @@ Outcome CheckRequest(const RunRequest& request) {
   }
   if (!request.options.forward && !request.options.backward) {
     return FailAt("request", ErrorCode::kBadArgument, "a run needs a forward, a backward or both, got neither");
+  }
+  if (request.asked == Asked::kCompile && request.options.pinned != nullptr) {
+    return FailAt("request", ErrorCode::kBadArgument, "what is compiled without being run is not pinned to a run",
+                  "pinned");
   }
   if (request.plan != nullptr && request.plan->bytes().empty()) {
     return FailAt("request", ErrorCode::kPlanMismatch, "a run with a given plan needs a plan, got an empty one");
@@ -122,7 +123,9 @@ Outcome CheckMayFallBack(const RunOptions& options, std::string step, std::strin
 // What routing reads, and the threads it may use: those of the run.
 RouteInputs RouteInputsFor(const RunRequest& request) {
   RouteInputs route;
-  if (request.tensors != nullptr) {
+  if (request.asked == Asked::kCompile) {
+    route = RouteInputsOf(request.contract, *request.inputs, request.options.layout).value_or(RouteInputs{});
+  } else if (request.tensors != nullptr) {
     route.q = request.tensors->q;
     route.k = request.tensors->k;
   } else {
@@ -168,13 +171,6 @@ void DescribePlan(const RunOptions& options, const PlanView& view, Receipt& rece
   receipt.plan_bytes = static_cast<int64_t>(view.bytes.size());
   receipt.metadata_bytes = MetadataBytes(view);
   if (options.forward) receipt.tiles = CountTiles(view, Direction::kForward);
-}
-
-// A program that was compiled counts as one compile, one that was found as one hit.
-void DescribeProgram(const XlaProgramUse& use, XlaProgramUse& into, Receipt& receipt) {
-  into = use;
-  if (use.source == "compiled") ++receipt.compiles;
-  if (use.source == "memory" || use.source == "disk") ++receipt.cache_hits;
 }
 
 Outcome RunLane(const RunRequest& request, const LaneRow& row, const PlanView& plan, RunOutcome& outcome) {
@@ -236,9 +232,12 @@ Outcome TryLanes(const RunRequest& request, RunOutcome& outcome) {
       }
       const PlanView& plan = request.plan != nullptr ? request.plan->view() : made->view();
       DescribePlan(request.options, plan, receipt);
-      decision = row->lane->DecidePlan(request.contract, plan, request.target, request.xla);
+      const bool is_compile = request.asked == Asked::kCompile;
+      decision = is_compile ? row->lane->compiler()->DecidePlan(request.contract, plan, request.target, request.xla)
+                            : row->lane->DecidePlan(request.contract, plan, request.target, request.xla);
       receipt.decisions.push_back({std::string(row->name), "plan", decision});
       step = "decide_plan";
+      if (decision.accepted && is_compile) return CompileLane(request, *row, plan, receipt);
       if (decision.accepted) return RunLane(request, *row, plan, outcome);
     }
     if (row->name == receipt.selected) {
@@ -248,7 +247,8 @@ Outcome TryLanes(const RunRequest& request, RunOutcome& outcome) {
     refusals.push_back(Refusal(row->name, decision));
   }
   return FailAt("decide", ErrorCode::kLaneRefused,
-                fmt::format("every lane that could run this refused: {}", fmt::join(refusals, ", ")));
+                fmt::format("every lane that could {} this refused: {}",
+                            request.asked == Asked::kCompile ? "compile" : "run", fmt::join(refusals, ", ")));
 }
 
 Outcome Attempt(RunRequest& request, RunOutcome& outcome) {
@@ -257,6 +257,11 @@ Outcome Attempt(RunRequest& request, RunOutcome& outcome) {
   if (Outcome bad = ReadPrepared(request, receipt)) return bad;
   AskLedger(request, receipt);
   receipt.fallback_reason = ReasonText(ContractDecision(receipt, receipt.selected).reason);
+  if (request.asked == Asked::kCompile) {
+    Result<RouteInputs> route = RouteInputsOf(request.contract, *request.inputs, request.options.layout);
+    if (!route) return FailAt("inputs", std::move(route.error()));
+    return TryLanes(request, outcome);
+  }
   std::vector<Violation> violations = request.tensors != nullptr
                                           ? CheckTensors(request.contract, *request.tensors, request.options)
                                           : CheckInputs(*request.inputs, InputSpecs(request.contract, request.options));

@@ -11,6 +11,10 @@
 
 namespace tessera {
 
+// A receipt's runtime_mode when programs were made and none was run; and the option that is there then.
+inline constexpr const char* kCompileOnly = "compile-only";
+inline constexpr const char* kCompileOnlyOption = "compile_only";
+
 struct RunRequest {
   std::span<const LaneRow> table;
   const Contract& contract;
@@ -20,6 +24,8 @@ struct RunRequest {
   // One of the two: tensors by name, whose outputs go into the outcome, or memory of the caller's.
   const TensorMap* inputs = nullptr;
   const RunTensors* tensors = nullptr;
+  // Compile alone: nothing is run, `inputs` are what routing reads, and there are no outputs.
+  Asked asked = Asked::kRun;
   const Plan* plan = nullptr;                        // made before; else each lane that gets that far has one made
   std::string isa = "auto";                          // RunOn fills it: what AskedIsa says when the run begins
   XlaOptions xla = {};                               // and this: what AskedXla says
@@ -27,6 +33,17 @@ struct RunRequest {
 };
 
 RunOutcome RunOn(const RunRequest& request);
+
+struct RunFailure {
+  std::string step;  // as the receipt's failed_at
+  Error error;
+};
+// Compiles what a run would run, and tells the receipt once all of it is there (compile.cc).
+std::optional<RunFailure> CompileLane(const RunRequest& request, const LaneRow& row, const PlanView& plan,
+                                      Receipt& receipt);
+
+// A program that was compiled counts as one compile, one that was found as one hit.
+void DescribeProgram(const XlaProgramUse& use, XlaProgramUse& into, Receipt& receipt);
 
 // The threads a run uses: those asked for, else the target's workers.
 int64_t ThreadsOf(const RunRequest& request);

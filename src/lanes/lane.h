@@ -60,6 +60,27 @@ struct LaneRequest {
 
 enum class Pass : uint8_t { kForward, kBackward };
 
+// What is compiled without being run, and for which machine.
+struct CompileRequest {
+  const Contract* contract = nullptr;
+  const PlanView* plan = nullptr;
+  const Target* target = nullptr;
+  XlaOptions xla = {};
+};
+
+// A lane that runs compiled programs can also make them for a machine that is not here. Decisions are those of a Lane.
+class Compiler {
+ public:
+  virtual ~Compiler() = default;
+  virtual Decision Decide(const Contract& contract, const Target& target, const XlaOptions& xla) const = 0;
+  virtual Decision DecidePlan(const Contract& contract, const PlanView& plan, const Target& target,
+                              const XlaOptions& xla) const = 0;
+  // The text alone, which needs nothing of the machine.
+  virtual Result<ProgramText> Lower(const Contract& contract, const PlanView& plan, Pass pass) const = 0;
+  // Always compiles, whatever is kept. The stats have no tiles.
+  virtual Result<RunStats> Compile(const CompileRequest& request, Pass pass) const = 0;
+};
+
 class Lane {
  public:
   virtual ~Lane() = default;
@@ -74,6 +95,8 @@ class Lane {
   virtual int64_t WorkspaceBytes(const LaneRequest& request, Pass pass) const = 0;
   virtual Result<RunStats> Forward(const LaneRequest& request, const ForwardArgs& args) const = 0;
   virtual Result<RunStats> Backward(const LaneRequest& request, const BackwardArgs& args) const = 0;
+  // Null for a lane whose code is all there already.
+  virtual const Compiler* compiler() const { return nullptr; }
 };
 
 }  // namespace tessera

@@ -12,6 +12,7 @@
 #include <set>
 #include <string>
 
+#include "compiling_lane.h"
 #include "fixtures.h"
 #include "support/proves.h"
 
@@ -92,6 +93,10 @@ std::vector<NamedReceipt> GoodReceipts() {
   add("forward", failing.Run(plain, cpu));
   failing.Build("cpu").backward_error = Error{ErrorCode::kTooLarge, "the kernel gave up", "cpu", {}};
   add("failed backward", failing.Run(plain, cpu, Ask{.backward = true}));
+  CompileTable compiling;
+  add("compiled", compiling.Compile(plain, TargetNamed("v6e"), Ask{.backward = true}));
+  compiling.lane.made_up.backward_error = Error{ErrorCode::kPluginFailed, "no such instruction", "made_up.so", {}};
+  add("failed compile", compiling.Compile(plain, TargetNamed("v6e"), Ask{.backward = true}));
   const Error missing{ErrorCode::kFileRead, "cannot read the file: it is gone", "batch.json", {}};
   const RunOptions options;
   receipts.push_back({"read", ReceiptOf({.failed_at = "read", .target = "cpu", .contract = &plain}, options, missing)});
@@ -169,7 +174,7 @@ TEST(ReceiptEdit, GoodOnes_AreSoundAndOfEveryStep) {
     steps.insert(good.receipt.failed_at);
   }
   EXPECT_EQ(steps, (std::set<std::string>{"", "contract", "request", "read", "inputs", "decide", "batch", "plan",
-                                          "workspace", "forward", "backward"}));
+                                          "workspace", "forward", "backward", "compile"}));
 }
 
 TEST(ReceiptEdit, EveryValue_IsHeldToTheOthers) {

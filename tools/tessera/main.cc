@@ -64,6 +64,7 @@ int Main(int argc, char** argv) {
   AddExplain(app, action);
   AddRoute(app, action);
   AddRun(app, action);
+  AddCompile(app, action);
   AddVerify(app, action);
   AddBench(app, action);
   AddLanes(app, action);

@@ -145,10 +145,7 @@ void AddRouteOptions(CLI::App& app, ProblemArguments& arguments) {
   app.add_option("--seed", arguments.seed, "Make them from this seed")->capture_default_str()->excludes(inputs);
 }
 
-void AddWorkOptions(CLI::App& app, RunOptions& run) {
-  app.add_option("--isa", run.isa, "Run with this instruction set or not at all (default: TESSERA_ISA, else the best)")
-      ->type_name("ISA")
-      ->capture_default_str();
+void AddXlaOptions(CLI::App& app, RunOptions& run) {
   app.add_option("--plugin", run.xla.plugin,
                  "PJRT plugin of the XLA lane (default: TESSERA_PJRT_PLUGIN, else installed)")
       ->type_name("FILE.so");
@@ -156,6 +153,13 @@ void AddWorkOptions(CLI::App& app, RunOptions& run) {
   app.add_option("--xla-level", run.xla.optimization, "XLA's optimisation level, 0 to 3 (default: the plugin's own)")
       ->type_name("N")
       ->check(CLI::Range(0, 3));
+}
+
+void AddWorkOptions(CLI::App& app, RunOptions& run) {
+  app.add_option("--isa", run.isa, "Run with this instruction set or not at all (default: TESSERA_ISA, else the best)")
+      ->type_name("ISA")
+      ->capture_default_str();
+  AddXlaOptions(app, run);
   app.add_option("--threads", run.threads, "Threads, 1 or more (default: as many as the target has workers)")
       ->type_name("N");
 }

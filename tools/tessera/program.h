@@ -28,6 +28,7 @@ void AddPlan(CLI::App& app, Action& action);
 void AddExplain(CLI::App& app, Action& action);
 void AddRoute(CLI::App& app, Action& action);
 void AddRun(CLI::App& app, Action& action);
+void AddCompile(CLI::App& app, Action& action);
 void AddVerify(CLI::App& app, Action& action);
 void AddBench(CLI::App& app, Action& action);
 void AddLanes(CLI::App& app, Action& action);
@@ -76,7 +77,9 @@ void AddProblemOptions(CLI::App& app, ProblemArguments& arguments);
 // --inputs and --seed, where only a routed contract has use for them.
 void AddRouteOptions(CLI::App& app, ProblemArguments& arguments);
 Result<PlanResult> PlanProblem(const Problem& problem);
-// --isa and --threads: what a lane works with.
+// --plugin and what else the lanes that go through XLA can be told.
+void AddXlaOptions(CLI::App& app, RunOptions& run);
+// Those, --isa and --threads: what a lane works with.
 void AddWorkOptions(CLI::App& app, RunOptions& run);
 Result<Problem> ReadProblem(const ProblemArguments& arguments);
 // "-" is standard input.

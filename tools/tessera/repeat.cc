@@ -53,6 +53,10 @@ class Preparation {
                                receipt_.failed_at, receipt_.error.substr(0, receipt_.error.find('\n'))));
     }
     CompareVersions();
+    if (receipt_.runtime_mode == "compile-only") {
+      Differ("runtime_mode", "its programs were compiled and none was run, so there are no outputs to repeat");
+      return std::move(repeat_);
+    }
     if (!receipt_.class_request.request.empty()) {
       Differ(
           "class_request",

@@ -17,7 +17,10 @@
 namespace tessera::lanes::xla {
 namespace {
 
-constexpr const char* kHowToGet = "script/setup --xla installs the one for CPUs";
+std::string_view HowToGet(TargetKind kind) {
+  return kind == TargetKind::kTpu ? "script/setup --tpu installs Google's compiler"
+                                  : "script/setup --xla installs the one for CPUs";
+}
 
 // How the folders of plugins for a kind of target begin.
 std::vector<std::string_view> NamesFor(TargetKind kind) {
@@ -45,12 +48,12 @@ PluginChoice FindInstalled(TargetKind kind) {
     if (std::any_of(names.begin(), names.end(), fits)) return {Decision::Yes(), it->path, it->name};
   }
   return {Decision::No(ReasonCode::kXlaNoPlugin,
-                       fmt::format("none for a {} in {}; {}", ToText(kind), pjrt::XlaFolder(), kHowToGet)),
+                       fmt::format("none for a {} in {}; {}", ToText(kind), pjrt::XlaFolder(), HowToGet(kind))),
           "", ""};
 }
 
-Decision CheckHost(TargetKind kind) {
-  if (kind == TargetKind::kTpu && !HasTpu()) {
+Decision CheckHost(TargetKind kind, Purpose purpose) {
+  if (kind == TargetKind::kTpu && purpose == Purpose::kRun && !HasTpu()) {
     return Decision::No(ReasonCode::kXlaCompileOnly, "this machine has no TPU; `tessera compile` compiles for one");
   }
   if (kind == TargetKind::kCpu && Guard().state == CpuGuardState::kRefused) {
@@ -81,12 +84,13 @@ std::string GuardText() {
              : (Guard().state == CpuGuardState::kActive ? "active: " : "refused: ") + Guard().reason;
 }
 
-PluginChoice ChoosePlugin(const XlaOptions& options, TargetKind kind) {
+PluginChoice ChoosePlugin(const XlaOptions& options, TargetKind kind, Purpose purpose) {
   PluginChoice choice{Decision::Yes(), options.plugin, "given"};
   if (options.plugin.empty()) choice = FindInstalled(kind);
   if (!choice.decision.accepted) return choice;
   const Status is_loadable = pjrt::CheckSharedObject(choice.path);
-  choice.decision = is_loadable ? CheckHost(kind) : Decision::No(ReasonCode::kXlaPlugin, is_loadable.error().message);
+  choice.decision =
+      is_loadable ? CheckHost(kind, purpose) : Decision::No(ReasonCode::kXlaPlugin, is_loadable.error().message);
   return choice;
 }
 

@@ -16,8 +16,10 @@ struct PluginChoice {
   std::string path;
   std::string origin;  // "given", or the folder's name
 };
+// Compiling alone needs no device of the target.
+enum class Purpose : uint8_t { kRun, kCompile };
 // Looks at files only: nothing is loaded.
-PluginChoice ChoosePlugin(const XlaOptions& options, TargetKind kind);
+PluginChoice ChoosePlugin(const XlaOptions& options, TargetKind kind, Purpose purpose = Purpose::kRun);
 
 struct Session {
   pjrt::Client* client = nullptr;

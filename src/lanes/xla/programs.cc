@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <map>
 #include <mutex>
 
@@ -77,20 +78,42 @@ void AddNote(std::string& note, const std::string& text) {
   if (!text.empty()) note += (note.empty() ? "" : "; ") + text;
 }
 
+// What a program is compiled with, and where it lies on disk. Names it in `use`.
+struct OnDisk {
+  OnDisk(const Session& session, const stablehlo::Program& program, const XlaOptions& options, XlaProgramUse* use)
+      : compile(CompileOptionsFor(program, options)),
+        key(KeyOf(session, program.text, compile)),
+        store(pjrt::XlaFolder() + "/programs", options.keep_programs ? kMaxProgramStoreBytes : 0) {
+    use->name = program.name;
+    use->key = HashOf(key.program + key.options + key.plugin + key.host);
+  }
+  pjrt::CompileOptions compile;
+  ProgramKey key;
+  ProgramStore store;
+};
+
+Result<pjrt::Executable> CompileAndPut(const Session& session, const stablehlo::Program& program,
+                                       const XlaOptions& options, const OnDisk& disk, XlaProgramUse* use) {
+  const auto begin = std::chrono::steady_clock::now();
+  Result<pjrt::Executable> compiled = session.client->Compile(program.text, disk.compile);
+  if (!compiled) return compiled;
+  use->source = "compiled";
+  use->compile_ns = NsSince(begin);
+  if (!options.keep_programs) return compiled;
+  const Result<std::vector<std::byte>> bytes = compiled->Serialize();
+  AddNote(use->note, bytes ? disk.store.Put(disk.key, *bytes).reason : "not kept on disk: " + bytes.error().message);
+  return compiled;
+}
+
 // From the disk where it is there and can be loaded, else compiled and put there.
 Result<pjrt::Executable> LoadOrCompile(const Session& session, const stablehlo::Program& program,
                                        const XlaOptions& options, XlaProgramUse* use) {
-  pjrt::Client& client = *session.client;
-  const pjrt::CompileOptions compile = CompileOptionsFor(program, options);
-  const ProgramKey key = KeyOf(session, program.text, compile);
-  use->name = program.name;
-  use->key = HashOf(key.program + key.options + key.plugin + key.host);
-  const ProgramStore store(pjrt::XlaFolder() + "/programs", options.keep_programs ? kMaxProgramStoreBytes : 0);
+  const OnDisk disk(session, program, options, use);
   const auto begin = std::chrono::steady_clock::now();
-  const FindResult found = store.Find(key);
+  const FindResult found = disk.store.Find(disk.key);
   AddNote(use->note, found.reason);
   if (found.bytes) {
-    Result<pjrt::Executable> loaded = client.Deserialize(*found.bytes, compile);
+    Result<pjrt::Executable> loaded = session.client->Deserialize(*found.bytes, disk.compile);
     if (loaded) {
       use->source = "disk";
       use->compile_ns = NsSince(begin);
@@ -98,20 +121,12 @@ Result<pjrt::Executable> LoadOrCompile(const Session& session, const stablehlo::
     }
     AddNote(use->note, "an entry on disk did not load: " + loaded.error().message);
   }
-  Result<pjrt::Executable> compiled = client.Compile(program.text, compile);
-  if (!compiled) return compiled;
-  use->source = "compiled";
-  use->compile_ns = NsSince(begin);
-  if (!options.keep_programs) return compiled;
-  const Result<std::vector<std::byte>> bytes = compiled->Serialize();
-  AddNote(use->note, bytes ? store.Put(key, *bytes).reason : "not kept on disk: " + bytes.error().message);
-  return compiled;
+  return CompileAndPut(session, program, options, disk, use);
 }
 
 Result<std::shared_ptr<const CompiledPass>> Make(const Session& session, const stablehlo::ProgramSpec& spec, Pass pass,
                                                  const XlaOptions& options) {
-  const Result<stablehlo::Program> program =
-      pass == Pass::kForward ? stablehlo::LowerForward(spec) : stablehlo::LowerBackward(spec);
+  const Result<stablehlo::Program> program = Lower(spec, pass);
   if (!program) return tl::unexpected(program.error());
   XlaProgramUse facts;
   Result<pjrt::Executable> executable = LoadOrCompile(session, *program, options, &facts);
@@ -175,6 +190,28 @@ class Programs {
 
 }  // namespace
 
+std::string_view KernelName(DType dtype) {
+  return dtype == DType::kF32 ? "xla_chunked_f32" : dtype == DType::kBf16 ? "xla_chunked_bf16" : "xla_chunked_f16";
+}
+
+Decision CheckSize(const stablehlo::ProgramSpec& spec) {
+  for (const stablehlo::ListShape& list : spec.lists) {
+    const double slots = static_cast<double>(spec.masks) * static_cast<double>(list.rows) *
+                         static_cast<double>(list.width) * stablehlo::kSlotColumns;
+    if (slots > std::numeric_limits<int32_t>::max()) {
+      return Decision::No(ReasonCode::kXlaTooLarge,
+                          fmt::format("its padded worklist has {:.0f} numbers, more than 2^31; a tighter "
+                                      "capacity.width or larger tiles make it smaller",
+                                      slots));
+    }
+  }
+  return Decision::Yes();
+}
+
+Result<stablehlo::Program> Lower(const stablehlo::ProgramSpec& spec, Pass pass) {
+  return pass == Pass::kForward ? stablehlo::LowerForward(spec) : stablehlo::LowerBackward(spec);
+}
+
 pjrt::CompileOptions CompileOptionsFor(const stablehlo::Program& program, const XlaOptions& options) {
   pjrt::CompileOptions compile;
   if (options.optimization) compile.overrides["xla_backend_optimization_level"] = *options.optimization;
@@ -199,6 +236,14 @@ Status Describe(const pjrt::CompiledProgram& program, XlaProgramUse* use) {
   use->custom_calls = CountsText(optimized->custom_calls);
   use->collectives = CountsText(optimized->collectives);
   return {};
+}
+
+Status CompileAnew(const Session& session, const stablehlo::Program& program, const XlaOptions& options,
+                   XlaProgramUse* use) {
+  const OnDisk disk(session, program, options, use);
+  const Result<pjrt::Executable> compiled = CompileAndPut(session, program, options, disk, use);
+  if (!compiled) return tl::unexpected(compiled.error());
+  return Describe(compiled->program(), use);
 }
 
 Result<FoundProgram> FindProgram(const Session& session, const stablehlo::ProgramSpec& spec, Pass pass,

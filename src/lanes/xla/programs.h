@@ -29,6 +29,16 @@ struct FoundProgram {
 Result<FoundProgram> FindProgram(const Session& session, const stablehlo::ProgramSpec& spec, Pass pass,
                                  const XlaOptions& options);
 
+// Compiled whatever is kept, and kept on disk for the next run.
+Status CompileAnew(const Session& session, const stablehlo::Program& program, const XlaOptions& options,
+                   XlaProgramUse* use);
+
+// The kernel's name in receipts.
+std::string_view KernelName(DType dtype);
+// "No" to a program whose operands are too large to index.
+Decision CheckSize(const stablehlo::ProgramSpec& spec);
+Result<stablehlo::Program> Lower(const stablehlo::ProgramSpec& spec, Pass pass);
+
 // What a plugin of this process was asked to compile with.
 pjrt::CompileOptions CompileOptionsFor(const stablehlo::Program& program, const XlaOptions& options);
 // The part of XlaProgramUse that the compiled program itself tells.

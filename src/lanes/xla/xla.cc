@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <cstring>
 #include <deque>
-#include <limits>
 
 #include "lanes/check_args.h"
+#include "lanes/xla/compile.h"
 #include "lanes/xla/operands.h"
 #include "lanes/xla/programs.h"
 #include "lanes/xla/transfer.h"
@@ -22,10 +22,6 @@ TensorAxes QueryAxes(const Shape& s, int64_t dim) { return {s.batch, s.num_q_hea
 TensorAxes KeyAxes(const Shape& s, int64_t dim) { return {s.batch, s.num_kv_heads, s.kv_len, dim}; }
 int64_t FloatBytes(const TensorAxes& axes) { return axes[0] * axes[1] * axes[2] * axes[3] * 4; }
 int64_t StatBytes(const Shape& s) { return s.batch * s.num_q_heads * s.q_len * 4; }
-
-std::string_view KernelName(DType dtype) {
-  return dtype == DType::kF32 ? "xla_chunked_f32" : dtype == DType::kBf16 ? "xla_chunked_bf16" : "xla_chunked_f16";
-}
 
 // The arguments of one call, uploaded one by one in the program's order.
 class Call {
@@ -119,17 +115,8 @@ class Xla final : public Lane {
 
   Decision DecidePlan(const Contract& contract, const PlanView& plan, const Target& target,
                       const XlaOptions& options) const override {
-    const stablehlo::ProgramSpec spec = stablehlo::SpecOf(contract, plan);
-    for (const stablehlo::ListShape& list : spec.lists) {
-      const double slots = static_cast<double>(spec.masks) * static_cast<double>(list.rows) *
-                           static_cast<double>(list.width) * stablehlo::kSlotColumns;
-      if (slots > std::numeric_limits<int32_t>::max()) {
-        return Decision::No(ReasonCode::kXlaTooLarge,
-                            fmt::format("its padded worklist has {:.0f} numbers, more than 2^31; a tighter "
-                                        "capacity.width or larger tiles make it smaller",
-                                        slots));
-      }
-    }
+    const Decision fits = xla::CheckSize(stablehlo::SpecOf(contract, plan));
+    if (!fits.accepted) return fits;
     xla::Session session;
     return xla::OpenSession(options, target.kind, &session);
   }
@@ -203,6 +190,8 @@ class Xla final : public Lane {
     return Finish(*begun, out, s.dtype);
   }
 
+  const Compiler* compiler() const override { return &xla::XlaCompiler(); }
+
  private:
   struct Begun {
     xla::Session session;
@@ -235,7 +224,7 @@ class Xla final : public Lane {
   static Result<RunStats> Finish(const Begun& begun, const Outputs& out, DType dtype) {
     const Result<int64_t> tiles = out.Count("tiles");
     if (!tiles) return tl::unexpected(tiles.error());
-    RunStats stats{KernelName(dtype), "pjrt", *tiles};
+    RunStats stats{xla::KernelName(dtype), "pjrt", *tiles};
     stats.xla = xla::UseOf(begun.session);
     stats.program = begun.found.use;
     return stats;

@@ -150,8 +150,11 @@ Status CheckSharedObject(const std::string& path) {
     return Unusable("a library of another kind of machine: expected 64-bit little-endian", path);
   }
   if (kMachine != EM_NONE && header.e_machine != kMachine) {
-    return Unusable(
-        fmt::format("built for {}; this program is {}", MachineText(header.e_machine), MachineText(kMachine)), path);
+    const std::string machine = MachineText(header.e_machine);
+    return Unusable(fmt::format("built for {}; this program is {}. One built for {} can load it, on such a machine or "
+                                "under emulation",
+                                machine, MachineText(kMachine), machine),
+                    path);
   }
   if (header.e_type != ET_DYN) return Unusable("an ELF file, but no shared library", path);
   if (Status ok = CheckSegments(file, header, *size, path); !ok) return ok;

@@ -1,0 +1,106 @@
+// The public Compile and LowerPrograms: a run up to the point where something would run.
+#include "tessera/compile.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <utility>
+
+#include "dispatch/clock.h"
+#include "dispatch/prepare.h"
+#include "dispatch/run.h"
+#include "dispatch/select.h"
+
+namespace tessera {
+namespace {
+
+std::vector<Pass> PassesOf(const RunOptions& options) {
+  std::vector<Pass> passes;
+  if (options.forward) passes.push_back(Pass::kForward);
+  if (options.backward) passes.push_back(Pass::kBackward);
+  return passes;
+}
+
+// Whose programs: the lane asked for, else the first of a run's candidates that has any.
+Result<const Compiler*> CompilerFor(const Contract& contract, const Target& target, const RunOptions& options) {
+  const std::span<const LaneRow> table = LaneTable();
+  if (IsForced(options)) {
+    const LaneRow* row = FindLane(table, options.lane);
+    if (row == nullptr) return Fail(ErrorCode::kLaneUnknown, fmt::format("there is no lane \"{}\"", options.lane));
+    const Compiler* compiler = row->lane == nullptr ? nullptr : row->lane->compiler();
+    if (compiler != nullptr) return compiler;
+    const ReasonCode reason = row->lane == nullptr ? row->not_built : ReasonCode::kNothingToCompile;
+    return Fail(ErrorCode::kLaneRefused,
+                fmt::format("the lane asked for has no programs: {} ({})", ReasonText(reason), ReasonMeaning(reason)));
+  }
+  Result<MaskFacts> facts = DescribeMask(contract);
+  if (!facts) return tl::unexpected(std::move(facts.error()));
+  for (const LaneRow* row : Candidates(table, SelectRule(contract, *facts, target).lane)) {
+    if (row->lane != nullptr && row->lane->compiler() != nullptr) return row->lane->compiler();
+  }
+  return Fail(ErrorCode::kLaneRefused, fmt::format("no lane has programs for the target {}", target.name));
+}
+
+}  // namespace
+
+void DescribeProgram(const XlaProgramUse& use, XlaProgramUse& into, Receipt& receipt) {
+  into = use;
+  if (use.source == "compiled") ++receipt.compiles;
+  if (use.source == "memory" || use.source == "disk") ++receipt.cache_hits;
+}
+
+std::optional<RunFailure> CompileLane(const RunRequest& request, const LaneRow& row, const PlanView& plan,
+                                      Receipt& receipt) {
+  const CompileRequest compile{
+      .contract = &request.contract, .plan = &plan, .target = &request.target, .xla = request.xla};
+  const Clock clock;
+  std::map<Pass, RunStats> compiled;
+  for (const Pass pass : PassesOf(request.options)) {
+    Result<RunStats> stats = row.lane->compiler()->Compile(compile, pass);
+    if (!stats) return RunFailure{"compile", std::move(stats.error())};
+    compiled.emplace(pass, std::move(*stats));
+  }
+  receipt.timings.push_back({"compile", clock.Ns()});
+  const RunStats& first = compiled.begin()->second;
+  receipt.executed = row.name;
+  receipt.runtime_mode = kCompileOnly;
+  receipt.determinism = row.determinism;
+  receipt.kernel = first.kernel;
+  receipt.isa = first.isa;
+  receipt.xla = first.xla;
+  for (const auto& [pass, stats] : compiled) {
+    DescribeProgram(stats.program, pass == Pass::kForward ? receipt.xla_forward : receipt.xla_backward, receipt);
+  }
+  if (request.options.backward) receipt.tiles_backward = CountTiles(plan, Direction::kDkv);
+  return std::nullopt;
+}
+
+RunOutcome Compile(const Contract& contract, const Batch& batch, const Target& target, const RunOptions& options,
+                   const TensorMap& inputs) {
+  return RunOn({.table = LaneTable(),
+                .contract = contract,
+                .batch = &batch,
+                .target = target,
+                .options = options,
+                .inputs = &inputs,
+                .asked = Asked::kCompile});
+}
+
+Result<std::vector<ProgramText>> LowerPrograms(const Contract& contract, const Batch& batch, const Target& target,
+                                               const RunOptions& options, const TensorMap& inputs) {
+  const Result<const Compiler*> compiler = CompilerFor(contract, target, options);
+  if (!compiler) return tl::unexpected(compiler.error());
+  Result<RouteInputs> route = RouteInputsOf(contract, inputs, options.layout);
+  if (!route) return tl::unexpected(std::move(route.error()));
+  const Result<PlanResult> made = MakePlan(contract, batch, target, options.plan, &*route);
+  if (!made) return tl::unexpected(made.error());
+  std::vector<ProgramText> programs;
+  for (const Pass pass : PassesOf(options)) {
+    Result<ProgramText> program = (*compiler)->Lower(contract, made->plan.view(), pass);
+    if (!program) return tl::unexpected(std::move(program.error()));
+    programs.push_back(std::move(*program));
+  }
+  return programs;
+}
+
+}  // namespace tessera

@@ -1,0 +1,172 @@
+// `tessera compile`: the programs of a contract as text and compiled, and nothing run: also for a machine that is not
+// here.
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <memory>
+#include <system_error>
+
+#include "json_text.h"
+#include "program.h"
+
+namespace tessera::program {
+namespace {
+
+struct Options {
+  ProblemArguments problem;
+  RunOptions run;
+  std::string emit;
+  std::string receipt;
+  bool json = false;
+  bool progress = false;
+};
+
+constexpr const char* kFooter =
+    "Compiles with the PJRT plugin of --plugin, else of TESSERA_PJRT_PLUGIN, else the installed one for the target. "
+    "For\n"
+    "a TPU that is not here it needs libtpu and no TPU. --emit by itself needs no plugin: where there is none, the "
+    "texts\n"
+    "are written and nothing is compiled.\n\n"
+    "Examples:\n"
+    "  tessera compile examples/causal.toml --backward\n"
+    "  tessera compile examples/packed.toml --batch examples/packed_batch.json --target v6e --receipt receipt.json\n"
+    "  tessera compile examples/window_sink.toml --target v6e --emit programs";
+
+// What was asked for, as far as it came.
+struct Outcome {
+  std::vector<ProgramText> texts;  // with --emit
+  RunOutcome compiled;
+  std::string why_not;  // nothing was compiled, and that is no error
+};
+
+std::string EmittedFile(const Options& options, const ProgramText& program) {
+  return (std::filesystem::path(options.emit) / (program.name + ".mlir")).string();
+}
+
+Status Emit(const Options& options, const Problem& problem, Outcome& outcome) {
+  auto texts = LowerPrograms(problem.contract, problem.batch, problem.target, options.run, problem.inputs);
+  if (!texts) return tl::unexpected(texts.error());
+  std::error_code error;
+  std::filesystem::create_directories(options.emit, error);
+  if (error)
+    return Fail(ErrorCode::kFileWrite, fmt::format("cannot make the folder: {}", error.message()), options.emit);
+  for (const ProgramText& program : *texts) {
+    if (Status written = WriteFile(EmittedFile(options, program), program.text); !written) return written;
+  }
+  outcome.texts = std::move(*texts);
+  return {};
+}
+
+// One that the plugin does not tell is -1.
+std::string Size(int64_t bytes) { return bytes < 0 ? "unknown" : Bytes(bytes); }
+
+std::string InWords(const XlaProgramUse& use) {
+  std::string text = fmt::format("{}\n  compiled in {}\n", use.name, Milliseconds(use.compile_ns));
+  text += fmt::format("  arguments {}, outputs {}, temporary {}, code {}\n", Size(use.argument_bytes),
+                      Size(use.output_bytes), Size(use.temp_bytes), Size(use.code_bytes));
+  text += fmt::format("  {} instructions: {}\n", Grouped(use.instructions), use.opcodes);
+  if (!use.custom_calls.empty()) text += fmt::format("  custom calls: {}\n", use.custom_calls);
+  if (!use.collectives.empty()) text += fmt::format("  collectives: {}\n", use.collectives);
+  if (!use.note.empty()) text += fmt::format("  note: {}\n", use.note);
+  return text;
+}
+
+void PrintJson(const Options& options, const Outcome& outcome) {
+  std::vector<std::string> emitted;
+  for (const ProgramText& program : outcome.texts) {
+    emitted.push_back(JsonObject().Text("name", program.name).Text("file", EmittedFile(options, program)).Done());
+  }
+  JsonObject object;
+  object.Bool("compiled", outcome.compiled.receipt.ok).Text("why_not", outcome.why_not);
+  object.Raw("emitted", JsonList(emitted)).Raw("receipt", ToJson(outcome.compiled.receipt));
+  Print(object.Done() + "\n");
+}
+
+void PrintWords(const Options& options, const Outcome& outcome) {
+  for (const ProgramText& program : outcome.texts) Print(fmt::format("wrote {}\n", EmittedFile(options, program)));
+  if (!outcome.why_not.empty()) return Print(fmt::format("nothing was compiled: {}\n", outcome.why_not));
+  const Receipt& receipt = outcome.compiled.receipt;
+  const XlaUse& use = receipt.xla;
+  Print(fmt::format(
+      "target {}: {}, {} with PJRT {} and StableHLO {}\n", receipt.target,
+      use.topology.empty() ? use.device_kind : fmt::format("topology {}, {}", use.topology, use.device_kind),
+      use.plugin, use.pjrt, use.stablehlo));
+  for (const XlaProgramUse* program : {&receipt.xla_forward, &receipt.xla_backward}) {
+    if (!program->name.empty()) Print(InWords(*program));
+  }
+  Print(ToLine(receipt) + "\n");
+}
+
+// The texts are there, no plugin was named, and none of those that are here will do: what was asked for is done.
+bool IsOnlyEmit(const Options& options, const RunOutcome& compiled) {
+  return !options.emit.empty() && options.receipt.empty() && AskedXla(options.run.xla).plugin.empty() &&
+         compiled.error->code == ErrorCode::kLaneRefused;
+}
+
+int CompileCommand(Options options) {
+  RunOptions& run = options.run;
+  const ProblemArguments& arguments = options.problem;
+  auto problem = ReadProblem(arguments);
+  if (!problem) return Report(problem.error(), options.json);
+  run.plan = problem->options;
+  run.contract_source = arguments.contract == "-" ? "standard input" : "file " + arguments.contract;
+  run.batch_source = arguments.batch.empty() ? "" : "file " + arguments.batch;
+  if (!problem->inputs.empty()) {
+    run.input_source = arguments.inputs.empty() ? fmt::format("seed {}", arguments.seed) : "file " + arguments.inputs;
+  }
+
+  Outcome outcome;
+  if (!options.emit.empty()) {
+    if (Status emitted = Emit(options, *problem, outcome); !emitted) return Report(emitted.error(), options.json);
+  }
+  outcome.compiled = [&] {
+    const Progress progress(run.backward ? "compiling forward and backward" : "compiling forward", options.progress);
+    return Compile(problem->contract, problem->batch, problem->target, run, problem->inputs);
+  }();
+  std::optional<Error>& error = outcome.compiled.error;
+  if (error && IsOnlyEmit(options, outcome.compiled)) {
+    outcome.why_not = error->message;
+    error.reset();
+  }
+  Status written;
+  if (!options.receipt.empty()) written = WriteFile(options.receipt, ToJson(outcome.compiled.receipt) + "\n");
+  if (options.json) PrintJson(options, outcome);
+  if (!options.json && !error) PrintWords(options, outcome);
+  int code = kGood;
+  if (error) code = Report(*error, false);
+  if (!written) {
+    const int write_code = Report(written.error(), false);
+    return error ? code : write_code;
+  }
+  if (!options.receipt.empty()) Say(options.json || error, "wrote " + options.receipt);
+  return code;
+}
+
+}  // namespace
+
+void AddCompile(CLI::App& app, Action& action) {
+  auto options = std::make_shared<Options>();
+  RunOptions& run = options->run;
+  run.lane = "xla_chunked";
+  CLI::App* sub = app.add_subcommand("compile", "Compile a contract's programs and run nothing");
+  sub->add_option("contract", options->problem.contract, "Contract (.toml or .json, - = standard input)")
+      ->type_name("FILE")
+      ->required();
+  sub->add_flag("--backward", run.backward, "Also the program of the gradients");
+  sub->add_option("--emit", options->emit, "Write the StableHLO text of each program into this folder")
+      ->type_name("DIR");
+  sub->add_option("--receipt", options->receipt, "Write the receipt to this file, also when a plugin refuses")
+      ->type_name("F.json");
+  sub->add_option("--lane", run.lane, "Whose programs; auto = those of the lane that the target's table leads to")
+      ->type_name("LANE")
+      ->capture_default_str();
+  AddXlaOptions(*sub, run);
+  AddProblemOptions(*sub, options->problem);
+  AddRouteOptions(*sub, options->problem);
+  sub->add_flag("--json", options->json, "Print one JSON document");
+  sub->add_flag("--progress", options->progress, "Report progress also when standard error is no terminal");
+  sub->footer(kFooter);
+  sub->callback([options, &action] { action = [options] { return CompileCommand(*options); }; });
+}
+
+}  // namespace tessera::program
