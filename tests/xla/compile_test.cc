@@ -46,7 +46,7 @@ TEST_F(XlaCompileTest, Compile_IsAnewEachTimeAndLeavesTheProgramsForARun) {
       EXPECT_TRUE(Contains(use.name, r.class_key)) << use.name;
     }
   }
-  const RunOutcome run = Run(contract, {}, MakeInputs(contract, 1, true), Cpu(), options);
+  const RunOutcome run = tessera::Run(contract, {}, MakeInputs(contract, 1, true), Cpu(), options);
   ASSERT_FALSE(run.error.has_value()) << ToText(*run.error);
   EXPECT_EQ(run.receipt.compiles, 0);
   EXPECT_EQ(run.receipt.xla_forward.source, "disk");

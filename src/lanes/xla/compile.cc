@@ -146,7 +146,7 @@ class XlaCompile final : public Compiler {
     if (!program) return tl::unexpected(program.error());
     Place place;
     if (const Decision decision = Open(*request.target, request.xla, &place); !decision.accepted) {
-      return Fail(ErrorCode::kPluginUnusable, fmt::format("{}: {}", ReasonText(decision.reason), decision.detail));
+      return Fail(ErrorCode::kPluginUnusable, decision.detail);
     }
     const bool is_elsewhere = place.topology != nullptr;
     RunStats stats{KernelName(request.contract->shape.dtype), "pjrt", 0};

@@ -22,10 +22,17 @@ tl::unexpected<Error> Unusable(std::string message, const std::string& path) {
 void PrepareEnvironment(const std::filesystem::path& path) {
   // They write notes and warnings to standard error, which is our user's; errors they still write.
   setenv("TF_CPP_MIN_LOG_LEVEL", "2", 0);
-  // libtpu asks a cloud's metadata server for its machine, for minutes where there is none.
   std::error_code error;
   const bool has_tpu = std::filesystem::exists("/dev/accel0", error) || std::filesystem::exists("/dev/vfio/0", error);
-  if (path.filename() == "libtpu.so" && !has_tpu) setenv("TPU_SKIP_MDS_QUERY", "1", 0);
+  if (path.filename() != "libtpu.so" || has_tpu) return;
+  // libtpu asks a cloud's metadata server for its machine, for minutes where there is none, and complains of what it
+  // was not told; what it compiles for is the topology's business alone. It takes a lock that is for a TPU's one user,
+  // and keeps logs in a folder of everybody's.
+  setenv("TPU_SKIP_MDS_QUERY", "1", 0);
+  setenv("TPU_WORKER_HOSTNAMES", "localhost", 0);
+  setenv("TPU_ACCELERATOR_TYPE", "v6e-1", 0);
+  setenv("ALLOW_MULTIPLE_LIBTPU_LOAD", "1", 0);
+  setenv("TPU_LOG_DIR", "disabled", 0);
 }
 
 // Everything that must hold before the first call into the table, the calls for errors included.
