@@ -183,7 +183,7 @@ TEST(LowerPrograms, Texts_NeedNoPluginAndCarryTheClassKey) {
       EXPECT_TRUE(Contains(program.text, "stablehlo.dot_general"));
     }
     EXPECT_NE(programs->front().name, programs->back().name);
-    EXPECT_EQ(LowerPrograms(contract, {}, target, options), programs);
+    EXPECT_EQ(LowerPrograms(contract, {}, target, options).value(), *programs);
   }
   const Result<std::vector<ProgramText>> none = LowerPrograms(contract, {}, TargetNamed("cpu"), Ask{.lane = "cpu"});
   ASSERT_FALSE(none.has_value());
