@@ -123,6 +123,13 @@ std::vector<Violation> CheckXlaUse(const Receipt& receipt) {
     const bool has_key = receipt.class_key.empty() || program.name.find(receipt.class_key) != std::string::npos;
     out.Expect(has_key, fmt::format("{}.name", field), "a name that carries the class key");
     out.Expect(program.compile_ns >= 0, fmt::format("{}.compile_ns", field), "0 or more");
+    out.Expect(program.instructions >= 0, fmt::format("{}.instructions", field), "0 or more");
+    for (const auto& [name, bytes] : {std::pair<const char*, int64_t>{"argument_bytes", program.argument_bytes},
+                                      {"output_bytes", program.output_bytes},
+                                      {"temp_bytes", program.temp_bytes},
+                                      {"code_bytes", program.code_bytes}}) {
+      out.Expect(bytes >= -1, fmt::format("{}.{}", field, name), "0 or more, or -1 where the plugin does not say");
+    }
   }
   out.Expect(has_any == !use.plugin.empty(), "xla", "present if and only if a program ran");
   out.Expect(receipt.compiles == compiles, "compiles", "the number of programs that were compiled");
