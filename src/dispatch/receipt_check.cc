@@ -84,6 +84,9 @@ class Checker {
     Expect(r_.ok == r_.error.empty(), "error", "empty if and only if ok");
     Expect(r_.failed_at.empty() || std::find(std::begin(kSteps), std::end(kSteps), r_.failed_at) != std::end(kSteps),
            "failed_at", fmt::format("one of {}", fmt::join(kSteps, ", ")));
+    const bool is_of_run = r_.failed_at == "workspace" || r_.failed_at == "forward" || r_.failed_at == "backward";
+    Expect(IsCompileOnly() ? !is_of_run : r_.failed_at != "compile", "failed_at",
+           "compile where nothing was to be run, and no step of a run there");
   }
 
   // Nothing is selected before the contract, the request and the files it names are known to be good.
