@@ -12,8 +12,6 @@
 namespace tessera::stablehlo {
 namespace {
 
-constexpr Type kScalarI32{Element::kI32, {}};
-
 // Room that every program of a class has: enough for the cleanups of nearly every mask.
 constexpr int64_t kLeastItems = 1024;
 constexpr int64_t kLeastWords = 1024;
