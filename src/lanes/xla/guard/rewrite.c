@@ -58,7 +58,7 @@ static char* ValueOf(char* line, const char* end, const char* field) {
 }
 
 int tessera_rewrite_cpuinfo(char* text, size_t size) {
-  if (size == 0) return 0;  /* also for no text at all */
+  if (size == 0) return 0; /* also for no text at all */
   char* const text_end = text + size;
   unsigned implementer = 0;
   int num_changed = 0;
