@@ -13,6 +13,7 @@
 namespace tessera {
 
 enum class TargetKind : uint8_t { kCpu, kGpu, kTpu };
+std::string_view ToText(TargetKind kind);  // "cpu", "gpu", "tpu"
 
 struct Target {
   std::string name;

@@ -32,6 +32,18 @@ std::vector<Target> MakeTargets() {
 
 }  // namespace
 
+std::string_view ToText(TargetKind kind) {
+  switch (kind) {
+    case TargetKind::kCpu:
+      return "cpu";
+    case TargetKind::kGpu:
+      return "gpu";
+    case TargetKind::kTpu:
+      return "tpu";
+  }
+  return "";
+}
+
 const std::vector<Target>& Targets() {
   static const std::vector<Target> kTargets = MakeTargets();
   return kTargets;

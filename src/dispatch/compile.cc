@@ -6,7 +6,7 @@
 #include <map>
 #include <utility>
 
-#include "dispatch/clock.h"
+#include "base/clock.h"
 #include "dispatch/prepare.h"
 #include "dispatch/run.h"
 #include "dispatch/select.h"
@@ -43,6 +43,15 @@ Result<const Compiler*> CompilerFor(const Contract& contract, const Target& targ
 
 }  // namespace
 
+void DescribeLane(const LaneRow& row, std::string_view mode, const RunStats& stats, Receipt& receipt) {
+  receipt.executed = row.name;
+  receipt.runtime_mode = mode;
+  receipt.determinism = row.determinism;
+  receipt.kernel = stats.kernel;
+  receipt.isa = stats.isa;
+  receipt.xla = stats.xla;
+}
+
 void DescribeProgram(const XlaProgramUse& use, XlaProgramUse& into, Receipt& receipt) {
   into = use;
   if (use.source == "compiled") ++receipt.compiles;
@@ -61,13 +70,7 @@ std::optional<RunFailure> CompileLane(const RunRequest& request, const LaneRow& 
     compiled.emplace(pass, std::move(*stats));
   }
   receipt.timings.push_back({"compile", clock.Ns()});
-  const RunStats& first = compiled.begin()->second;
-  receipt.executed = row.name;
-  receipt.runtime_mode = kCompileOnly;
-  receipt.determinism = row.determinism;
-  receipt.kernel = first.kernel;
-  receipt.isa = first.isa;
-  receipt.xla = first.xla;
+  DescribeLane(row, kCompileOnly, compiled.begin()->second, receipt);
   for (const auto& [pass, stats] : compiled) {
     DescribeProgram(stats.program, pass == Pass::kForward ? receipt.xla_forward : receipt.xla_backward, receipt);
   }

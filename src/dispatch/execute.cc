@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "dispatch/clock.h"
+#include "base/clock.h"
 #include "dispatch/workspace.h"
 
 namespace tessera {

@@ -60,18 +60,6 @@ const Lane* Get(LaneFunction function) { return function == nullptr ? nullptr : 
 
 }  // namespace
 
-std::string_view ToText(TargetKind kind) {
-  switch (kind) {
-    case TargetKind::kCpu:
-      return "cpu";
-    case TargetKind::kGpu:
-      return "gpu";
-    case TargetKind::kTpu:
-      return "tpu";
-  }
-  return "";
-}
-
 std::span<const LaneRow> LaneTable() {
   static const LaneRow kRows[] = {
 #define TESSERA_LANE(name, mode, targets, fallback, not_built, refuses, lane, determinism, description) \

@@ -44,7 +44,6 @@ enum class Asked : uint8_t { kRun, kCompile };
 Decision DecideContract(const LaneRow& row, const Contract& contract, const MaskFacts& facts, const Target& target,
                         const XlaOptions& xla = {}, Asked asked = Asked::kRun);
 
-std::string_view ToText(TargetKind kind);
 std::optional<ReasonCode> FindReason(std::string_view text);
 
 }  // namespace tessera

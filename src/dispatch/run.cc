@@ -9,7 +9,7 @@
 #include <new>
 #include <optional>
 
-#include "dispatch/clock.h"
+#include "base/clock.h"
 #include "dispatch/execute.h"
 #include "dispatch/ledger.h"
 #include "dispatch/prepare.h"
@@ -191,12 +191,7 @@ Outcome RunLane(const RunRequest& request, const LaneRow& row, const PlanView& p
                                   .xla = request.xla});
   receipt.workspace_bytes = result.workspace_bytes;
   if (const std::optional<RunStats>& first = result.forward ? result.forward : result.backward) {
-    receipt.executed = row.name;
-    receipt.runtime_mode = row.runtime_mode;
-    receipt.determinism = row.determinism;
-    receipt.kernel = first->kernel;
-    receipt.isa = first->isa;
-    receipt.xla = first->xla;
+    DescribeLane(row, row.runtime_mode, *first, receipt);
   }
   if (result.forward) DescribeProgram(result.forward->program, receipt.xla_forward, receipt);
   if (result.backward) DescribeProgram(result.backward->program, receipt.xla_backward, receipt);

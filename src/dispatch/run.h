@@ -42,6 +42,8 @@ struct RunFailure {
 std::optional<RunFailure> CompileLane(const RunRequest& request, const LaneRow& row, const PlanView& plan,
                                       Receipt& receipt);
 
+// Which lane did the work, how, and with what.
+void DescribeLane(const LaneRow& row, std::string_view mode, const RunStats& stats, Receipt& receipt);
 // A program that was compiled counts as one compile, one that was found as one hit.
 void DescribeProgram(const XlaProgramUse& use, XlaProgramUse& into, Receipt& receipt);
 

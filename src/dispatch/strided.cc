@@ -4,6 +4,7 @@
 #include <map>
 
 #include "base/hash.h"
+#include "contract/tensor_row.h"
 #include "dispatch/tensors.h"
 #include "lanes/check_args.h"
 
@@ -50,8 +51,7 @@ void HashStrided(Hasher& hasher, const TensorRef& ref, const TensorAxes& axes) {
   for (int64_t b = 0; b < axes[0]; ++b) {
     for (int64_t h = 0; h < axes[1]; ++h) {
       for (int64_t t = 0; t < axes[2]; ++t) {
-        const int64_t at = b * ref.batch_stride + h * ref.head_stride + t * ref.token_stride;
-        hasher.Bytes(ref.data + at * size, static_cast<size_t>(axes[3] * size));
+        hasher.Bytes(RowAt(ref, b, h, t), static_cast<size_t>(axes[3] * size));
       }
     }
   }

@@ -112,7 +112,7 @@ void WriteMean(const RoutingInput& input, int64_t b, int64_t head, const Pieces&
   for (; piece != pieces.end() && piece->first <= mean.last; ++piece) {
     const int64_t end = std::min<int64_t>(piece->second, mean.last + 1);
     for (int64_t key = std::max<int64_t>(piece->first, mean.first); key < end; ++key, ++count) {
-      AddRow(input.k.type, RowOf(input.k, b, head, key), dim, out);
+      AddRow(input.k.type, RowAt(input.k, b, head, key), dim, out);
     }
   }
   const auto divisor = static_cast<float>(count);

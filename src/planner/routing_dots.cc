@@ -117,11 +117,6 @@ TESSERA_DOT_CLONES void Dots(const DotJob& job) {
   if (m < job.num_rows) DotRows<1>(job, m);
 }
 
-const std::byte* RowOf(const TensorRef& tensor, int64_t b, int64_t head, int64_t token) {
-  return tensor.data +
-         (b * tensor.batch_stride + head * tensor.head_stride + token * tensor.token_stride) * BytesOf(tensor.type);
-}
-
 void CopyRow(ElementType type, const std::byte* row, int64_t dim, float* out) {
   ForRow(type, row, dim, [out](int64_t d, float value) { out[d] = value; });
 }

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <span>
 
+#include "contract/tensor_row.h"
 #include "tessera/tensor.h"
 
 namespace tessera::planner {
@@ -27,8 +28,6 @@ struct DotJob {
 };
 void Dots(const DotJob& job);
 
-// The address of [b, head, token, 0].
-const std::byte* RowOf(const TensorRef& tensor, int64_t b, int64_t head, int64_t token);
 // out[d] = row[d] and out[d] += row[d] for d < dim; every value of the three types is exact in f32.
 void CopyRow(ElementType type, const std::byte* row, int64_t dim, float* out);
 void AddRow(ElementType type, const std::byte* row, int64_t dim, float* out);

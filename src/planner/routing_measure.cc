@@ -31,7 +31,7 @@ class QueryMass {
     std::vector<const float*> rows;
     for (int64_t g = 0; g < group; ++g) {
       float* row = queries_.data() + g * dim;
-      CopyRow(input_.q.type, RowOf(input_.q, b_, head_ * group + g, q), shape.dim_qk, row);
+      CopyRow(input_.q.type, RowAt(input_.q, b_, head_ * group + g, q), shape.dim_qk, row);
       rows.push_back(row);
     }
     ReadScores(q, rows, dim);
@@ -69,7 +69,7 @@ class QueryMass {
       for (int64_t begin = interval.lo.At(q); begin < interval.hi.At(q); begin += kKeysAtOnce) {
         const int64_t count = std::min(kKeysAtOnce, interval.hi.At(q) - begin);
         for (int64_t n = 0; n < count; ++n) {
-          CopyRow(input_.k.type, RowOf(input_.k, b_, head_, begin + n), shape.dim_qk, keys.data() + n * dim);
+          CopyRow(input_.k.type, RowAt(input_.k, b_, head_, begin + n), shape.dim_qk, keys.data() + n * dim);
           keys_.push_back(begin + n);
         }
         Dots({.queries = rows,

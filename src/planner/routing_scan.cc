@@ -80,9 +80,9 @@ void QueryChunk::Load(const Place& place) {
   for (int64_t q = place.begin; q < place.end; ++q) {
     const int64_t i = q - place.begin;
     float* sum = sums_.data() + i * keys_.dim;
-    CopyRow(input_.q.type, RowOf(input_.q, place.b, place.head * group, q), shape.dim_qk, sum);
+    CopyRow(input_.q.type, RowAt(input_.q, place.b, place.head * group, q), shape.dim_qk, sum);
     for (int64_t g = 1; g < group; ++g) {
-      AddRow(input_.q.type, RowOf(input_.q, place.b, place.head * group + g, q), shape.dim_qk, sum);
+      AddRow(input_.q.type, RowAt(input_.q, place.b, place.head * group + g, q), shape.dim_qk, sum);
     }
     const int64_t position = q + input_.contract->mask.offset;
     int64_t horizon = position;

@@ -2,13 +2,13 @@
 // tile sizes or directions adds to one report.
 #pragma once
 
-#include <chrono>
 #include <string>
 #include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "planner/stage_text.h"
 #include "tessera/planner.h"
 
@@ -43,11 +43,11 @@ class Runner {
   auto Run(std::string_view stage, const Work& work, const Verify& verify)
       -> Result<typename UnwrapResult<decltype(work())>::Type> {
     using Outcome = decltype(work());
-    const auto begin = std::chrono::steady_clock::now();
+    const Clock clock;
     Outcome outcome = work();
-    const auto end = std::chrono::steady_clock::now();
+    const int64_t ns = clock.Ns();
     StageReport& report = Report(stage);
-    report.ns += std::chrono::duration_cast<std::chrono::nanoseconds>(end - begin).count();
+    report.ns += ns;
     if constexpr (std::is_same_v<Outcome, typename UnwrapResult<Outcome>::Type>) {
       return Finish(report, std::move(outcome), verify);
     } else {

@@ -8,6 +8,7 @@
 #include <regex>
 
 #include "support/proves.h"
+#include "support/random_batch.h"
 #include "tessera/planner.h"
 
 namespace tessera::stablehlo {
@@ -68,11 +69,8 @@ void ExpectSame(const Texts& a, const Texts& b) {
 Batch RandomDocuments(std::mt19937_64& rng, const Contract& contract) {
   IdRows ids{contract.shape.batch, contract.shape.q_len, {}};
   for (int64_t b = 0; b < ids.rows; ++b) {
-    int32_t id = 0;
-    for (int64_t t = 0; t < ids.len; ++t) {
-      if (rng() % 97 == 0) ++id;
-      ids.values.push_back(id);
-    }
+    const std::vector<int32_t> row = RandomDocIds(rng, ids.len, false);
+    ids.values.insert(ids.values.end(), row.begin(), row.end());
   }
   Batch batch;
   batch.doc_ids = std::move(ids);

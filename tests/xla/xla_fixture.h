@@ -11,6 +11,7 @@
 
 #include "lanes/xla/pjrt/find_plugins.h"
 #include "support/proves.h"
+#include "support/random_batch.h"
 #include "support/run_program.h"
 #include "tessera/tessera.h"
 
@@ -55,17 +56,9 @@ class XlaTest : public testing::Test {
     return contract;
   }
 
-  // Documents of random lengths, padding at the end.
   static Batch RandomDocuments(std::mt19937_64& rng, const Contract& contract) {
-    IdRows ids{contract.shape.batch, contract.shape.q_len, {}};
-    const auto used = static_cast<int64_t>(rng() % static_cast<uint64_t>(ids.len)) + 1;
-    int32_t id = 0;
-    for (int64_t t = 0; t < ids.len; ++t) {
-      if (rng() % 11 == 0) ++id;
-      ids.values.push_back(t < used ? id : -1);
-    }
     Batch batch;
-    batch.doc_ids = std::move(ids);
+    batch.doc_ids = IdRows{1, contract.shape.q_len, RandomDocIds(rng, contract.shape.q_len, false)};
     return batch;
   }
 

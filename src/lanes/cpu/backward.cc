@@ -298,7 +298,7 @@ class BackwardPass {
                            .num_rows = num_keys,
                            .dim = dim,
                            .type = to.type,
-                           .to = MutableRowAt(to, batch, kv_head % sizes_.shape.num_kv_heads, kv_begin),
+                           .to = RowAt(to, batch, kv_head % sizes_.shape.num_kv_heads, kv_begin),
                            .to_stride = to.token_stride});
     };
     store(worker.dk, sizes_.shape.dim_qk, sizes_.scale, args_->dk);
@@ -533,7 +533,7 @@ class BackwardPass {
                             .num_rows = std::min(kernel_.panel, at.num_rows - begin),
                             .dim = sizes_.shape.dim_qk,
                             .type = args_->dq.type,
-                            .to = MutableRowAt(args_->dq, at.batch, at.head, at.q_begin + begin),
+                            .to = RowAt(args_->dq, at.batch, at.head, at.q_begin + begin),
                             .to_stride = args_->dq.token_stride});
     }
   }
@@ -541,7 +541,7 @@ class BackwardPass {
   void FinishWithoutKeys(const QueryTile& at) {
     ReadStats(at);
     for (int64_t row = 0; row < at.num_rows; ++row) {
-      std::memset(MutableRowAt(args_->dq, at.batch, at.head, at.q_begin + row), 0,
+      std::memset(RowAt(args_->dq, at.batch, at.head, at.q_begin + row), 0,
                   static_cast<size_t>(sizes_.shape.dim_qk * BytesOf(args_->dq.type)));
     }
   }

@@ -364,7 +364,7 @@ class ForwardPass {
                             .num_rows = num_rows,
                             .dim = sizes_.shape.dim_v,
                             .type = args_->o.type,
-                            .to = MutableRowAt(args_->o, at.batch, at.head, at.q_begin + begin),
+                            .to = RowAt(args_->o, at.batch, at.head, at.q_begin + begin),
                             .to_stride = args_->o.token_stride});
     }
   }

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <span>
 
+#include "contract/tensor_row.h"
 #include "lanes/cpu/kernel.h"
-#include "lanes/cpu/scalar.h"
 #include "lanes/cpu/scratch.h"
 #include "lanes/cpu/tile_mask.h"
 #include "lanes/lane.h"
@@ -29,14 +29,6 @@ struct Sizes {
   float scale = 1.0F;
 };
 
-inline const std::byte* RowAt(const TensorRef& tensor, int64_t batch, int64_t head, int64_t token) {
-  const int64_t at = batch * tensor.batch_stride + head * tensor.head_stride + token * tensor.token_stride;
-  return tensor.data + at * BytesOf(tensor.type);
-}
-inline std::byte* MutableRowAt(const TensorRef& tensor, int64_t batch, int64_t head, int64_t token) {
-  return const_cast<std::byte*>(RowAt(tensor, batch, head, token));
-}
-
 // Keys or values as products read them, of a whole tensor or of one tile: packed, [batch, head][row][dim], and
 // [batch, head][dim][row] where the kernel's unit reads columns only that way; or left where they are, when they
 // already lie so. Where flags are kept, rows that are not finite are zeros and flagged.
@@ -54,7 +46,7 @@ struct PackedKeys {
 
   // The A of a product over dims, from `row` on.
   std::byte* Row(int64_t head, int64_t row) const {
-    if (in_place != nullptr) return MutableRowAt(*in_place, head / heads_per_batch, head % heads_per_batch, row);
+    if (in_place != nullptr) return RowAt(*in_place, head / heads_per_batch, head % heads_per_batch, row);
     return rows + (head * num_rows + row) * padded_dim * element_bytes;
   }
   // The A of a product over keys, from `row` on.

@@ -9,12 +9,12 @@
 #include <algorithm>
 #include <cstring>
 
+#include "contract/tensor_row.h"
 #include "hwy/highway.h"
 #include "lanes/cpu/half-inl.h"
 #include "lanes/cpu/kernel.h"
 #include "lanes/cpu/operands-inl.h"
 #include "lanes/cpu/products-inl.h"
-#include "lanes/cpu/scalar.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace tessera::lanes::cpu {

@@ -6,14 +6,10 @@
 #include <cstring>
 
 #include "base/dtype.h"
+#include "contract/tensor_row.h"
 
 namespace tessera::lanes::reference {
 namespace {
-
-std::byte* RowAddress(const TensorRef& tensor, const RowIndex& at) {
-  const int64_t offset = at.batch * tensor.batch_stride + at.head * tensor.head_stride + at.token * tensor.token_stride;
-  return tensor.data + offset * BytesOf(tensor.type);
-}
 
 // The caller's bytes may have any alignment.
 template <class Bits, class Convert>
@@ -38,7 +34,7 @@ void StoreAs(std::byte* to, std::span<const double> row, Convert convert) {
 }  // namespace
 
 void LoadRow(const TensorRef& tensor, const RowIndex& at, std::span<double> row) {
-  const std::byte* from = RowAddress(tensor, at);
+  const std::byte* from = RowAt(tensor, at.batch, at.head, at.token);
   if (tensor.type == ElementType::kF32) {
     LoadAs<float>(from, row, [](float value) { return value; });
   } else if (tensor.type == ElementType::kBf16) {
@@ -49,7 +45,7 @@ void LoadRow(const TensorRef& tensor, const RowIndex& at, std::span<double> row)
 }
 
 void StoreRow(const TensorRef& tensor, const RowIndex& at, std::span<const double> row) {
-  std::byte* to = RowAddress(tensor, at);
+  std::byte* to = RowAt(tensor, at.batch, at.head, at.token);
   if (tensor.type == ElementType::kF32) {
     StoreAs<float>(to, row, [](double value) { return static_cast<float>(value); });
   } else if (tensor.type == ElementType::kBf16) {

@@ -3,12 +3,13 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
 #include <map>
 #include <mutex>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/hash.h"
+#include "lanes/xla/pjrt/find_plugins.h"
 #include "lanes/xla/pjrt/topology.h"
 #include "lanes/xla/plugins.h"
 #include "lanes/xla/programs.h"
@@ -31,7 +32,7 @@ std::string_view TopologyOf(const Target& target) {
 }
 
 // A TPU's client needs the TPU; the other plugins compile with theirs.
-bool NeedsTopology(const Target& target) { return target.kind == TargetKind::kTpu && !HasTpu(); }
+bool NeedsTopology(const Target& target) { return target.kind == TargetKind::kTpu && !pjrt::HasTpu(); }
 
 // Made once per process, and never destroyed: a plugin's threads may outlive static objects.
 Result<const pjrt::Topology*> GetTopology(const pjrt::Plugin& plugin, const std::string& name) {
@@ -62,13 +63,9 @@ Decision OpenTopology(const Target& target, const XlaOptions& options, Place* pl
     return Decision::No(ReasonCode::kXlaPlatform,
                         fmt::format("the plugin {} compiles for \"{}\"", choice.path, (*topology)->platform()));
   }
-  const auto num_devices = static_cast<int64_t>((*topology)->devices().size());
-  if (options.device < 0 || options.device >= num_devices) {
-    return Decision::No(ReasonCode::kXlaDevice, fmt::format("device {} was asked for, and {} has 0 to {}",
-                                                            options.device, (*topology)->name(), num_devices - 1));
-  }
-  place->topology = *topology;
-  return Decision::Yes();
+  const Decision decision = CheckDevice(options.device, (*topology)->devices(), (*topology)->name());
+  if (decision.accepted) place->topology = *topology;
+  return decision;
 }
 
 Decision Open(const Target& target, const XlaOptions& options, Place* place) {
@@ -77,15 +74,12 @@ Decision Open(const Target& target, const XlaOptions& options, Place* place) {
 }
 
 XlaUse TopologyUse(const pjrt::Topology& topology, int64_t device) {
-  const pjrt::PluginInfo& plugin = topology.plugin().info();
-  return {.plugin = plugin.path,
-          .platform = topology.platform(),
-          .pjrt = fmt::format("{}.{}", plugin.api_major, plugin.api_minor),
-          .stablehlo = plugin.stablehlo_version,
-          .device = device,
-          .device_kind = topology.devices()[static_cast<size_t>(device)].kind,
-          .topology = topology.name(),
-          .guard = GuardText()};
+  XlaUse use = UseOf(topology.plugin());
+  use.platform = topology.platform();
+  use.device = device;
+  use.device_kind = topology.devices()[static_cast<size_t>(device)].kind;
+  use.topology = topology.name();
+  return use;
 }
 
 std::string KeyOf(const pjrt::Topology& topology, const stablehlo::Program& program,
@@ -101,13 +95,12 @@ std::string KeyOf(const pjrt::Topology& topology, const stablehlo::Program& prog
 Status CompileFor(const pjrt::Topology& topology, const stablehlo::Program& program, const XlaOptions& options,
                   XlaProgramUse* use) {
   const pjrt::CompileOptions compile = CompileOptionsFor(program, options);
-  const auto begin = std::chrono::steady_clock::now();
+  const Clock clock;
   const Result<pjrt::CompiledProgram> compiled = topology.Compile(program.text, compile);
   if (!compiled) return tl::unexpected(compiled.error());
-  const auto spent = std::chrono::steady_clock::now() - begin;
+  use->compile_ns = clock.Ns();
   use->source = "compiled";
   use->key = KeyOf(topology, program, compile);
-  use->compile_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(spent).count();
   return Describe(*compiled, use);
 }
 

@@ -35,25 +35,21 @@ std::vector<std::string_view> NamesFor(TargetKind kind) {
   return {};
 }
 
-std::string_view ToText(TargetKind kind) {
-  return kind == TargetKind::kCpu ? "cpu" : kind == TargetKind::kGpu ? "gpu" : "tpu";
-}
-
 // The last in order of name is the newest version.
 PluginChoice FindInstalled(TargetKind kind) {
   const std::vector<pjrt::FoundPlugin> found = pjrt::FindPlugins();
   const std::vector<std::string_view> names = NamesFor(kind);
   for (auto it = found.rbegin(); it != found.rend(); ++it) {
     const auto fits = [&](std::string_view name) { return it->name.rfind(name, 0) == 0; };
-    if (std::any_of(names.begin(), names.end(), fits)) return {Decision::Yes(), it->path, it->name};
+    if (std::any_of(names.begin(), names.end(), fits)) return {Decision::Yes(), it->path};
   }
   return {Decision::No(ReasonCode::kXlaNoPlugin,
                        fmt::format("none for a {} in {}; {}", ToText(kind), pjrt::XlaFolder(), HowToGet(kind))),
-          "", ""};
+          ""};
 }
 
 Decision CheckHost(TargetKind kind, Purpose purpose) {
-  if (kind == TargetKind::kTpu && purpose == Purpose::kRun && !HasTpu()) {
+  if (kind == TargetKind::kTpu && purpose == Purpose::kRun && !pjrt::HasTpu()) {
     return Decision::No(ReasonCode::kXlaCompileOnly, "this machine has no TPU; `tessera compile` compiles for one");
   }
   if (kind == TargetKind::kCpu && Guard().state == CpuGuardState::kRefused) {
@@ -63,15 +59,6 @@ Decision CheckHost(TargetKind kind, Purpose purpose) {
 }
 
 }  // namespace
-
-bool HasTpu() {
-  std::error_code ignored;
-  return std::filesystem::exists("/dev/accel0", ignored) || std::filesystem::exists("/dev/vfio/0", ignored);
-}
-
-bool IsTpuPlugin(const std::string& name, const std::string& path) {
-  return name.rfind("libtpu", 0) == 0 || std::filesystem::path(path).filename() == "libtpu.so";
-}
 
 const CpuGuard& Guard() {
   static const CpuGuard kGuard = AskCpuGuard();
@@ -85,7 +72,7 @@ std::string GuardText() {
 }
 
 PluginChoice ChoosePlugin(const XlaOptions& options, TargetKind kind, Purpose purpose) {
-  PluginChoice choice{Decision::Yes(), options.plugin, "given"};
+  PluginChoice choice{Decision::Yes(), options.plugin};
   if (options.plugin.empty()) choice = FindInstalled(kind);
   if (!choice.decision.accepted) return choice;
   const Status is_loadable = pjrt::CheckSharedObject(choice.path);
@@ -152,25 +139,34 @@ Decision OpenSession(const XlaOptions& options, TargetKind kind, Session* sessio
   static Clients& clients = *new Clients();  // never destroyed: a plugin's threads may outlive static objects
   pjrt::Client* client = nullptr;
   if (const Decision decision = clients.Get(options, kind, &client); !decision.accepted) return decision;
-  const auto num_devices = static_cast<int64_t>(client->devices().size());
-  if (options.device < 0 || options.device >= num_devices) {
-    return Decision::No(ReasonCode::kXlaDevice, fmt::format("device {} was asked for, and the plugin has 0 to {}",
-                                                            options.device, num_devices - 1));
-  }
-  *session = {client, options.device};
-  return Decision::Yes();
+  const Decision decision = CheckDevice(options.device, client->devices(), "the plugin");
+  if (decision.accepted) *session = {client, options.device};
+  return decision;
+}
+
+Decision CheckDevice(int64_t device, std::span<const pjrt::DeviceInfo> devices, std::string_view whose) {
+  const auto count = static_cast<int64_t>(devices.size());
+  if (device >= 0 && device < count) return Decision::Yes();
+  return Decision::No(ReasonCode::kXlaDevice,
+                      fmt::format("device {} was asked for, and {} has 0 to {}", device, whose, count - 1));
+}
+
+XlaUse UseOf(const pjrt::Plugin& plugin) {
+  const pjrt::PluginInfo& info = plugin.info();
+  return {.plugin = info.path,
+          .pjrt = fmt::format("{}.{}", info.api_major, info.api_minor),
+          .stablehlo = info.stablehlo_version,
+          .guard = GuardText()};
 }
 
 XlaUse UseOf(const Session& session) {
-  const pjrt::PluginInfo& plugin = session.client->plugin().info();
-  return {.plugin = plugin.path,
-          .platform = session.client->platform(),
-          .platform_version = session.client->platform_version(),
-          .pjrt = fmt::format("{}.{}", plugin.api_major, plugin.api_minor),
-          .stablehlo = plugin.stablehlo_version,
-          .device = session.device,
-          .device_kind = session.client->devices()[static_cast<size_t>(session.device)].kind,
-          .guard = GuardText()};
+  const pjrt::Client& client = *session.client;
+  XlaUse use = UseOf(client.plugin());
+  use.platform = client.platform();
+  use.platform_version = client.platform_version();
+  use.device = session.device;
+  use.device_kind = client.devices()[static_cast<size_t>(session.device)].kind;
+  return use;
 }
 
 }  // namespace tessera::lanes::xla

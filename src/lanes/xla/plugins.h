@@ -1,7 +1,9 @@
 // Which plugin a run goes through, and whether that one can run here at all.
 #pragma once
 
+#include <span>
 #include <string>
+#include <string_view>
 
 #include "lanes/xla/pjrt/client.h"
 #include "tessera/cpu_guard.h"
@@ -14,7 +16,6 @@ namespace tessera::lanes::xla {
 struct PluginChoice {
   Decision decision;  // "no" when there is none, or none that this machine can load
   std::string path;
-  std::string origin;  // "given", or the folder's name
 };
 // Compiling alone needs no device of the target.
 enum class Purpose : uint8_t { kRun, kCompile };
@@ -30,14 +31,15 @@ Decision OpenSession(const XlaOptions& options, TargetKind kind, Session* sessio
 
 // The target's kind that a platform is; "cpu", "cuda", "rocm", "tpu".
 bool Fits(const std::string& platform, TargetKind kind);
+// "No" to a number that is none of these devices'.
+Decision CheckDevice(int64_t device, std::span<const pjrt::DeviceInfo> devices, std::string_view whose);
+
+// What a receipt says of a plugin, and of a device of its client's.
+XlaUse UseOf(const pjrt::Plugin& plugin);
 XlaUse UseOf(const Session& session);
 
 // Against hidden SVE, asked once; and as a receipt says it.
 const CpuGuard& Guard();
 std::string GuardText();
-
-// A TPU's chips are devices of the system; without them libtpu can only compile.
-bool HasTpu();
-bool IsTpuPlugin(const std::string& name, const std::string& path);
 
 }  // namespace tessera::lanes::xla

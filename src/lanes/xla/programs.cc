@@ -4,11 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <limits>
 #include <map>
 #include <mutex>
 
+#include "base/clock.h"
 #include "base/hash.h"
 #include "lanes/xla/pjrt/find_plugins.h"
 #include "lanes/xla/recent.h"
@@ -57,10 +57,6 @@ ProgramKey KeyOf(const Session& session, std::string_view text, const pjrt::Comp
           .host = host};
 }
 
-int64_t NsSince(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin).count();
-}
-
 // "dot 4, while 3": the most frequent first, at most eight.
 std::string CountsText(const std::map<std::string, int64_t>& counts) {
   constexpr size_t kMost = 8;
@@ -94,11 +90,11 @@ struct OnDisk {
 
 Result<pjrt::Executable> CompileAndPut(const Session& session, const stablehlo::Program& program,
                                        const XlaOptions& options, const OnDisk& disk, XlaProgramUse* use) {
-  const auto begin = std::chrono::steady_clock::now();
+  const Clock clock;
   Result<pjrt::Executable> compiled = session.client->Compile(program.text, disk.compile);
   if (!compiled) return compiled;
   use->source = "compiled";
-  use->compile_ns = NsSince(begin);
+  use->compile_ns = clock.Ns();
   if (!options.keep_programs) return compiled;
   const Result<std::vector<std::byte>> bytes = compiled->Serialize();
   AddNote(use->note, bytes ? disk.store.Put(disk.key, *bytes).reason : "not kept on disk: " + bytes.error().message);
@@ -109,14 +105,14 @@ Result<pjrt::Executable> CompileAndPut(const Session& session, const stablehlo::
 Result<pjrt::Executable> LoadOrCompile(const Session& session, const stablehlo::Program& program,
                                        const XlaOptions& options, XlaProgramUse* use) {
   const OnDisk disk(session, program, options, use);
-  const auto begin = std::chrono::steady_clock::now();
+  const Clock clock;
   const FindResult found = disk.store.Find(disk.key);
   AddNote(use->note, found.reason);
   if (found.bytes) {
     Result<pjrt::Executable> loaded = session.client->Deserialize(*found.bytes, disk.compile);
     if (loaded) {
       use->source = "disk";
-      use->compile_ns = NsSince(begin);
+      use->compile_ns = clock.Ns();
       return loaded;
     }
     AddNote(use->note, "an entry on disk did not load: " + loaded.error().message);

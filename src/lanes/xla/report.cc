@@ -1,7 +1,6 @@
 // What `tessera lanes` says of plugins: each one found is loaded and asked.
 #include <fmt/format.h>
 
-#include "lanes/xla/pjrt/elf.h"
 #include "lanes/xla/pjrt/find_plugins.h"
 #include "lanes/xla/plugins.h"
 
@@ -18,10 +17,9 @@ PluginReport ReportOn(const std::string& name, const std::string& path) {
     report.usable = "no: " + plugin.error().message;
     return report;
   }
-  const pjrt::PluginInfo& info = (*plugin)->info();
-  report.use.pjrt = fmt::format("{}.{}", info.api_major, info.api_minor);
-  report.use.stablehlo = info.stablehlo_version;
-  if (xla::IsTpuPlugin(name, path) && !xla::HasTpu()) {
+  report.use = xla::UseOf(**plugin);
+  report.use.plugin = path;  // as it was found, links and all
+  if (pjrt::IsTpuPlugin(path) && !pjrt::HasTpu()) {
     report.use.platform = "tpu";
     report.usable = "compile-only: this machine has no TPU";
     return report;

@@ -5,27 +5,18 @@
 #include <cstring>
 #include <limits>
 
+#include "contract/tensor_row.h"
+
 namespace tessera::lanes::xla {
 namespace {
 
-struct RowAt {
-  int64_t batch = 0;
-  int64_t head = 0;
-  int64_t token = 0;
-};
-
-std::byte* RowOf(const TensorRef& tensor, const RowAt& at) {
-  return tensor.data +
-         (at.batch * tensor.batch_stride + at.head * tensor.head_stride + at.token * tensor.token_stride) *
-             BytesOf(tensor.type);
-}
-
+// visit(row, batch, head, token): rows are counted as they lie in a dense tensor.
 template <class Visit>
 void ForEachRow(const TensorAxes& axes, Visit visit) {
   int64_t row = 0;
   for (int64_t b = 0; b < axes[0]; ++b) {
     for (int64_t h = 0; h < axes[1]; ++h) {
-      for (int64_t t = 0; t < axes[2]; ++t) visit(row++, RowAt{b, h, t});
+      for (int64_t t = 0; t < axes[2]; ++t) visit(row++, b, h, t);
     }
   }
 }
@@ -41,17 +32,6 @@ pjrt::ElementType ToPjrt(ElementType type) {
   return type == ElementType::kF32    ? pjrt::ElementType::kF32
          : type == ElementType::kBf16 ? pjrt::ElementType::kBf16
                                       : pjrt::ElementType::kF16;
-}
-
-float Load(const std::byte* row, ElementType type, int64_t i) {
-  if (type == ElementType::kF32) {
-    float value = 0;
-    std::memcpy(&value, row + i * 4, 4);
-    return value;
-  }
-  uint16_t bits = 0;
-  std::memcpy(&bits, row + i * 2, 2);
-  return type == ElementType::kBf16 ? Bf16ToF32(bits) : F16ToF32(bits);
 }
 
 void Store(std::byte* row, ElementType type, int64_t i, float value) {
@@ -84,23 +64,23 @@ Status DownloadTensor(const pjrt::Buffer& buffer, const TensorRef& into, const T
   if (into.type == ElementType::kF32 && IsDense(into, axes)) return buffer.Download({into.data, bytes});
   const std::span<std::byte> dense = staging.first(bytes);
   if (Status ok = buffer.Download(dense); !ok) return ok;
-  ForEachRow(axes, [&](int64_t row, const RowAt& at) {
+  ForEachRow(axes, [&](int64_t row, int64_t b, int64_t h, int64_t t) {
     const std::byte* from = dense.data() + row * axes[3] * 4;
-    std::byte* to = RowOf(into, at);
-    for (int64_t i = 0; i < axes[3]; ++i) Store(to, into.type, i, Load(from, ElementType::kF32, i));
+    std::byte* to = RowAt(into, b, h, t);
+    for (int64_t i = 0; i < axes[3]; ++i) Store(to, into.type, i, ScalarAt(from, ElementType::kF32, i));
   });
   return {};
 }
 
 void FillDelta(const TensorRef& o, const TensorRef& dout, std::span<const float> lse, const TensorAxes& axes,
                std::span<float> delta) {
-  ForEachRow(axes, [&](int64_t row, const RowAt& at) {
+  ForEachRow(axes, [&](int64_t row, int64_t b, int64_t h, int64_t t) {
     double sum = 0.0;
     if (lse[static_cast<size_t>(row)] != -std::numeric_limits<float>::infinity()) {
-      const std::byte* a = RowOf(o, at);
-      const std::byte* b = RowOf(dout, at);
+      const std::byte* out = RowAt(o, b, h, t);
+      const std::byte* grad = RowAt(dout, b, h, t);
       for (int64_t i = 0; i < axes[3]; ++i) {
-        sum += static_cast<double>(Load(a, o.type, i)) * static_cast<double>(Load(b, dout.type, i));
+        sum += static_cast<double>(ScalarAt(out, o.type, i)) * static_cast<double>(ScalarAt(grad, dout.type, i));
       }
     }
     delta[static_cast<size_t>(row)] = static_cast<float>(sum);

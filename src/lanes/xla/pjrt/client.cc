@@ -73,13 +73,13 @@ std::optional<int64_t> ReachOf(const TensorType& type, std::span<const int64_t> 
 }  // namespace
 
 Result<Client*> Client::Get(const Plugin& plugin, const ClientOptions& options) {
-  static std::mutex* const mutex = new std::mutex;
-  static auto* const clients = new std::map<const Plugin*, Client*>;
+  static std::mutex* const kMutex = new std::mutex;
+  static auto* const kClients = new std::map<const Plugin*, Client*>;
   if (IsForkedChild()) return FailForked("client");
-  const std::lock_guard<std::mutex> lock(*mutex);
-  if (const auto at = clients->find(&plugin); at != clients->end()) return at->second;
+  const std::lock_guard<std::mutex> lock(*kMutex);
+  if (const auto at = kClients->find(&plugin); at != kClients->end()) return at->second;
   Result<Client*> client = Make(plugin, options);
-  if (client) clients->emplace(&plugin, *client);
+  if (client) kClients->emplace(&plugin, *client);
   return client;
 }
 

@@ -48,4 +48,11 @@ std::vector<FoundPlugin> FindPlugins(const std::string& xla_folder) {
   return found;
 }
 
+bool IsTpuPlugin(const std::string& path) { return fs::path(path).filename() == "libtpu.so"; }
+
+bool HasTpu() {
+  std::error_code error;
+  return fs::exists("/dev/accel0", error) || fs::exists("/dev/vfio/0", error);
+}
+
 }  // namespace tessera::pjrt

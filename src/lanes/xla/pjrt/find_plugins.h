@@ -19,4 +19,9 @@ std::string XlaFolder();
 std::vector<FoundPlugin> FindPlugins();
 std::vector<FoundPlugin> FindPlugins(const std::string& xla_folder);
 
+// Google's plugin for TPUs, whose file has one name. Where the system has no TPU's chips among its devices, it can only
+// compile.
+bool IsTpuPlugin(const std::string& path);
+bool HasTpu();
+
 }  // namespace tessera::pjrt

@@ -10,6 +10,7 @@
 
 #include "lanes/xla/pjrt/call.h"
 #include "lanes/xla/pjrt/elf.h"
+#include "lanes/xla/pjrt/find_plugins.h"
 
 namespace tessera::pjrt {
 namespace {
@@ -19,12 +20,10 @@ tl::unexpected<Error> Unusable(std::string message, const std::string& path) {
 }
 
 // What plugins read of the environment when they are loaded. What the user has set stays.
-void PrepareEnvironment(const std::filesystem::path& path) {
+void PrepareEnvironment(const std::string& path) {
   // They write notes and warnings to standard error, which is our user's; errors they still write.
   setenv("TF_CPP_MIN_LOG_LEVEL", "2", 0);
-  std::error_code error;
-  const bool has_tpu = std::filesystem::exists("/dev/accel0", error) || std::filesystem::exists("/dev/vfio/0", error);
-  if (path.filename() != "libtpu.so" || has_tpu) return;
+  if (!IsTpuPlugin(path) || HasTpu()) return;
   // libtpu asks a cloud's metadata server for its machine, for minutes where there is none, and complains of what it
   // was not told; what it compiles for is the topology's business alone. It takes a lock that is for a TPU's one user,
   // and keeps logs in a folder of everybody's.
@@ -137,12 +136,12 @@ Result<const Plugin*> Plugin::Load(const std::string& path) {
   const std::filesystem::path real = std::filesystem::canonical(path, error);
   if (error) return Unusable(fmt::format("no such plugin: {}", error.message()), path);
   // Never destroyed: the plugins' threads may outlive main.
-  static std::mutex* const mutex = new std::mutex;
-  static auto* const loaded = new std::map<std::string, const Plugin*>;
-  const std::lock_guard<std::mutex> lock(*mutex);
-  if (const auto at = loaded->find(real.string()); at != loaded->end()) return at->second;
+  static std::mutex* const kMutex = new std::mutex;
+  static auto* const kLoaded = new std::map<std::string, const Plugin*>;
+  const std::lock_guard<std::mutex> lock(*kMutex);
+  if (const auto at = kLoaded->find(real.string()); at != kLoaded->end()) return at->second;
   Result<const Plugin*> plugin = LoadFile(real.string());
-  if (plugin) loaded->emplace(real.string(), *plugin);
+  if (plugin) kLoaded->emplace(real.string(), *plugin);
   return plugin;
 }
 

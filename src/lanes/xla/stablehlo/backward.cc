@@ -57,11 +57,11 @@ class Backward {
     const int64_t kv_tokens = CeilTo(shape_.kv_len, list.tile_kv);
     q_ = LoadTokens(b_, b_.Input("q"), q_tokens);
     k_ = LoadTokens(b_, b_.Input("k"), kv_tokens);
-    v_ = LoadTokens(b_, b_.Input("v"), kv_tokens);
+    v_ = PadTokens(b_, b_.Input("v"), kv_tokens);
     do_ = LoadTokens(b_, b_.Input("do"), q_tokens);
     tables_ = LoadTables(b_, spec_, list);
-    lse_ = LoadStat(b_, b_.Input("lse"), q_tokens);
-    delta_ = LoadStat(b_, b_.Input("delta"), q_tokens);
+    lse_ = PadTokens(b_, b_.Input("lse"), q_tokens);
+    delta_ = PadTokens(b_, b_.Input("delta"), q_tokens);
   }
 
   // The query side of a tile.
@@ -111,7 +111,7 @@ class Backward {
         const SlotValues slot = SlotOf(b_, kDq, b_.Add(slots.first, i));
         const TileAt at{q_head, kv_head, q_begin, b_.Mul(slot.index, b_.Int(list.tile_kv))};
         const Value k = TileOf(b_, k_.tensor, kv_head, at.kv_begin, list.tile_kv);
-        const Value v = TileOf(b_, v_.tensor, kv_head, at.kv_begin, list.tile_kv);
+        const Value v = TileOf(b_, v_, kv_head, at.kv_begin, list.tile_kv);
         const Gradient g = GradientOf(queries, k, v, at, slot);
         return Values{b_.Add(state[0], SafeDot(b_, {g.scores, g.logits}, k, k_.is_dirty))};
       });
@@ -133,7 +133,7 @@ class Backward {
       const HeadAt kv_head{b_.Div(pair, b_.Int(shape_.num_kv_heads)), b_.Rem(pair, b_.Int(shape_.num_kv_heads))};
       const Value kv_begin = b_.Mul(row, b_.Int(list.tile_kv));
       const Value k = TileOf(b_, k_.tensor, kv_head, kv_begin, list.tile_kv);
-      const Value v = TileOf(b_, v_.tensor, kv_head, kv_begin, list.tile_kv);
+      const Value v = TileOf(b_, v_, kv_head, kv_begin, list.tile_kv);
       const Value first_head = b_.Mul(kv_head.head, b_.Int(group_));
       const Values zero = {b_.Constant({Element::kF32, {list.tile_kv, shape_.dim_qk}}, 0.0),
                            b_.Constant({Element::kF32, {list.tile_kv, shape_.dim_v}}, 0.0), carried[2]};
@@ -173,8 +173,8 @@ class Backward {
   const int64_t group_;
   std::vector<NamedType> inputs_;
   Builder b_;
-  Tokens q_, k_, v_, do_;
-  Value lse_, delta_;
+  Tokens q_, k_, do_;
+  Value v_, lse_, delta_;
   MaskTables tables_;
 };
 

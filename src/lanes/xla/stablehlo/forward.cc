@@ -21,8 +21,8 @@ class Forward {
   Result<Program> Lower() {
     const int64_t q_tokens = list_.rows * list_.tile_q;
     const int64_t kv_tokens = CeilTo(shape_.kv_len, list_.tile_kv);
-    q_ = LoadTokens(b_, b_.Input("q"), q_tokens).tensor;
-    k_ = LoadTokens(b_, b_.Input("k"), kv_tokens).tensor;
+    q_ = PadTokens(b_, b_.Input("q"), q_tokens);
+    k_ = PadTokens(b_, b_.Input("k"), kv_tokens);
     v_ = LoadTokens(b_, b_.Input("v"), kv_tokens);
     tables_ = LoadTables(b_, spec_, list_);
     const Type o{Element::kF32, {shape_.batch, shape_.num_q_heads, q_tokens, shape_.dim_v}};

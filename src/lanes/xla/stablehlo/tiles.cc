@@ -103,13 +103,11 @@ Builder BeginModule(const ProgramSpec& spec, std::string_view pass, const std::v
 }
 
 Tokens LoadTokens(Builder& b, const Value& input, int64_t padded_tokens) {
-  std::vector<int64_t> dims = input.type.dims;
-  dims[2] = padded_tokens;
   const Value dirty = b.Not(b.IsFinite(input));
-  return {b.PadEnd(input, dims), b.Reduce(Reduction::kOr, dirty, {0, 1, 2, 3})};
+  return {PadTokens(b, input, padded_tokens), b.Reduce(Reduction::kOr, dirty, {0, 1, 2, 3})};
 }
 
-Value LoadStat(Builder& b, const Value& input, int64_t padded_tokens) {
+Value PadTokens(Builder& b, const Value& input, int64_t padded_tokens) {
   std::vector<int64_t> dims = input.type.dims;
   dims[2] = padded_tokens;
   return b.PadEnd(input, dims);

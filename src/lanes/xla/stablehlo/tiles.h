@@ -31,8 +31,8 @@ struct Tokens {
   Value is_dirty;  // i1: some value of it is not finite
 };
 Tokens LoadTokens(Builder& b, const Value& input, int64_t padded_tokens);
-// A [batch, heads, tokens] statistic.
-Value LoadStat(Builder& b, const Value& input, int64_t padded_tokens);
+// A tensor or a [batch, heads, tokens] statistic alone.
+Value PadTokens(Builder& b, const Value& input, int64_t padded_tokens);
 
 Value TileOf(Builder& b, const Value& tensor, const HeadAt& at, const Value& first_token, int64_t tokens);
 Value StatOf(Builder& b, const Value& stat, const HeadAt& at, const Value& first_token, int64_t tokens);
