@@ -15,11 +15,11 @@ class Processes : public XlaTest {
   std::string contract_path() const { return folder_.path() + "/contract.toml"; }
 
   // `tessera run` in a process of its own.
-  Receipt RunOnce(const std::string& level = "0") const {
+  Receipt RunOnce(const std::string& level = "0", const std::string& xla_flags = "") const {
     const std::string receipt = folder_.path() + "/receipt.json";
     const ProgramResult result = RunProgram({TESSERA_PROGRAM, "run", contract_path(), "--lane", "xla_chunked",
                                              "--backward", "--check", "--xla-level", level, "--receipt", receipt},
-                                            {.env = {{"TESSERA_XLA", folder_.path()}}});
+                                            {.env = {{"TESSERA_XLA", folder_.path()}, {"XLA_FLAGS", xla_flags}}});
     EXPECT_EQ(result.exit_code, 0) << result.err;
     const Result<Receipt> read = ReadReceipt(receipt);
     EXPECT_TRUE(read.has_value()) << (read ? "" : ToText(read.error()));
@@ -51,6 +51,12 @@ TEST_F(Processes, SecondOne_CompilesNothing) {
 TEST_F(Processes, OtherOptions_OtherEntries) {
   RunOnce();
   EXPECT_EQ(RunOnce("1").compiles, 2) << "another level is another program";
+  // XLA reads these by itself; a program found on disk must not be one that was compiled without them.
+  const std::string flags = "--xla_cpu_prefer_vector_width=64";
+  const Receipt flagged = RunOnce("0", flags);
+  EXPECT_EQ(flagged.compiles, 2) << "another program";
+  EXPECT_EQ(flagged.xla_forward.note, "XLA_FLAGS=" + flags);
+  EXPECT_EQ(RunOnce("0", flags).compiles, 0);
 }
 
 TEST_F(Processes, DamagedEntry_IsSaidAndReplaced) {

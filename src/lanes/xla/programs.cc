@@ -4,11 +4,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <limits>
 #include <map>
 #include <mutex>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/hash.h"
 #include "lanes/xla/pjrt/find_plugins.h"
 #include "lanes/xla/recent.h"
@@ -44,6 +46,23 @@ std::string HashOf(std::string_view text) {
 
 // ---- on disk
 
+// Options that XLA and libtpu read from the environment by themselves, once in a process; and so do we. XLA_FLAGS may
+// be the name of a file that has them.
+constexpr int64_t kMaxFlagsBytes = 1 << 20;
+const std::string& FlagsOfEnvironment() {
+  static const std::string kFlags = [] {
+    std::string flags;
+    for (const char* name : {"XLA_FLAGS", "LIBTPU_INIT_ARGS"}) {
+      const char* value = std::getenv(name);
+      if (value == nullptr || *value == '\0') continue;
+      const std::string text = *value == '-' ? value : ReadFile(value, kMaxFlagsBytes).value_or(value);
+      flags += fmt::format("{}{}={}", flags.empty() ? "" : " ", name, text);
+    }
+    return flags;
+  }();
+  return kFlags;
+}
+
 ProgramKey KeyOf(const Session& session, std::string_view text, const pjrt::CompileOptions& options) {
   const pjrt::Client& client = *session.client;
   const pjrt::PluginInfo& plugin = client.plugin().info();
@@ -51,7 +70,7 @@ ProgramKey KeyOf(const Session& session, std::string_view text, const pjrt::Comp
   const std::string host =
       client.platform() == "cpu" ? HostFeatures() : client.devices()[static_cast<size_t>(session.device)].kind;
   return {.program = HashOf(text),
-          .options = HashOf(pjrt::Encode(options)),
+          .options = HashOf(pjrt::Encode(options) + FlagsOfEnvironment()),
           .plugin = fmt::format("{} {} {} {}", plugin.identity, client.platform(), client.platform_version(),
                                 plugin.stablehlo_version),
           .host = host};
@@ -82,6 +101,7 @@ struct OnDisk {
         store(pjrt::XlaFolder() + "/programs", options.keep_programs ? kMaxProgramStoreBytes : 0) {
     use->name = program.name;
     use->key = HashOf(key.program + key.options + key.plugin + key.host);
+    AddNote(use->note, FlagsOfEnvironment());
   }
   pjrt::CompileOptions compile;
   ProgramKey key;
