@@ -189,7 +189,9 @@ TEST(LedgerFileText, RoundTripsAndNamesEveryFault) {
   EXPECT_NE(fault(text, "\"custom_ns\": 500", "\"custom_ns\": 36028797018963969").find("custom_ns"), std::string::npos);
   EXPECT_NE(fault(text, "\"custom_ns\": 500,", "").find("custom_ns: missing"), std::string::npos);
   EXPECT_NE(fault(text, "\"kind\"", "\"sort\"").find("entries[0].sort: no such field"), std::string::npos);
-  EXPECT_NE(fault(text, "2026-01-31", "2026-13-31").find("date"), std::string::npos);
+  for (const char* no_date : {"2026-13-31", "2026-02-30", "2026-1-031", "+026-01-31", "2026/01/31", "2026-01-31 "}) {
+    EXPECT_NE(fault(text, "2026-01-31", no_date).find("date"), std::string::npos) << no_date;
+  }
   EXPECT_NE(fault(text, "\"default_lane\": \"cpu\"", "\"default_lane\": \"reference\"").find("another lane"),
             std::string::npos);
   EXPECT_NE(fault(text, "\"f32\"", "\"f64\"").find("dtype"), std::string::npos);
