@@ -68,6 +68,7 @@ if(TESSERA_BUILD_TESTS)
   if(EXISTS /usr/src/googletest/CMakeLists.txt)
     set(INSTALL_GTEST OFF)
     add_subdirectory(/usr/src/googletest ${CMAKE_BINARY_DIR}/googletest EXCLUDE_FROM_ALL)
+    target_compile_options(gtest PRIVATE -O0)  # which takes longer to compile than it saves
     foreach(name gtest gmock gtest_main)
       if(NOT TARGET GTest::${name})
         add_library(GTest::${name} ALIAS ${name})

@@ -29,9 +29,9 @@ endfunction()
 # One test program per folder of tests; its tests carry the folder's name as label. Each leaves its result as XML under
 # test_results/, where script/requirements reads which numbers it proved. BUSY: it computes much itself, so that under a
 # sanitizer too it runs faster by more than it compiles slower. WHOLE names tests that share what is costly to make
-# (compiled programs) and run together, as two halves of one filter.
+# (compiled programs) and run together, as two halves of one filter, WITH a variable of the environment.
 function(tessera_test name)
-  cmake_parse_arguments(ARG "BUSY" "WHOLE" "LINK" ${ARGN})
+  cmake_parse_arguments(ARG "BUSY" "WHOLE;WITH" "LINK" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS *.cc)
   if(NOT sources)
     return()
@@ -42,7 +42,7 @@ function(tessera_test name)
   if(ARG_BUSY)
     target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
   else()
-    tessera_compile_quickly(${name})
+    target_compile_options(${name} PRIVATE -O0)
   endif()
   target_link_libraries(${name} PRIVATE ${ARG_LINK} tessera_warnings GTest::gtest GTest::gmock GTest::gtest_main)
   get_filename_component(folder ${CMAKE_CURRENT_SOURCE_DIR} NAME)
@@ -54,7 +54,7 @@ function(tessera_test name)
       add_test(NAME ${test} COMMAND ${name} --gtest_brief=1 --gtest_filter=*${ARG_WHOLE}*
                                     --gtest_output=xml:${CMAKE_BINARY_DIR}/test_results/${name}/${test}.xml)
       set_tests_properties(${test} PROPERTIES TIMEOUT 900 LABELS "${folder};${ARG_WHOLE}" ENVIRONMENT
-                                              "GTEST_TOTAL_SHARDS=2;GTEST_SHARD_INDEX=${half}")
+                                              "GTEST_TOTAL_SHARDS=2;GTEST_SHARD_INDEX=${half};${ARG_WITH}")
     endforeach()
   endif()
   gtest_discover_tests(
