@@ -62,13 +62,25 @@ class Names(unittest.TestCase):
         self.assertRegex(result.stdout, r"file_2\.cc:4:5: error: invalid case style for function 'bad_local'")
         self.assertNotIn("file_1.cc", result.stdout)
 
-    def test_files_with_the_same_names_are_apart(self):
+    def test_files_with_the_same_names_stand_together_and_hide_nothing(self):
         for number in (1, 2):
             self.write(f"file_{number}.cc", self.text(number))
-        self.assertEqual(len(self.run_names("--groups").stdout.splitlines()), 2)
-        self.assertEqual(self.run_names().returncode, 0)
+        self.write("file_3.cc", self.text(3).replace("value)", "BadValue)", 1).replace("value +", "BadValue +"))
+        self.assertEqual(self.run_names("--groups").stdout.split()[0], "3")
+        result = self.run_names()
+        self.assertEqual(result.returncode, 1, result.stdout + result.stderr)
+        self.assertRegex(result.stdout, r"file_3\.cc:4:15: error: invalid case style for parameter 'BadValue'")
+        self.assertNotIn("file_2.cc", result.stdout)
 
-    def test_group_that_does_not_compile_is_checked_file_by_file(self):
+    def test_the_same_bad_name_twice_is_found_twice(self):
+        for number in (1, 2):
+            self.write(f"file_{number}.cc", self.text(number, "bad_local"))
+        self.assertEqual(len(self.run_names("--groups").stdout.splitlines()), 2)
+        result = self.run_names()
+        for number in (1, 2):
+            self.assertRegex(result.stdout, rf"file_{number}\.cc:4:5: error: invalid case style for function 'bad_local'")
+
+    def test_group_that_does_not_compile_is_halved(self):
         # The same names in a way that the grouping does not see.
         self.write("one.cc", "static int Same() { return 1; }\nint One() { return Same(); }\n")
         self.write("two.cc", "static int Same() { return 2; }\nint bad_two() { return Same(); }\n")
