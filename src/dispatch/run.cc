@@ -15,7 +15,7 @@
 #include "dispatch/prepare.h"
 #include "dispatch/select.h"
 #include "dispatch/tensors.h"
-#include "lanes/cpu/workers.h"
+#include "lanes/workers.h"
 
 namespace tessera {
 namespace {
@@ -133,7 +133,7 @@ RouteInputs RouteInputsFor(const RunRequest& request) {
     route.k = ViewOf(request.inputs->at("k"), request.options.layout);
   }
   route.parallel = [threads = ThreadsOf(request)](int64_t count, const std::function<void(int64_t)>& work) {
-    lanes::cpu::RunUnits(threads, count, [&](int64_t unit, int64_t) { work(unit); });
+    lanes::RunUnits(threads, count, [&](int64_t unit, int64_t) { work(unit); });
   };
   return route;
 }

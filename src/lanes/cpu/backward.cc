@@ -16,7 +16,7 @@
 #include "lanes/cpu/operands.h"
 #include "lanes/cpu/passes.h"
 #include "lanes/cpu/turns.h"
-#include "lanes/cpu/workers.h"
+#include "lanes/workers.h"
 
 namespace tessera::lanes::cpu {
 namespace {
@@ -108,7 +108,7 @@ class BackwardPass {
     const auto run_key_tile = [&](int64_t unit, int64_t worker) {
       RunKeyTile(turns_.UnitAt(unit), workers_[static_cast<size_t>(worker)]);
     };
-    RunUnits(threads_, turns_.num_units(), run_key_tile, &kernel_);
+    RunUnits(threads_, turns_.num_units(), run_key_tile, {kernel_.enter, kernel_.leave});
     RunUnits(threads_, heads_ * q_tiles_, [&](int64_t unit, int64_t) {
       if (turns_.NumKeyTiles(unit) == 0) FinishWithoutKeys(TileOf(unit));
     });

@@ -13,7 +13,7 @@
 #include "lanes/cpu/operands.h"
 #include "lanes/cpu/passes.h"
 #include "lanes/cpu/units.h"
-#include "lanes/cpu/workers.h"
+#include "lanes/workers.h"
 
 namespace tessera::lanes::cpu {
 namespace {
@@ -81,7 +81,7 @@ class ForwardPass {
     const auto run_row = [&](int64_t unit, int64_t worker) {
       RunRow(work_.units[static_cast<size_t>(unit)], workers_[static_cast<size_t>(worker)]);
     };
-    RunUnits(threads_, static_cast<int64_t>(work_.units.size()), run_row, &kernel_);
+    RunUnits(threads_, static_cast<int64_t>(work_.units.size()), run_row, {kernel_.enter, kernel_.leave});
     RunUnits(threads_, static_cast<int64_t>(work_.splits.size()), [&](int64_t split, int64_t worker) {
       Combine(work_.splits[static_cast<size_t>(split)], workers_[static_cast<size_t>(worker)]);
     });

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <vector>
 
-#include "lanes/cpu/workers.h"
+#include "lanes/workers.h"
 
 namespace tessera::lanes::cpu {
 

@@ -1,4 +1,4 @@
-#include "lanes/cpu/workers.h"
+#include "lanes/workers.h"
 
 #include <algorithm>
 
@@ -11,7 +11,7 @@
 #include <vector>
 #endif
 
-namespace tessera::lanes::cpu {
+namespace tessera::lanes {
 
 #if TESSERA_HAS_TBB
 void RunWorkers(int64_t threads, const std::function<void(int64_t)>& work) {
@@ -36,4 +36,4 @@ void RunWorkers(int64_t threads, const std::function<void(int64_t)>& work) {
 }
 #endif
 
-}  // namespace tessera::lanes::cpu
+}  // namespace tessera::lanes

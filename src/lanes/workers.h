@@ -7,9 +7,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "lanes/cpu/kernel.h"
-
-namespace tessera::lanes::cpu {
+namespace tessera::lanes {
 
 // Calls `work(worker)` for workers 0 .. threads - 1, at once where the machine has room for it: on oneTBB's pool, which
 // is one for the whole process, so that a caller who is parallel already does not end up with threads on threads.
@@ -30,16 +28,21 @@ class UnitQueue {
   int64_t count_;
 };
 
-// Runs `unit(index, worker)` for every index below `count`. Units that multiply name the kernel, whose unit may have a
-// mode to enter.
+// What a worker does around its units, where they need the processor in a mode of its own.
+struct WorkerMode {
+  void (*enter)() = nullptr;
+  void (*leave)() = nullptr;
+};
+
+// Runs `unit(index, worker)` for every index below `count`.
 template <class Unit>
-void RunUnits(int64_t threads, int64_t count, const Unit& unit, const Kernel* kernel = nullptr) {
+void RunUnits(int64_t threads, int64_t count, const Unit& unit, WorkerMode mode = {}) {
   UnitQueue queue(count);
   RunWorkers(std::min(threads, std::max<int64_t>(count, 1)), [&](int64_t worker) {
-    if (kernel != nullptr && kernel->enter != nullptr) kernel->enter();
+    if (mode.enter != nullptr) mode.enter();
     for (int64_t index = 0; queue.Next(index);) unit(index, worker);
-    if (kernel != nullptr && kernel->leave != nullptr) kernel->leave();
+    if (mode.leave != nullptr) mode.leave();
   });
 }
 
-}  // namespace tessera::lanes::cpu
+}  // namespace tessera::lanes
