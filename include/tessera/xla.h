@@ -36,12 +36,13 @@ struct XlaUse {
 
 // One compiled program. Empty as a whole when the pass did not run, or on another lane.
 struct XlaProgramUse {
-  std::string name = {};    // of the compiled module: pass and class key
-  std::string source = {};  // "compiled", "memory" or "disk"
-  std::string note = {};    // why it was not on disk, or could not be put there; empty when all is well
-  std::string key = {};     // of the text, the options, the plugin and the machine
-  int64_t compile_ns = 0;   // or the time to load it from disk; 0 when it was in memory
-  int64_t argument_bytes = 0;
+  std::string name = {};       // of the compiled module: pass and class key
+  std::string source = {};     // "compiled", "memory" or "disk"
+  std::string note = {};       // why it was not on disk, or could not be put there; empty when all is well
+  std::string key = {};        // of the text, the options, the plugin and the machine
+  int64_t compile_ns = 0;      // or the time to load it from disk; 0 when it was in memory
+  int64_t parts = 0;           // calls that share a pass, and run at once where there are threads
+  int64_t argument_bytes = 0;  // of one call, as those that follow
   int64_t output_bytes = 0;
   int64_t temp_bytes = 0;  // what XLA allocates beside arguments and outputs
   int64_t code_bytes = 0;

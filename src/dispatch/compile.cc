@@ -99,7 +99,7 @@ Result<std::vector<ProgramText>> LowerPrograms(const Contract& contract, const B
   if (!made) return tl::unexpected(made.error());
   std::vector<ProgramText> programs;
   for (const Pass pass : PassesOf(options)) {
-    Result<ProgramText> program = (*compiler)->Lower(contract, made->plan.view(), pass);
+    Result<ProgramText> program = (*compiler)->Lower(contract, made->plan.view(), target, pass);
     if (!program) return tl::unexpected(std::move(program.error()));
     programs.push_back(std::move(*program));
   }

@@ -82,6 +82,7 @@ void VisitFields(Group& g, Visit&& visit) {
   visit("note", g.note);
   visit("key", g.key);
   visit("compile_ns", g.compile_ns);
+  visit("parts", g.parts);
   visit("argument_bytes", g.argument_bytes);
   visit("output_bytes", g.output_bytes);
   visit("temp_bytes", g.temp_bytes);

@@ -123,6 +123,7 @@ std::vector<Violation> CheckXlaUse(const Receipt& receipt) {
     const bool has_key = receipt.class_key.empty() || program.name.find(receipt.class_key) != std::string::npos;
     out.Expect(has_key, fmt::format("{}.name", field), "a name that carries the class key");
     out.Expect(program.compile_ns >= 0, fmt::format("{}.compile_ns", field), "0 or more");
+    out.Expect(program.parts >= 1, fmt::format("{}.parts", field), "1 or more");
     out.Expect(program.instructions >= 0, fmt::format("{}.instructions", field), "0 or more");
     for (const auto& [name, bytes] : {std::pair<const char*, int64_t>{"argument_bytes", program.argument_bytes},
                                       {"output_bytes", program.output_bytes},

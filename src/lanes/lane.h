@@ -76,7 +76,8 @@ class Compiler {
   virtual Decision DecidePlan(const Contract& contract, const PlanView& plan, const Target& target,
                               const XlaOptions& xla) const = 0;
   // The text alone, which needs nothing of the machine.
-  virtual Result<ProgramText> Lower(const Contract& contract, const PlanView& plan, Pass pass) const = 0;
+  virtual Result<ProgramText> Lower(const Contract& contract, const PlanView& plan, const Target& target,
+                                    Pass pass) const = 0;
   // Always compiles, whatever is kept. The stats have no tiles.
   virtual Result<RunStats> Compile(const CompileRequest& request, Pass pass) const = 0;
 };

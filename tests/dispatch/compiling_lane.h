@@ -14,7 +14,7 @@ class TestCompiler final : public Compiler {
   Decision DecidePlan(const Contract&, const PlanView&, const Target&, const XlaOptions&) const override {
     return on_plan;
   }
-  Result<ProgramText> Lower(const Contract&, const PlanView& plan, Pass pass) const override {
+  Result<ProgramText> Lower(const Contract&, const PlanView& plan, const Target&, Pass pass) const override {
     return ProgramText{(pass == Pass::kForward ? "forward_" : "backward_") + ToHex(plan.class_key), "module {}"};
   }
   Result<RunStats> Compile(const CompileRequest& request, Pass pass) const override {
@@ -23,10 +23,11 @@ class TestCompiler final : public Compiler {
     RunStats stats{"test_kernel", "wide", 0};
     stats.xla = {
         .plugin = "made_up.so", .platform = "tpu", .pjrt = "0.81", .topology = topology, .guard = "not needed"};
-    stats.program = {.name = Lower(*request.contract, *request.plan, pass)->name,
+    stats.program = {.name = Lower(*request.contract, *request.plan, *request.target, pass)->name,
                      .source = source,
                      .key = std::string(32, 'b'),
                      .compile_ns = 1,
+                     .parts = 1,
                      .instructions = 7};
     return stats;
   }

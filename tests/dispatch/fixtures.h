@@ -152,8 +152,10 @@ class TestLane : public Lane {
   void FillProgram(const LaneRequest& request, RunStats& stats) const {
     if (name_ != "xla_chunked") return;
     stats.xla = {.plugin = "test.so", .platform = "test", .pjrt = "0.81", .guard = "not needed"};
-    stats.program = {
-        .name = "test_" + ToHex(request.plan->class_key), .source = "compiled", .key = std::string(32, 'a')};
+    stats.program = {.name = "test_" + ToHex(request.plan->class_key),
+                     .source = "compiled",
+                     .key = std::string(32, 'a'),
+                     .parts = 1};
   }
 
   static LaneRequest Plain(LaneRequest request) {

@@ -118,7 +118,7 @@ bool IsFree(const std::string& at) {
       "/class_request/(exact|class)_slots|"
       // What a plugin says of itself and of a program, nobody else knows.
       "/xla/(plugin|platform|platform_version|pjrt|stablehlo|device_kind|guard|topology)|"
-      "/xla_(forward|backward)/(name|note|compile_ns|(argument|output|temp|code)_bytes|instructions|opcodes|"
+      "/xla_(forward|backward)/(name|note|compile_ns|parts|(argument|output|temp|code)_bytes|instructions|opcodes|"
       "custom_calls|collectives)");
   return std::regex_match(at, kFree);
 }

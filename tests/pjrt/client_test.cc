@@ -1,5 +1,6 @@
 // The client against the CPU plugin: arrays go in and out unchanged, programs compute, and what does not fit is our
 // error before it is the plugin's crash.
+#include <numeric>
 #include <random>
 
 #include "pjrt/plugin_test.h"
@@ -72,6 +73,46 @@ TEST_F(Buffers, UploadedData_MayGoAtOnce) {
   const Buffer buffer = Uploaded(F32({1 << 20}), data);
   std::fill(data.begin(), data.end(), 2.0f);
   EXPECT_EQ(Downloaded<float>(buffer), std::vector<float>(1 << 20, 1.0f));
+}
+
+TEST_F(Buffers, LentMemory_IsUsedWhereItLiesAndFreeAfterwards) {
+  constexpr int64_t kSize = 1 << 16;
+  struct alignas(64) Line {
+    float values[16];
+  };
+  std::vector<Line> memory(kSize / 16);
+  const std::span<float> data(memory[0].values, kSize);
+  std::iota(data.begin(), data.end(), 1.0f);
+  const std::vector<float> before(data.begin(), data.end());
+  {
+    const Result<LentBuffer> first = client().Lend(F32({kSize}), std::as_bytes(data));
+    ASSERT_TRUE(first) << ToText(first.error());
+    ASSERT_TRUE(first->buffer.Await());
+    EXPECT_EQ(first->buffer.Address().value(), std::as_bytes(data).data()) << "no copy was made";
+    EXPECT_EQ(Downloaded<float>(first->buffer), before);
+    // What one device has can be lent to another.
+    const Result<LentBuffer> second = client().Lend(F32({kSize}), std::as_bytes(data), 1);
+    ASSERT_TRUE(second) << ToText(second.error());
+    EXPECT_EQ(second->buffer.device(), 1);
+    EXPECT_EQ(Downloaded<float>(second->buffer), before);
+  }
+  std::fill(data.begin(), data.end(), 0.0f);  // nobody reads it any more
+}
+
+TEST_F(Buffers, LentStridesAndOddAddresses_AreCopied) {
+  const std::vector<float> data = {0, 1, 2, 3, 4, 5, 6, 7};
+  const std::span<const std::byte> bytes = std::as_bytes(std::span(data));
+  const int64_t strides[] = {4, 16};
+  const Result<LentBuffer> transposed = client().Lend(F32({4, 2}), bytes, strides);
+  ASSERT_TRUE(transposed) << ToText(transposed.error());
+  EXPECT_EQ(Downloaded<float>(transposed->buffer), (std::vector<float>{0, 4, 1, 5, 2, 6, 3, 7}));
+  const Result<LentBuffer> tail = client().Lend(F32({7}), bytes.subspan(4));
+  ASSERT_TRUE(tail) << ToText(tail.error());
+  EXPECT_EQ(Downloaded<float>(tail->buffer), (std::vector<float>{1, 2, 3, 4, 5, 6, 7}));
+  ExpectError(client().Lend(F32({7}), bytes), ErrorCode::kProgramMismatch, "has 28 bytes; 32 were given");
+  ExpectError(client().Lend(F32({4, 3}), bytes, strides), ErrorCode::kProgramMismatch, "reach beyond");
+  ExpectError(client().Lend(F32({8}), bytes, 2), ErrorCode::kProgramMismatch, "device 2 of 2");
+  ExpectError(Buffer().Address(), ErrorCode::kProgramMismatch, "empty");
 }
 
 TEST_F(Programs, Result_IsRight) {

@@ -43,7 +43,7 @@ class ClientTest : public PluginTest {
   void SetUp() override {
     PluginTest::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
-    const Result<Client*> client = Client::Get(plugin());
+    const Result<Client*> client = Client::Get(plugin(), {.cpu_devices = 2});
     ASSERT_TRUE(client) << ToText(client.error());
     client_ = *client;
     ASSERT_EQ(client_->devices().size(), 2u);

@@ -51,7 +51,7 @@ Texts TextsOf(const Contract& contract, const Batch& batch = {}) {
   const Result<PlanResult> made = MakePlan(contract, batch, FindTarget("cpu").value(), {});
   EXPECT_TRUE(made.has_value()) << (made ? "" : ToText(made.error()));
   if (!made) return {};
-  const ProgramSpec spec = SpecOf(contract, made->plan.view());
+  const ProgramSpec spec = SpecOf(contract, made->plan.view(), TargetKind::kCpu);
   const Result<Program> forward = LowerForward(spec);
   const Result<Program> backward = LowerBackward(spec);
   EXPECT_TRUE(forward.has_value()) << (forward ? "" : ToText(forward.error()));
@@ -144,15 +144,47 @@ TEST(Programs, NoTensorGrowsWithTheSquareOfTheLength) {
   EXPECT_NE(texts.forward.find("tensor<64x64xf32>"), std::string::npos) << "scores come a tile at a time";
 }
 
+TEST(Programs, PartsOfAPass_HaveEveryRowOnceAndNoneIsEmpty) {
+  for (const int64_t len : {1, 64, 65, 1000, 4096, 8191}) {
+    for (const int64_t heads : {2, 4, 6, 14}) {
+      const Contract contract = MakeContract({.len = len, .num_q_heads = heads});
+      const Result<PlanResult> made = MakePlan(contract, {}, FindTarget("cpu").value(), {});
+      ASSERT_TRUE(made.has_value());
+      const ProgramSpec spec = SpecOf(contract, made->plan.view(), TargetKind::kCpu);
+      for (const Direction direction : {Direction::kForward, Direction::kDq, Direction::kDkv}) {
+        const PartRows part = spec.RowsOf(direction);
+        const int64_t all_heads = 2 * (direction == Direction::kDkv ? 2 : heads);
+        EXPECT_EQ(part.rows, all_heads * ((len + 63) / 64));
+        EXPECT_GE(spec.parts * part.per_part, part.rows);
+      }
+      const PartRows forward = spec.RowsOf(Direction::kForward);
+      EXPECT_LT((spec.parts - 1) * forward.per_part, forward.rows) << "the last part has a row";
+      EXPECT_GE(spec.parts, std::min<int64_t>(forward.rows, 32)) << "enough for many cores";
+      EXPECT_LE(spec.parts, 64);
+    }
+  }
+}
+
+TEST(Programs, DeviceThatIsOne_GetsOnePart) {
+  const Contract contract = MakeContract({});
+  const Result<PlanResult> made = MakePlan(contract, {}, FindTarget("v6e").value(), {});
+  ASSERT_TRUE(made.has_value());
+  for (const TargetKind kind : {TargetKind::kTpu, TargetKind::kGpu}) {
+    const ProgramSpec spec = SpecOf(contract, made->plan.view(), kind);
+    EXPECT_EQ(spec.parts, 1);
+    EXPECT_EQ(spec.RowsOf(Direction::kDkv).per_part, spec.RowsOf(Direction::kDkv).rows);
+  }
+}
+
 TEST(Programs, MoreCleanupsThanTheClassHasRoomFor_ALargerTable) {
   const Contract contract = MakeContract({.mask = "causal"});
   const Result<PlanResult> made = MakePlan(contract, {}, FindTarget("cpu").value(), {});
   ASSERT_TRUE(made.has_value());
   PlanView view = made->plan.view();
-  const ProgramSpec small = SpecOf(contract, view);
+  const ProgramSpec small = SpecOf(contract, view, TargetKind::kCpu);
   const std::vector<CleanupItem> many(static_cast<size_t>(small.items) + 5);
   view.items = many;
-  const ProgramSpec large = SpecOf(contract, view);
+  const ProgramSpec large = SpecOf(contract, view, TargetKind::kCpu);
   EXPECT_EQ(large.items, 2 * small.items);
   EXPECT_NE(LowerForward(small).value().text, LowerForward(large).value().text);
 }

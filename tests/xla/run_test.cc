@@ -117,6 +117,50 @@ TEST_F(Runs, TwoDevicesTwoThreads_NeitherMixesWithTheOther) {
   EXPECT_EQ(compiles, 2) << "one program serves both devices, and threads that ask at once wait for one compilation";
 }
 
+// Rows are shared out in parts that run at once; who runs what must not be seen in the results.
+TEST_F(Runs, AnyNumberOfThreads_SameBits) {
+  Proves("R10");
+  Contract contract = MakeContract("causal and documents", 700);
+  contract.score.sink_logits = true;
+  const uint64_t seed = std::random_device{}();
+  SCOPED_TRACE(seed);
+  std::mt19937_64 rng(seed);
+  const Batch batch = RandomDocuments(rng, contract);
+  const TensorMap inputs = MakeInputs(contract, seed, true);
+  RunOptions options = Options();
+  options.threads = 1;
+  const RunOutcome alone = tessera::Run(contract, batch, inputs, Cpu(), options);
+  ASSERT_FALSE(alone.error) << ToText(*alone.error);
+  EXPECT_EQ(alone.receipt.xla_forward.parts, 44) << "88 rows of tiles, two for each part";
+  EXPECT_EQ(alone.receipt.xla_backward.parts, 44);
+  ExpectClose(alone.outputs, tessera::Run(contract, batch, inputs, Cpu(), Options("reference")).outputs);
+  for (const int64_t threads : {2, 3, 8, 1000}) {
+    options.threads = threads;
+    const RunOutcome got = tessera::Run(contract, batch, inputs, Cpu(), options);
+    ASSERT_FALSE(got.error) << ToText(*got.error);
+    EXPECT_EQ(got.receipt.output_digest, alone.receipt.output_digest) << threads;
+    EXPECT_EQ(got.receipt.tiles_executed, alone.receipt.tiles_executed);
+    for (const auto& [name, tensor] : alone.outputs) EXPECT_EQ(got.outputs.at(name).bytes, tensor.bytes) << name;
+  }
+}
+
+// Tokens before heads, and lengths that fill no tile: nothing can be lent or fetched as it lies.
+TEST_F(Runs, TokensBeforeHeads_EqualsReferenceOnManyThreads) {
+  for (const DType dtype : {DType::kF32, DType::kBf16}) {
+    const Contract contract = MakeContract("causal", 203, 16, dtype);
+    RunOptions options = Options();
+    options.threads = 4;
+    options.layout = Layout::kBthd;
+    const TensorMap inputs = MakeInputs(contract, 9, true, options.layout);
+    const RunOutcome got = tessera::Run(contract, {}, inputs, Cpu(), options);
+    ASSERT_FALSE(got.error) << ToText(*got.error);
+    options.lane = "reference";
+    const RunOutcome want = tessera::Run(contract, {}, inputs, Cpu(), options);
+    ASSERT_FALSE(want.error) << ToText(*want.error);
+    ExpectClose(got.outputs, want.outputs, dtype == DType::kF32 ? 2e-5 : 3e-2);
+  }
+}
+
 TEST_F(Runs, Receipt_SaysWhatWasCompiledAndWhereItRan) {
   Proves("R51 R53 R91");
   const Contract contract = MakeContract("causal", 40);
@@ -179,7 +223,7 @@ TEST_F(Runs, UnusablePlugins_AreReasonsAndNothingRuns) {
   expect("/nowhere/plugin.so", 0, "xla.plugin");
   WriteWhole(folder_.path() + "/text.so", "no library at all");
   expect(folder_.path() + "/text.so", 0, "xla.plugin");
-  expect("", 7, "xla.device");
+  expect("", 99, "xla.device");
   expect("", -1, "xla.device");
 }
 
@@ -209,7 +253,7 @@ TEST_F(Runs, PluginsReport_NamesTheDevices) {
     if (report.use.platform != "cpu") continue;
     has_cpu = true;
     EXPECT_EQ(report.usable, "yes");
-    EXPECT_EQ(report.devices.size(), 2u);
+    EXPECT_GE(report.devices.size(), 2u);
     EXPECT_FALSE(report.use.pjrt.empty());
   }
   EXPECT_TRUE(has_cpu);

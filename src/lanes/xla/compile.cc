@@ -100,6 +100,7 @@ Status CompileFor(const pjrt::Topology& topology, const stablehlo::Program& prog
   if (!compiled) return tl::unexpected(compiled.error());
   use->compile_ns = clock.Ns();
   use->source = "compiled";
+  use->parts = program.parts;
   use->key = KeyOf(topology, program, compile);
   return Describe(*compiled, use);
 }
@@ -118,14 +119,15 @@ class XlaCompile final : public Compiler {
 
   Decision DecidePlan(const Contract& contract, const PlanView& plan, const Target& target,
                       const XlaOptions& options) const override {
-    const Decision fits = CheckSize(stablehlo::SpecOf(contract, plan));
+    const Decision fits = CheckSize(stablehlo::SpecOf(contract, plan, target.kind));
     if (!fits.accepted) return fits;
     Place place;
     return Open(target, options, &place);
   }
 
-  Result<ProgramText> Lower(const Contract& contract, const PlanView& plan, Pass pass) const override {
-    const stablehlo::ProgramSpec spec = stablehlo::SpecOf(contract, plan);
+  Result<ProgramText> Lower(const Contract& contract, const PlanView& plan, const Target& target,
+                            Pass pass) const override {
+    const stablehlo::ProgramSpec spec = stablehlo::SpecOf(contract, plan, target.kind);
     const Decision fits = CheckSize(spec);
     if (!fits.accepted) return Fail(ErrorCode::kTooLarge, fits.detail);
     return xla::Lower(spec, pass).map([](stablehlo::Program program) {
@@ -134,7 +136,7 @@ class XlaCompile final : public Compiler {
   }
 
   Result<RunStats> Compile(const CompileRequest& request, Pass pass) const override {
-    const stablehlo::ProgramSpec spec = stablehlo::SpecOf(*request.contract, *request.plan);
+    const stablehlo::ProgramSpec spec = stablehlo::SpecOf(*request.contract, *request.plan, request.target->kind);
     const Result<stablehlo::Program> program = xla::Lower(spec, pass);
     if (!program) return tl::unexpected(program.error());
     Place place;

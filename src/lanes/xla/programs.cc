@@ -100,6 +100,7 @@ struct OnDisk {
         key(KeyOf(session, program.text, compile)),
         store(pjrt::XlaFolder() + "/programs", options.keep_programs ? kMaxProgramStoreBytes : 0) {
     use->name = program.name;
+    use->parts = program.parts;
     use->key = HashOf(key.program + key.options + key.plugin + key.host);
     AddNote(use->note, FlagsOfEnvironment());
   }
@@ -155,8 +156,8 @@ Result<std::shared_ptr<const CompiledPass>> Make(const Session& session, const s
 // ---- in memory
 
 Hash128 MemoryKey(const Session& session, const stablehlo::ProgramSpec& spec, Pass pass, const XlaOptions& options) {
-  const auto& [class_key, shape, has_softcap, has_sink_logits, has_documents, has_valid, masks, lists, items, words] =
-      spec;
+  const auto& [class_key, shape, has_softcap, has_sink_logits, has_documents, has_valid, masks, lists, items, words,
+               parts] = spec;
   const auto& [batch, q_len, kv_len, num_q_heads, num_kv_heads, dim_qk, dim_v, dtype] = shape;
   Hasher hasher;
   hasher.Int(static_cast<int64_t>(reinterpret_cast<intptr_t>(session.client)));
@@ -164,7 +165,7 @@ Hash128 MemoryKey(const Session& session, const stablehlo::ProgramSpec& spec, Pa
   hasher.Int(options.optimization.value_or(-1));
   hasher.Text(class_key);
   for (const int64_t value : {batch, q_len, kv_len, num_q_heads, num_kv_heads, dim_qk, dim_v,
-                              static_cast<int64_t>(dtype), masks, items, words}) {
+                              static_cast<int64_t>(dtype), masks, items, words, parts}) {
     hasher.Int(value);
   }
   for (const bool flag : {has_softcap, has_sink_logits, has_documents, has_valid}) hasher.Int(flag ? 1 : 0);

@@ -1,13 +1,11 @@
 // The lane object: from a plan and tensors to a compiled program's operands, and back.
 #include "lanes/xla/xla.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <cstring>
-#include <deque>
+#include <vector>
 
 #include "lanes/check_args.h"
+#include "lanes/xla/call.h"
 #include "lanes/xla/compile.h"
 #include "lanes/xla/operands.h"
 #include "lanes/xla/programs.h"
@@ -20,81 +18,20 @@ namespace xla = lanes::xla;
 
 TensorAxes QueryAxes(const Shape& s, int64_t dim) { return {s.batch, s.num_q_heads, s.q_len, dim}; }
 TensorAxes KeyAxes(const Shape& s, int64_t dim) { return {s.batch, s.num_kv_heads, s.kv_len, dim}; }
-int64_t FloatBytes(const TensorAxes& axes) { return axes[0] * axes[1] * axes[2] * axes[3] * 4; }
 int64_t StatBytes(const Shape& s) { return s.batch * s.num_q_heads * s.q_len * 4; }
 
-// The arguments of one call, uploaded one by one in the program's order.
-class Call {
- public:
-  Call(const xla::Session& session, const xla::CompiledPass& program) : session_(session), program_(program) {}
+// Dense f32, one number for each token.
+TensorRef StatRef(std::span<float> values, const TensorAxes& axes) {
+  return {.type = ElementType::kF32,
+          .data = std::as_writable_bytes(values).data(),
+          .batch_stride = axes[1] * axes[2],
+          .head_stride = axes[2],
+          .token_stride = 1};
+}
 
-  struct TensorArg {
-    const TensorRef* ref = nullptr;
-    TensorAxes axes{};
-  };
-  void Tensor(const char* name, const TensorRef& ref, const TensorAxes& axes) { tensors_[name] = {&ref, axes}; }
-  void Floats(const char* name, std::span<const float> values) { bytes_[name] = std::as_bytes(values); }
-  void Tables(const xla::PlanTables& tables) {
-    for (const auto& [name, table] : tables) bytes_[name] = std::as_bytes(std::span(table));
-  }
-
-  Result<std::vector<pjrt::Buffer>> Run() {
-    std::vector<pjrt::Buffer> buffers;
-    for (size_t i = 0; i < program_.inputs.size(); ++i) {
-      Result<pjrt::Buffer> buffer = Upload(program_.inputs[i].name, program_.executable.inputs()[i]);
-      if (!buffer) return tl::unexpected(buffer.error());
-      buffers.push_back(std::move(*buffer));
-    }
-    std::vector<const pjrt::Buffer*> args;
-    for (const pjrt::Buffer& buffer : buffers) args.push_back(&buffer);
-    return program_.executable.Execute(args, {.device = session_.device, .do_not_donate = {}});
-  }
-
- private:
-  Result<pjrt::Buffer> Upload(const std::string& name, const pjrt::TensorType& type) {
-    if (const auto it = tensors_.find(name); it != tensors_.end()) {
-      return xla::UploadTensor(*session_.client, *it->second.ref, it->second.axes, session_.device);
-    }
-    const auto it = bytes_.find(name);
-    if (it == bytes_.end()) {
-      return Fail(ErrorCode::kProgramMismatch, fmt::format("nothing was given for the program's operand {}", name));
-    }
-    return session_.client->Upload(type, it->second, session_.device);
-  }
-
-  const xla::Session& session_;
-  const xla::CompiledPass& program_;
-  std::map<std::string, TensorArg, std::less<>> tensors_;
-  std::map<std::string, std::span<const std::byte>, std::less<>> bytes_;
-};
-
-// Outputs by the program's names.
-class Outputs {
- public:
-  Outputs(const xla::CompiledPass& program, std::vector<pjrt::Buffer> buffers)
-      : program_(program), buffers_(std::move(buffers)) {}
-
-  const pjrt::Buffer& operator[](std::string_view name) const {
-    size_t i = 0;
-    while (program_.outputs[i].name != name) ++i;
-    return buffers_[i];
-  }
-  Status Floats(std::string_view name, std::span<float> into) const {
-    if (into.empty()) return {};
-    return (*this)[name].Download(std::as_writable_bytes(into));
-  }
-  Result<int64_t> Count(std::string_view name) const {
-    int32_t count = 0;
-    if (Status ok = (*this)[name].Download(std::as_writable_bytes(std::span(&count, 1))); !ok) {
-      return tl::unexpected(ok.error());
-    }
-    return count;
-  }
-
- private:
-  const xla::CompiledPass& program_;
-  std::vector<pjrt::Buffer> buffers_;
-};
+stablehlo::ProgramSpec SpecOf(const LaneRequest& request) {
+  return stablehlo::SpecOf(*request.contract, *request.plan, request.target);
+}
 
 // Scale and softcap as the program takes them.
 struct ScoreOperands {
@@ -115,79 +52,70 @@ class Xla final : public Lane {
 
   Decision DecidePlan(const Contract& contract, const PlanView& plan, const Target& target,
                       const XlaOptions& options) const override {
-    const Decision fits = xla::CheckSize(stablehlo::SpecOf(contract, plan));
+    const Decision fits = xla::CheckSize(stablehlo::SpecOf(contract, plan, target.kind));
     if (!fits.accepted) return fits;
     xla::Session session;
     return xla::OpenSession(options, target.kind, &session);
   }
 
-  // Where an output waits to be rounded and laid out, and the delta of a backward.
+  // Where outputs of parts wait, and the delta of a backward.
   int64_t WorkspaceBytes(const LaneRequest& request, Pass pass) const override {
-    const Shape& s = request.contract->shape;
-    if (pass == Pass::kForward) return FloatBytes(QueryAxes(s, s.dim_v));
-    const int64_t staging = std::max(
-        {FloatBytes(QueryAxes(s, s.dim_qk)), FloatBytes(KeyAxes(s, s.dim_qk)), FloatBytes(KeyAxes(s, s.dim_v))});
-    return staging + StatBytes(s);
+    const int64_t staging = xla::StagingBytes(SpecOf(request), pass, request.threads);
+    return pass == Pass::kForward ? staging : staging + StatBytes(request.contract->shape);
   }
 
   Result<RunStats> Forward(const LaneRequest& request, const ForwardArgs& args) const override {
     if (Status ok = CheckForward(request, args, *this); !ok) return tl::unexpected(ok.error());
     const Shape& s = request.contract->shape;
-    const stablehlo::ProgramSpec spec = stablehlo::SpecOf(*request.contract, *request.plan);
+    const stablehlo::ProgramSpec spec = SpecOf(request);
     Result<Begun> begun = Begin(request, spec, Pass::kForward);
     if (!begun) return tl::unexpected(begun.error());
     const xla::PlanTables tables = xla::MakeTables(spec, *request.plan, begun->found.program->inputs);
     const ScoreOperands score(request.contract->score);
-    Call call(begun->session, *begun->found.program);
+    xla::PassCall call(begun->session, *begun->found.program, spec);
     AddCommon(call, s, score, args.q, args.k, args.v, args.sink_logits, tables);
-    Result<std::vector<pjrt::Buffer>> run = call.Run();
-    if (!run) return tl::unexpected(run.error());
-    const Outputs out(*begun->found.program, std::move(*run));
-    if (Status ok = xla::DownloadTensor(out["o"], args.o, QueryAxes(s, s.dim_v), request.workspace); !ok) {
-      return tl::unexpected(ok.error());
-    }
-    if (Status ok = out.Floats("lse", args.lse); !ok) return tl::unexpected(ok.error());
-    if (Status ok = out.Floats("max", args.row_max); !ok) return tl::unexpected(ok.error());
-    return Finish(*begun, out, s.dtype);
+    const TensorAxes stat = QueryAxes(s, 1);
+    call.Output({.name = "o", .into = args.o, .axes = QueryAxes(s, s.dim_v)});
+    call.Output({.name = "lse", .into = StatRef(args.lse, stat), .axes = stat});
+    call.Output({.name = "max", .into = StatRef(args.row_max, stat), .axes = stat});
+    return Finish(
+        *begun, s.dtype,
+        call.Run(xla::HeaviestFirst(spec, *request.plan, Pass::kForward), request.threads, request.workspace));
   }
 
   Result<RunStats> Backward(const LaneRequest& request, const BackwardArgs& args) const override {
     if (Status ok = CheckBackward(request, args, *this); !ok) return tl::unexpected(ok.error());
     const Shape& s = request.contract->shape;
-    const stablehlo::ProgramSpec spec = stablehlo::SpecOf(*request.contract, *request.plan);
+    const stablehlo::ProgramSpec spec = SpecOf(request);
     Result<Begun> begun = Begin(request, spec, Pass::kBackward);
     if (!begun) return tl::unexpected(begun.error());
     const xla::PlanTables tables = xla::MakeTables(spec, *request.plan, begun->found.program->inputs);
     const ScoreOperands score(request.contract->score);
 
     const auto stat_bytes = static_cast<size_t>(StatBytes(s));
-    const std::span<std::byte> staging = request.workspace.first(request.workspace.size() - stat_bytes);
     std::span<const float> delta = args.delta;
     if (delta.empty()) {
       const std::span<float> sums(reinterpret_cast<float*>(request.workspace.last(stat_bytes).data()), stat_bytes / 4);
-      xla::FillDelta(args.o, args.dout, args.lse, QueryAxes(s, s.dim_v), sums);
+      xla::FillDelta({args.o, args.dout, args.lse, QueryAxes(s, s.dim_v)}, request.threads, sums);
       delta = sums;
     }
-    Call call(begun->session, *begun->found.program);
+    const int64_t rows = spec.RowsOf(Direction::kDq).rows;
+    std::vector<float> sink_shares(args.dsink_logits.empty() ? 0 : static_cast<size_t>(rows));
+    const TensorAxes shares{1, 1, rows, 1};
+
+    xla::PassCall call(begun->session, *begun->found.program, spec);
     AddCommon(call, s, score, args.q, args.k, args.v, args.sink_logits, tables);
     call.Tensor("do", args.dout, QueryAxes(s, s.dim_v));
     call.Floats("lse", args.lse);
     call.Floats("delta", delta);
-    Result<std::vector<pjrt::Buffer>> run = call.Run();
-    if (!run) return tl::unexpected(run.error());
-    const Outputs out(*begun->found.program, std::move(*run));
-    struct Gradient {
-      const char* name;
-      const TensorRef& into;
-      TensorAxes axes;
-    };
-    for (const Gradient& g : {Gradient{"dq", args.dq, QueryAxes(s, s.dim_qk)},
-                              {"dk", args.dk, KeyAxes(s, s.dim_qk)},
-                              {"dv", args.dv, KeyAxes(s, s.dim_v)}}) {
-      if (Status ok = xla::DownloadTensor(out[g.name], g.into, g.axes, staging); !ok) return tl::unexpected(ok.error());
-    }
-    if (Status ok = out.Floats("dsink_logits", args.dsink_logits); !ok) return tl::unexpected(ok.error());
-    return Finish(*begun, out, s.dtype);
+    call.Output({"dq", Direction::kDq, args.dq, QueryAxes(s, s.dim_qk)});
+    call.Output({"dk", Direction::kDkv, args.dk, KeyAxes(s, s.dim_qk)});
+    call.Output({"dv", Direction::kDkv, args.dv, KeyAxes(s, s.dim_v)});
+    call.Output({"dsink_logits", Direction::kDq, StatRef(sink_shares, shares), shares, true});
+    Result<int64_t> tiles = call.Run(xla::HeaviestFirst(spec, *request.plan, Pass::kBackward), request.threads,
+                                     request.workspace.first(request.workspace.size() - stat_bytes));
+    if (tiles) AddSinkShares(spec, sink_shares, args.dsink_logits);
+    return Finish(*begun, s.dtype, std::move(tiles));
   }
 
   const Compiler* compiler() const override { return &xla::XlaCompiler(); }
@@ -209,8 +137,9 @@ class Xla final : public Lane {
     return begun;
   }
 
-  static void AddCommon(Call& call, const Shape& s, const ScoreOperands& score, const TensorRef& q, const TensorRef& k,
-                        const TensorRef& v, std::span<const float> sink_logits, const xla::PlanTables& tables) {
+  static void AddCommon(xla::PassCall& call, const Shape& s, const ScoreOperands& score, const TensorRef& q,
+                        const TensorRef& k, const TensorRef& v, std::span<const float> sink_logits,
+                        const xla::PlanTables& tables) {
     call.Tensor("q", q, QueryAxes(s, s.dim_qk));
     call.Tensor("k", k, KeyAxes(s, s.dim_qk));
     call.Tensor("v", v, KeyAxes(s, s.dim_v));
@@ -220,10 +149,20 @@ class Xla final : public Lane {
     call.Tables(tables);
   }
 
+  // A head's gradient is the sum over its rows of tiles, in their order.
+  static void AddSinkShares(const stablehlo::ProgramSpec& spec, std::span<const float> shares,
+                            std::span<float> dsink_logits) {
+    const int64_t rows_per_head = spec.Of(Direction::kDq).rows;
+    std::vector<double> sums(dsink_logits.size(), 0.0);
+    for (size_t row = 0; row < shares.size(); ++row) {
+      sums[row / static_cast<size_t>(rows_per_head) % sums.size()] += static_cast<double>(shares[row]);
+    }
+    std::transform(sums.begin(), sums.end(), dsink_logits.begin(), [](double sum) { return static_cast<float>(sum); });
+  }
+
   // The program counts its own tiles, so the receipt says what ran and not what was planned.
-  static Result<RunStats> Finish(const Begun& begun, const Outputs& out, DType dtype) {
-    const Result<int64_t> tiles = out.Count("tiles");
-    if (!tiles) return tl::unexpected(tiles.error());
+  static Result<RunStats> Finish(const Begun& begun, DType dtype, Result<int64_t> tiles) {
+    if (!tiles) return tl::unexpected(std::move(tiles.error()));
     RunStats stats{xla::KernelName(dtype), "pjrt", *tiles};
     stats.xla = xla::UseOf(begun.session);
     stats.program = begun.found.use;

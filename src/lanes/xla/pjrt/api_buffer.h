@@ -25,6 +25,11 @@ struct MemoryLayout {
   uint64_t spare[kSpareWords] = {};
 };
 
+// How long the data of BufferFromHostArgs must stay: until the call returns, or as long as the buffer, which may be
+// that memory itself.
+inline constexpr int32_t kOnlyDuringCall = 0;
+inline constexpr int32_t kZeroCopy = 2;
+
 struct BufferFromHostArgs {
   static constexpr int kSlot = 22;
   static constexpr const char* kName = "PJRT_Client_BufferFromHostBuffer";
@@ -37,7 +42,7 @@ struct BufferFromHostArgs {
   size_t num_dims = 0;
   const int64_t* byte_strides = nullptr;
   size_t num_byte_strides = 0;
-  int32_t host_buffer_semantics = 0;  // 0: the data is read before the call returns
+  int32_t host_buffer_semantics = 0;
   Device* device = nullptr;
   Memory* memory = nullptr;
   MemoryLayout* device_layout = nullptr;
@@ -106,6 +111,16 @@ struct BufferReadyEventArgs {
   void* extension_start = nullptr;
   Buffer* buffer = nullptr;
   Event* event = nullptr;
+  uint64_t spare[kSpareWords] = {};
+};
+
+struct BufferUnsafePointerArgs {
+  static constexpr int kSlot = 73;
+  static constexpr const char* kName = "PJRT_Buffer_UnsafePointer";
+  size_t struct_size = sizeof(BufferUnsafePointerArgs);
+  void* extension_start = nullptr;
+  Buffer* buffer = nullptr;
+  uintptr_t buffer_pointer = 0;
   uint64_t spare[kSpareWords] = {};
 };
 

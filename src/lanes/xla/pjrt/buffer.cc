@@ -72,6 +72,13 @@ Status Buffer::Await() const {
   return Event(handle_.table(), args.event).Await();
 }
 
+Result<const std::byte*> Buffer::Address() const {
+  if (!handle_) return Fail(ErrorCode::kProgramMismatch, kEmpty, "buffer");
+  api::BufferUnsafePointerArgs args{.buffer = handle_.get()};
+  if (Status ok = Call(handle_.table(), args); !ok) return tl::unexpected(ok.error());
+  return reinterpret_cast<const std::byte*>(args.buffer_pointer);
+}
+
 Result<bool> Buffer::IsDonated() const {
   if (!handle_) return Fail(ErrorCode::kProgramMismatch, kEmpty, "buffer");
   api::BufferIsDeletedArgs args{.buffer = handle_.get()};

@@ -30,6 +30,8 @@ class Buffer {
   Result<Event> DownloadAsync(std::span<std::byte> into) const;
   // Blocks until the array is there; the error of the program that should have made it, if it failed.
   Status Await() const;
+  // Where a CPU's buffer lies, dense and row-major, once Await returned; of other devices, an address of theirs.
+  Result<const std::byte*> Address() const;
   // True once a run has taken it over (donation): it holds nothing any more.
   Result<bool> IsDonated() const;
 
@@ -37,6 +39,17 @@ class Buffer {
   Handle<api::Buffer, api::BufferDestroyArgs, &api::BufferDestroyArgs::buffer> handle_;
   TensorType type_;
   int64_t device_ = 0;
+};
+
+// A buffer that may be the caller's memory itself. Members go in this order: first the buffer, and then its end waits
+// until the plugin has let go of the memory, whatever runs still use it.
+struct LentBuffer {
+  LentBuffer(Event released_event, Buffer lent) : released(std::move(released_event)), buffer(std::move(lent)) {}
+  LentBuffer(LentBuffer&&) = default;
+  LentBuffer& operator=(LentBuffer&&) = delete;  // it would wait for a buffer that is still there
+
+  Event released;
+  Buffer buffer;
 };
 
 }  // namespace tessera::pjrt

@@ -70,6 +70,28 @@ std::optional<int64_t> ReachOf(const TensorType& type, std::span<const int64_t> 
   return reach;
 }
 
+Status CheckDense(const TensorType& type, std::span<const std::byte> dense) {
+  if (Status ok = CheckTensorType(type, "upload"); !ok) return ok;
+  if (static_cast<int64_t>(dense.size()) == type.bytes()) return {};
+  return Fail(ErrorCode::kProgramMismatch,
+              fmt::format("{} has {} bytes; {} were given", ToText(type), type.bytes(), dense.size()), "upload");
+}
+
+Status CheckStrided(const TensorType& type, std::span<const std::byte> data, std::span<const int64_t> byte_strides) {
+  if (Status ok = CheckTensorType(type, "upload"); !ok) return ok;
+  if (byte_strides.size() != type.dims.size()) {
+    return Fail(ErrorCode::kProgramMismatch,
+                fmt::format("{} needs {} strides; {} were given", ToText(type), type.dims.size(), byte_strides.size()),
+                "upload");
+  }
+  const std::optional<int64_t> reach = ReachOf(type, byte_strides);
+  if (reach && *reach <= static_cast<int64_t>(data.size())) return {};
+  return Fail(
+      ErrorCode::kProgramMismatch,
+      fmt::format("the strides of {} are negative or reach beyond the {} bytes given", ToText(type), data.size()),
+      "upload");
+}
+
 }  // namespace
 
 Result<Client*> Client::Get(const Plugin& plugin, const ClientOptions& options) {
@@ -176,48 +198,50 @@ Result<Executable> Client::Deserialize(std::span<const std::byte> bytes, const C
 }
 
 Result<Buffer> Client::Upload(const TensorType& type, std::span<const std::byte> dense, int64_t device) {
-  if (Status ok = CheckTensorType(type, "upload"); !ok) return tl::unexpected(ok.error());
-  if (static_cast<int64_t>(dense.size()) != type.bytes()) {
-    return Fail(ErrorCode::kProgramMismatch,
-                fmt::format("{} has {} bytes; {} were given", ToText(type), type.bytes(), dense.size()), "upload");
-  }
-  return UploadRaw(type, dense.data(), {}, device);
+  if (Status ok = CheckDense(type, dense); !ok) return tl::unexpected(ok.error());
+  return ToDevice(type, {dense.data(), {}, api::kOnlyDuringCall}, device).map([](LentBuffer&& lent) {
+    return std::move(lent.buffer);
+  });
 }
 
 Result<Buffer> Client::Upload(const TensorType& type, std::span<const std::byte> data,
                               std::span<const int64_t> byte_strides, int64_t device) {
-  if (Status ok = CheckTensorType(type, "upload"); !ok) return tl::unexpected(ok.error());
-  if (byte_strides.size() != type.dims.size()) {
-    return Fail(ErrorCode::kProgramMismatch,
-                fmt::format("{} needs {} strides; {} were given", ToText(type), type.dims.size(), byte_strides.size()),
-                "upload");
-  }
-  const std::optional<int64_t> reach = ReachOf(type, byte_strides);
-  if (!reach || *reach > static_cast<int64_t>(data.size())) {
-    return Fail(
-        ErrorCode::kProgramMismatch,
-        fmt::format("the strides of {} are negative or reach beyond the {} bytes given", ToText(type), data.size()),
-        "upload");
-  }
-  return UploadRaw(type, data.data(), byte_strides, device);
+  if (Status ok = CheckStrided(type, data, byte_strides); !ok) return tl::unexpected(ok.error());
+  return ToDevice(type, {data.data(), byte_strides, api::kOnlyDuringCall}, device).map([](LentBuffer&& lent) {
+    return std::move(lent.buffer);
+  });
 }
 
-Result<Buffer> Client::UploadRaw(const TensorType& type, const std::byte* data, std::span<const int64_t> byte_strides,
-                                 int64_t device) {
+Result<LentBuffer> Client::Lend(const TensorType& type, std::span<const std::byte> dense, int64_t device) {
+  if (Status ok = CheckDense(type, dense); !ok) return tl::unexpected(ok.error());
+  return ToDevice(type, {dense.data(), {}, api::kZeroCopy}, device);
+}
+
+Result<LentBuffer> Client::Lend(const TensorType& type, std::span<const std::byte> data,
+                                std::span<const int64_t> byte_strides, int64_t device) {
+  if (Status ok = CheckStrided(type, data, byte_strides); !ok) return tl::unexpected(ok.error());
+  return ToDevice(type, {data.data(), byte_strides, api::kZeroCopy}, device);
+}
+
+Result<LentBuffer> Client::ToDevice(const TensorType& type, const HostData& host, int64_t device) {
   if (Status ok = CheckDevice(device, "upload"); !ok) return tl::unexpected(ok.error());
   static constexpr std::byte kNothing{};
   api::BufferFromHostArgs args{.client = raw_,
-                               .data = data == nullptr ? &kNothing : data,
+                               .data = host.data == nullptr ? &kNothing : host.data,
                                .type = static_cast<int32_t>(type.type),
                                .dims = type.dims.data(),
                                .num_dims = type.dims.size(),
-                               .byte_strides = byte_strides.empty() ? nullptr : byte_strides.data(),
-                               .num_byte_strides = byte_strides.size(),
+                               .byte_strides = host.byte_strides.empty() ? nullptr : host.byte_strides.data(),
+                               .num_byte_strides = host.byte_strides.size(),
+                               .host_buffer_semantics = host.semantics,
                                .device = raw_devices_[device]};
   if (Status ok = Call(plugin_->table(), args); !ok) return tl::unexpected(ok.error());
-  // With these semantics the data has been read already.
-  const Event read(plugin_->table(), args.done_with_host_buffer);
-  return Buffer::Adopt(plugin_->table(), args.buffer, device);
+  // Data of a call alone has been read already.
+  const auto on_drop = host.semantics == api::kOnlyDuringCall ? Event::OnDrop::kLeave : Event::OnDrop::kAwait;
+  Event released(plugin_->table(), args.done_with_host_buffer, on_drop);
+  Result<Buffer> buffer = Buffer::Adopt(plugin_->table(), args.buffer, device);
+  if (!buffer) return tl::unexpected(buffer.error());
+  return LentBuffer(std::move(released), std::move(*buffer));
 }
 
 }  // namespace tessera::pjrt

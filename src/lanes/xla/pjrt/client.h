@@ -2,10 +2,12 @@
 // destroyed, since destroying one waits for threads that a plugin may never end.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <span>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "lanes/xla/pjrt/buffer.h"
@@ -22,8 +24,9 @@ struct DeviceInfo {
 };
 
 struct ClientOptions {
-  // The CPU plugin makes this many devices of the one machine; others have those that are there.
-  int64_t cpu_devices = 2;
+  // The CPU plugin makes this many devices of the one machine; others have those that are there. A device runs one
+  // program at a time, so there are as many as cores, up to what a plugin was seen to take.
+  int64_t cpu_devices = std::clamp<int64_t>(std::thread::hardware_concurrency(), 2, 32);
   bool operator==(const ClientOptions&) const = default;
 };
 
@@ -51,6 +54,11 @@ class Client {
   // start. Strides are not negative.
   Result<Buffer> Upload(const TensorType& type, std::span<const std::byte> data, std::span<const int64_t> byte_strides,
                         int64_t device = 0);
+  // The same for data that stays as it is while the buffer lives: a CPU may then use it where it lies, if that is
+  // dense.
+  Result<LentBuffer> Lend(const TensorType& type, std::span<const std::byte> dense, int64_t device = 0);
+  Result<LentBuffer> Lend(const TensorType& type, std::span<const std::byte> data,
+                          std::span<const int64_t> byte_strides, int64_t device = 0);
 
   // For Executable: the plugin's device, and the index of one of them (-1: not ours).
   api::Device* raw_device(int64_t device) const { return raw_devices_[device]; }
@@ -62,8 +70,12 @@ class Client {
   Status ReadFacts();
   Status CheckOptions(const CompileOptions& options) const;
   Status CheckDevice(int64_t device, const char* where) const;
-  Result<Buffer> UploadRaw(const TensorType& type, const std::byte* data, std::span<const int64_t> byte_strides,
-                           int64_t device);
+  struct HostData {
+    const std::byte* data = nullptr;
+    std::span<const int64_t> byte_strides;  // empty: dense
+    int32_t semantics = 0;
+  };
+  Result<LentBuffer> ToDevice(const TensorType& type, const HostData& host, int64_t device);
 
   const Plugin* plugin_;
   api::Client* raw_;

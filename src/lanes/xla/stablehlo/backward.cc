@@ -32,19 +32,19 @@ class Backward {
 
   Result<Program> Lower() {
     Load(spec_.Of(kDq));
-    const Values dq = LowerDq();
+    const Values by_query = LowerDq();
     Load(spec_.Of(kDkv));
-    const Values dkv = LowerDkv();
-    Values outputs = {Trim(b_, dq[0], shape_.q_len), Trim(b_, dkv[0], shape_.kv_len), Trim(b_, dkv[1], shape_.kv_len)};
-    std::vector<NamedType> named = {{"dq", outputs[0].type}, {"dk", outputs[1].type}, {"dv", outputs[2].type}};
+    const Values by_key = LowerDkv();
+    Values outputs = {by_query[0], by_key[0], by_key[1], by_key[2]};
+    std::vector<NamedType> named = {
+        {"dq", outputs[0].type}, {"dk", outputs[1].type}, {"dv", outputs[2].type}, {"tiles", outputs[3].type}};
     if (spec_.has_sink_logits) {
-      outputs.push_back(SinkGradient());
-      named.push_back({"dsink_logits", outputs.back().type});
+      outputs.push_back(by_query[1]);
+      named.push_back({"dsink_logits", by_query[1].type});
     }
-    outputs.push_back(dkv[2]);
-    named.push_back({"tiles", outputs.back().type});
     return b_.Finish(outputs).map([&](std::string text) {
-      return Program{ModuleName("xla_chunked_backward", spec_.class_key), std::move(text), inputs_, std::move(named)};
+      return Program{ModuleName("xla_chunked_backward", spec_.class_key), std::move(text), inputs_, std::move(named),
+                     spec_.parts};
     });
   }
 
@@ -55,10 +55,10 @@ class Backward {
   void Load(const ListShape& list) {
     const int64_t q_tokens = CeilTo(shape_.q_len, list.tile_q);
     const int64_t kv_tokens = CeilTo(shape_.kv_len, list.tile_kv);
-    q_ = LoadTokens(b_, b_.Input("q"), q_tokens);
-    k_ = LoadTokens(b_, b_.Input("k"), kv_tokens);
+    q_ = PadTokens(b_, b_.Input("q"), q_tokens);
+    k_ = PadTokens(b_, b_.Input("k"), kv_tokens);
     v_ = PadTokens(b_, b_.Input("v"), kv_tokens);
-    do_ = LoadTokens(b_, b_.Input("do"), q_tokens);
+    do_ = PadTokens(b_, b_.Input("do"), q_tokens);
     tables_ = LoadTables(b_, spec_, list);
     lse_ = PadTokens(b_, b_.Input("lse"), q_tokens);
     delta_ = PadTokens(b_, b_.Input("delta"), q_tokens);
@@ -69,7 +69,7 @@ class Backward {
     Value q, dout, lse, delta;
   };
   QueryTile LoadQueries(const ListShape& list, const HeadAt& head, const Value& begin) {
-    return {TileOf(b_, q_.tensor, head, begin, list.tile_q), TileOf(b_, do_.tensor, head, begin, list.tile_q),
+    return {TileOf(b_, q_, head, begin, list.tile_q), TileOf(b_, do_, head, begin, list.tile_q),
             StatOf(b_, lse_, head, begin, list.tile_q), StatOf(b_, delta_, head, begin, list.tile_q)};
   }
 
@@ -94,78 +94,83 @@ class Backward {
     return out;
   }
 
+  // dQ, and where there are sinks each row's share of their gradient.
   Values LowerDq() {
     const ListShape& list = spec_.Of(kDq);
-    const Type dq{Element::kF32, {shape_.batch, shape_.num_q_heads, CeilTo(shape_.q_len, list.tile_q), shape_.dim_qk}};
-    const int64_t rows = shape_.batch * shape_.num_q_heads * list.rows;
-    return b_.For(b_.Int(0), b_.Int(rows), {b_.Constant(dq, 0.0)}, [&](const Value& n, const Values& carried) {
-      const Value row = b_.Rem(n, b_.Int(list.rows));
-      const Value pair = b_.Div(n, b_.Int(list.rows));
-      const HeadAt q_head{b_.Div(pair, b_.Int(shape_.num_q_heads)), b_.Rem(pair, b_.Int(shape_.num_q_heads))};
-      const HeadAt kv_head{q_head.batch, b_.Div(q_head.head, b_.Int(group_))};
-      const Value q_begin = b_.Mul(row, b_.Int(list.tile_q));
-      const QueryTile queries = LoadQueries(list, q_head, q_begin);
-      const Row slots = RowOf(b_, spec_, kDq, q_head, row);
-      const Value zero = b_.Constant({Element::kF32, {list.tile_q, shape_.dim_qk}}, 0.0);
-      const Values sum = b_.For(b_.Int(0), slots.count, {zero}, [&](const Value& i, const Values& state) {
-        const SlotValues slot = SlotOf(b_, kDq, b_.Add(slots.first, i));
-        const TileAt at{q_head, kv_head, q_begin, b_.Mul(slot.index, b_.Int(list.tile_kv))};
-        const Value k = TileOf(b_, k_.tensor, kv_head, at.kv_begin, list.tile_kv);
-        const Value v = TileOf(b_, v_, kv_head, at.kv_begin, list.tile_kv);
-        const Gradient g = GradientOf(queries, k, v, at, slot);
-        return Values{b_.Add(state[0], SafeDot(b_, {g.scores, g.logits}, k, k_.is_dirty))};
+    const int64_t rows = spec_.RowsOf(kDq).per_part;
+    Values init = {b_.Constant({Element::kF32, {rows, list.tile_q, shape_.dim_qk}}, 0.0)};
+    if (spec_.has_sink_logits) init.push_back(b_.Constant({Element::kF32, {rows}}, 0.0));
+    return ForRowsOfPart(b_, spec_, kDq, init, [&](const PartRow& at, const Values& carried) {
+      const HeadAt kv_head{at.head.batch, b_.Div(at.head.head, b_.Int(group_))};
+      const Value q_begin = b_.Mul(at.row, b_.Int(list.tile_q));
+      const QueryTile queries = LoadQueries(list, at.head, q_begin);
+      const Row slots = RowOf(b_, spec_, kDq, at.head, at.row);
+      const Values zero = {b_.Constant({Element::kF32, {list.tile_q, shape_.dim_qk}}, 0.0)};
+      const Values sum = SumSafely(b_, zero, {0}, [&](const Trial& trial) {
+        return b_.For(b_.Int(0), slots.count, zero, [&](const Value& i, const Values& state) {
+          const SlotValues slot = SlotOf(b_, kDq, b_.Add(slots.first, i));
+          const TileAt tile{at.head, kv_head, q_begin, b_.Mul(slot.index, b_.Int(list.tile_kv))};
+          const Value k = TileOf(b_, k_, kv_head, tile.kv_begin, list.tile_kv);
+          const Value v = TileOf(b_, v_, kv_head, tile.kv_begin, list.tile_kv);
+          const Gradient g = GradientOf(queries, k, v, tile, slot);
+          return Values{b_.Add(state[0], SafeDot(b_, {g.scores, g.logits}, k, trial))};
+        });
       });
-      return Values{StoreTile(b_, carried[0], b_.Mul(sum[0], b_.Input("scale")), q_head, q_begin)};
+      Values stored = {Store(b_, carried[0], b_.Mul(sum[0], b_.Input("scale")), at.place)};
+      if (spec_.has_sink_logits) {
+        stored.push_back(Store(b_, carried[1], SinkShare(queries, at.head, q_begin), at.place));
+      }
+      return stored;
     });
   }
 
   // dK, dV and the number of tiles.
   Values LowerDkv() {
     const ListShape& list = spec_.Of(kDkv);
-    const int64_t kv_tokens = CeilTo(shape_.kv_len, list.tile_kv);
-    const Type dk{Element::kF32, {shape_.batch, shape_.num_kv_heads, kv_tokens, shape_.dim_qk}};
-    const Type dv{Element::kF32, {shape_.batch, shape_.num_kv_heads, kv_tokens, shape_.dim_v}};
-    const int64_t rows = shape_.batch * shape_.num_kv_heads * list.rows;
-    const Values init = {b_.Constant(dk, 0.0), b_.Constant(dv, 0.0), b_.Int(0)};
-    return b_.For(b_.Int(0), b_.Int(rows), init, [&](const Value& n, const Values& carried) {
-      const Value row = b_.Rem(n, b_.Int(list.rows));
-      const Value pair = b_.Div(n, b_.Int(list.rows));
-      const HeadAt kv_head{b_.Div(pair, b_.Int(shape_.num_kv_heads)), b_.Rem(pair, b_.Int(shape_.num_kv_heads))};
-      const Value kv_begin = b_.Mul(row, b_.Int(list.tile_kv));
-      const Value k = TileOf(b_, k_.tensor, kv_head, kv_begin, list.tile_kv);
+    const int64_t rows = spec_.RowsOf(kDkv).per_part;
+    const Values init = {b_.Constant({Element::kF32, {rows, list.tile_kv, shape_.dim_qk}}, 0.0),
+                         b_.Constant({Element::kF32, {rows, list.tile_kv, shape_.dim_v}}, 0.0), b_.Int(0)};
+    return ForRowsOfPart(b_, spec_, kDkv, init, [&](const PartRow& at, const Values& carried) {
+      const HeadAt& kv_head = at.head;
+      const Value kv_begin = b_.Mul(at.row, b_.Int(list.tile_kv));
+      const Value k = TileOf(b_, k_, kv_head, kv_begin, list.tile_kv);
       const Value v = TileOf(b_, v_, kv_head, kv_begin, list.tile_kv);
       const Value first_head = b_.Mul(kv_head.head, b_.Int(group_));
       const Values zero = {b_.Constant({Element::kF32, {list.tile_kv, shape_.dim_qk}}, 0.0),
-                           b_.Constant({Element::kF32, {list.tile_kv, shape_.dim_v}}, 0.0), carried[2]};
+                           b_.Constant({Element::kF32, {list.tile_kv, shape_.dim_v}}, 0.0), b_.Int(0)};
       // Every head of the group, and for each the queries that see this tile.
-      const Values sums = b_.For(b_.Int(0), b_.Int(group_), zero, [&](const Value& g, const Values& by_head) {
-        const HeadAt q_head{kv_head.batch, b_.Add(first_head, g)};
-        const Row slots = RowOf(b_, spec_, kDkv, q_head, row);
-        Values sum = b_.For(b_.Int(0), slots.count, {by_head[0], by_head[1]}, [&](const Value& i, const Values& state) {
-          const SlotValues slot = SlotOf(b_, kDkv, b_.Add(slots.first, i));
-          const TileAt at{q_head, kv_head, b_.Mul(slot.index, b_.Int(list.tile_q)), kv_begin};
-          const QueryTile queries = LoadQueries(list, q_head, at.q_begin);
-          const Gradient grad = GradientOf(queries, k, v, at, slot);
-          return Values{b_.Add(state[0], SafeDot(b_, {grad.scores, grad.logits, true}, queries.q, q_.is_dirty)),
-                        b_.Add(state[1], SafeDot(b_, {grad.weights, grad.logits, true}, queries.dout, do_.is_dirty))};
+      const Values sums = SumSafely(b_, zero, {0, 1}, [&](const Trial& trial) {
+        return b_.For(b_.Int(0), b_.Int(group_), zero, [&](const Value& g, const Values& by_head) {
+          const HeadAt q_head{kv_head.batch, b_.Add(first_head, g)};
+          const Row slots = RowOf(b_, spec_, kDkv, q_head, at.row);
+          const Values before = {by_head[0], by_head[1]};
+          Values sum = b_.For(b_.Int(0), slots.count, before, [&](const Value& i, const Values& state) {
+            const SlotValues slot = SlotOf(b_, kDkv, b_.Add(slots.first, i));
+            const TileAt tile{q_head, kv_head, b_.Mul(slot.index, b_.Int(list.tile_q)), kv_begin};
+            const QueryTile queries = LoadQueries(list, q_head, tile.q_begin);
+            const Gradient grad = GradientOf(queries, k, v, tile, slot);
+            return Values{b_.Add(state[0], SafeDot(b_, {grad.scores, grad.logits, true}, queries.q, trial)),
+                          b_.Add(state[1], SafeDot(b_, {grad.weights, grad.logits, true}, queries.dout, trial))};
+          });
+          sum.push_back(b_.Add(by_head[2], slots.count));
+          return sum;
         });
-        sum.push_back(b_.Add(by_head[2], slots.count));
-        return sum;
       });
-      return Values{StoreTile(b_, carried[0], b_.Mul(sums[0], b_.Input("scale")), kv_head, kv_begin),
-                    StoreTile(b_, carried[1], sums[1], kv_head, kv_begin), sums[2]};
+      return Values{Store(b_, carried[0], b_.Mul(sums[0], b_.Input("scale")), at.place),
+                    Store(b_, carried[1], sums[1], at.place), b_.Add(carried[2], sums[2])};
     });
   }
 
-  // The sink's value is zero, so only its share of the denominator matters: -weight * delta, over rows that have keys.
-  Value SinkGradient() {
-    const Value& lse = b_.Input("lse");
-    const Value& delta = b_.Input("delta");
-    const Value sink = b_.Spread(b_.Input("sink_logits"), lse.type.dims, {1});
-    const Value is_empty = b_.Is(Compare::kEq, lse, F32(-kInf));
-    const Value weights = b_.Exp(b_.Sub(sink, b_.Select(is_empty, F32(0.0), lse)));
-    const Value share = b_.Select(is_empty, F32(0.0), b_.Mul(weights, delta));
-    return b_.Neg(b_.Reduce(Reduction::kAdd, share, {0, 2}));
+  // The sink's value is zero, so only its share of the denominator matters: -weight * delta, over queries that have
+  // keys. What fills the last tile up has none.
+  Value SinkShare(const QueryTile& t, const HeadAt& head, const Value& q_begin) {
+    const Value at[] = {head.head};
+    const Value sink = b_.Reshape(b_.SliceAt(b_.Input("sink_logits"), at, {1}), {});
+    const Value token = b_.Add(b_.Iota({Element::kI32, t.lse.type.dims}, 0), q_begin);
+    const Value is_empty =
+        b_.Or(b_.Is(Compare::kEq, t.lse, F32(-kInf)), b_.Is(Compare::kGe, token, b_.Int(shape_.q_len)));
+    const Value weights = b_.Exp(b_.Sub(sink, b_.Select(is_empty, F32(0.0), t.lse)));
+    return b_.Neg(b_.Reduce(Reduction::kAdd, b_.Select(is_empty, F32(0.0), b_.Mul(weights, t.delta)), {0}));
   }
 
   const ProgramSpec& spec_;
@@ -173,8 +178,7 @@ class Backward {
   const int64_t group_;
   std::vector<NamedType> inputs_;
   Builder b_;
-  Tokens q_, k_, do_;
-  Value v_, lse_, delta_;
+  Value q_, k_, v_, do_, lse_, delta_;
   MaskTables tables_;
 };
 

@@ -19,26 +19,23 @@ class Forward {
         b_(BeginModule(spec, "xla_chunked_forward", inputs_)) {}
 
   Result<Program> Lower() {
-    const int64_t q_tokens = list_.rows * list_.tile_q;
     const int64_t kv_tokens = CeilTo(shape_.kv_len, list_.tile_kv);
-    q_ = PadTokens(b_, b_.Input("q"), q_tokens);
+    q_ = PadTokens(b_, b_.Input("q"), list_.rows * list_.tile_q);
     k_ = PadTokens(b_, b_.Input("k"), kv_tokens);
-    v_ = LoadTokens(b_, b_.Input("v"), kv_tokens);
+    v_ = PadTokens(b_, b_.Input("v"), kv_tokens);
     tables_ = LoadTables(b_, spec_, list_);
-    const Type o{Element::kF32, {shape_.batch, shape_.num_q_heads, q_tokens, shape_.dim_v}};
-    const Type stat{Element::kF32, {shape_.batch, shape_.num_q_heads, q_tokens}};
+    const int64_t rows = spec_.RowsOf(Direction::kForward).per_part;
+    const Type o{Element::kF32, {rows, list_.tile_q, shape_.dim_v}};
+    const Type stat{Element::kF32, {rows, list_.tile_q}};
     const Values init = {b_.Constant(o, 0.0), b_.Constant(stat, 0.0), b_.Constant(stat, 0.0), b_.Int(0)};
-    const int64_t rows = shape_.batch * shape_.num_q_heads * list_.rows;
-    const Values done = b_.For(b_.Int(0), b_.Int(rows), init,
-                               [&](const Value& n, const Values& carried) { return RunRow(n, carried); });
-    const Values outputs = {Trim(b_, done[0], shape_.q_len), Trim(b_, done[1], shape_.q_len),
-                            Trim(b_, done[2], shape_.q_len), done[3]};
-    return b_.Finish(outputs).map([&](std::string text) {
-      return Program{
-          ModuleName("xla_chunked_forward", spec_.class_key),
-          std::move(text),
-          inputs_,
-          {{"o", outputs[0].type}, {"lse", outputs[1].type}, {"max", outputs[2].type}, {"tiles", outputs[3].type}}};
+    const Values done = ForRowsOfPart(b_, spec_, Direction::kForward, init,
+                                      [&](const PartRow& at, const Values& carried) { return RunRow(at, carried); });
+    return b_.Finish(done).map([&](std::string text) {
+      return Program{ModuleName("xla_chunked_forward", spec_.class_key),
+                     std::move(text),
+                     inputs_,
+                     {{"o", o}, {"lse", stat}, {"max", stat}, {"tiles", done[3].type}},
+                     spec_.parts};
     });
   }
 
@@ -46,39 +43,39 @@ class Forward {
   Value F32(double value) { return b_.Constant({Element::kF32, {}}, value); }
 
   // carried: o, lse, max, tiles.
-  Values RunRow(const Value& n, const Values& carried) {
-    const Value row = b_.Rem(n, b_.Int(list_.rows));
-    const Value pair = b_.Div(n, b_.Int(list_.rows));
-    const HeadAt q_head{b_.Div(pair, b_.Int(shape_.num_q_heads)), b_.Rem(pair, b_.Int(shape_.num_q_heads))};
-    const HeadAt kv_head{q_head.batch, b_.Div(q_head.head, b_.Int(shape_.num_q_heads / shape_.num_kv_heads))};
-    const Value q_begin = b_.Mul(row, b_.Int(list_.tile_q));
-    const Value q = TileOf(b_, q_, q_head, q_begin, list_.tile_q);
-    const Row slots = RowOf(b_, spec_, Direction::kForward, q_head, row);
+  Values RunRow(const PartRow& at, const Values& carried) {
+    const HeadAt kv_head{at.head.batch, b_.Div(at.head.head, b_.Int(shape_.num_q_heads / shape_.num_kv_heads))};
+    const Value q_begin = b_.Mul(at.row, b_.Int(list_.tile_q));
+    const Value q = TileOf(b_, q_, at.head, q_begin, list_.tile_q);
+    const Row slots = RowOf(b_, spec_, Direction::kForward, at.head, at.row);
 
     const Type rows{Element::kF32, {list_.tile_q}};
     const Values empty = {b_.Constant(rows, -kInf), b_.Constant(rows, 0.0),
                           b_.Constant({Element::kF32, {list_.tile_q, shape_.dim_v}}, 0.0)};
-    const Values sums = b_.For(b_.Int(0), slots.count, empty, [&](const Value& i, const Values& state) {
-      const SlotValues slot = SlotOf(b_, Direction::kForward, b_.Add(slots.first, i));
-      return AddTile(q, {q_head, kv_head, q_begin, b_.Mul(slot.index, b_.Int(list_.tile_kv))}, slot, state);
+    const Values sums = SumSafely(b_, empty, {2}, [&](const Trial& trial) {
+      return b_.For(b_.Int(0), slots.count, empty, [&](const Value& i, const Values& state) {
+        const SlotValues slot = SlotOf(b_, Direction::kForward, b_.Add(slots.first, i));
+        return AddTile(q, {at.head, kv_head, q_begin, b_.Mul(slot.index, b_.Int(list_.tile_kv))}, slot, state, trial);
+      });
     });
-    const Finished done = FinishRows(sums, q_head);
-    return {StoreTile(b_, carried[0], done.o, q_head, q_begin), StoreStat(b_, carried[1], done.lse, q_head, q_begin),
-            StoreStat(b_, carried[2], sums[0], q_head, q_begin), b_.Add(carried[3], slots.count)};
+    const Finished done = FinishRows(sums, at.head);
+    return {Store(b_, carried[0], done.o, at.place), Store(b_, carried[1], done.lse, at.place),
+            Store(b_, carried[2], done.max, at.place), b_.Add(carried[3], slots.count)};
   }
 
   // state: row maximum, sum of weights, sum of weighted values.
-  Values AddTile(const Value& q, const TileAt& at, const SlotValues& slot, const Values& state) {
+  Values AddTile(const Value& q, const TileAt& at, const SlotValues& slot, const Values& state, const Trial& trial) {
     const Value k = TileOf(b_, k_, at.kv_head, at.kv_begin, list_.tile_kv);
-    const Value v = TileOf(b_, v_.tensor, at.kv_head, at.kv_begin, list_.tile_kv);
+    const Value v = TileOf(b_, v_, at.kv_head, at.kv_begin, list_.tile_kv);
     const Value logits = ScoresOf(b_, spec_, tables_, q, k, at, slot).logits;
     const Value max = b_.Max(state[0], b_.Reduce(Reduction::kMax, logits, {1}));
     const Value shift = ShiftOf(max);
     const Value weights = b_.Exp(b_.Sub(logits, b_.Spread(shift, logits.type.dims, {0})));
     const Value shrink = b_.Exp(b_.Sub(state[0], shift));
     const Value sum = b_.Add(b_.Mul(state[1], shrink), b_.Reduce(Reduction::kAdd, weights, {1}));
-    const Value values = SafeDot(b_, {weights, logits}, v, v_.is_dirty);
-    const Value kept = b_.Mul(state[2], b_.Spread(shrink, state[2].type.dims, {0}));
+    const Value values = SafeDot(b_, {weights, logits}, v, trial);
+    const Value shrink_values = b_.Select(trial.is_counting, F32(1.0), shrink);
+    const Value kept = b_.Mul(state[2], b_.Spread(shrink_values, state[2].type.dims, {0}));
     return {max, sum, b_.Add(kept, values)};
   }
 
@@ -89,8 +86,10 @@ class Forward {
   struct Finished {
     Value o;
     Value lse;
+    Value max;
   };
-  // Divides by the sum of weights, the sink's share among them. A row without keys gives 0 and -inf.
+  // Divides by the sum of weights, the sink's share among them. A row without keys gives 0 and -inf; one with a score
+  // that is not a number, which XLA's maximum may pass over, gives that.
   Finished FinishRows(const Values& sums, const HeadAt& q_head) {
     const Value& max = sums[0];
     Value shift = ShiftOf(max);
@@ -105,11 +104,13 @@ class Forward {
       values = b_.Mul(values, b_.Spread(shrink, values.type.dims, {0}));
       shift = higher;
     }
-    const Value is_empty = b_.Is(Compare::kEq, max, F32(-kInf));
+    const Value is_nan = b_.Is(Compare::kNe, sums[1], sums[1]);
+    const Value is_empty = b_.And(b_.Is(Compare::kEq, max, F32(-kInf)), b_.Not(is_nan));
     const Value one_or_sum = b_.Select(is_empty, F32(1.0), sum);
     const Value o = b_.Div(values, b_.Spread(one_or_sum, values.type.dims, {0}));
     const Value lse = b_.Add(shift, b_.Log(one_or_sum));
-    return {b_.Select(b_.Spread(is_empty, o.type.dims, {0}), F32(0.0), o), b_.Select(is_empty, F32(-kInf), lse)};
+    return {b_.Select(b_.Spread(is_empty, o.type.dims, {0}), F32(0.0), o), b_.Select(is_empty, F32(-kInf), lse),
+            b_.Select(b_.And(is_nan, b_.Is(Compare::kNe, max, F32(kInf))), sums[1], max)};
   }
 
   const ProgramSpec& spec_;
@@ -117,8 +118,7 @@ class Forward {
   const ListShape& list_;
   std::vector<NamedType> inputs_;
   Builder b_;
-  Value q_, k_;
-  Tokens v_;
+  Value q_, k_, v_;
   MaskTables tables_;
 };
 

@@ -11,6 +11,7 @@
 #include "lanes/xla/stablehlo/builder.h"
 #include "tessera/contract.h"
 #include "tessera/plan.h"
+#include "tessera/target.h"
 
 namespace tessera::stablehlo {
 
@@ -26,6 +27,13 @@ struct ListShape {
   bool operator==(const ListShape&) const = default;
 };
 
+// Rows of tiles of every (batch row, head), which a pass walks one after the other, in parts of as many rows: part p
+// has [p * per_part, (p + 1) * per_part) of those there are. A call runs one part.
+struct PartRows {
+  int64_t rows = 0;
+  int64_t per_part = 0;
+};
+
 struct ProgramSpec {
   std::string class_key;
   Shape shape;
@@ -37,13 +45,17 @@ struct ProgramSpec {
   std::array<ListShape, kNumDirections> lists;
   int64_t items = 0;  // capacity of the cleanup items
   int64_t words = 0;  // and of the stored bits, in 32-bit words
+  int64_t parts = 1;  // calls that share the rows of a pass
   bool operator==(const ProgramSpec&) const = default;
 
   const ListShape& Of(Direction direction) const { return lists[static_cast<size_t>(direction)]; }
+  // Query tiles of every query head, or for dkv key tiles of every key head.
+  PartRows RowsOf(Direction direction) const;
 };
 // The class of a plan. Tables of cleanups have room for what nearly every batch of the class needs; a plan with more of
-// them gets a larger power of two, which is another program.
-ProgramSpec SpecOf(const Contract& contract, const PlanView& plan);
+// them gets a larger power of two, which is another program. Parts are what the target has use for: calls that run at
+// once on a CPU, whose cores a tile is too small for; elsewhere one, since the device is one and each call has a cost.
+ProgramSpec SpecOf(const Contract& contract, const PlanView& plan, TargetKind target);
 
 // The columns of the table of cleanup items, one i32 each.
 enum class ItemColumn : int64_t {
@@ -71,10 +83,13 @@ struct Program {
   std::string text;
   std::vector<NamedType> inputs;
   std::vector<NamedType> outputs;
+  int64_t parts = 1;
 };
-// Inputs q, k, v, scale, [softcap], [sink_logits], then the plan's. Outputs o, lse, max and the number of tiles it ran.
+// Inputs q, k, v, scale, part, [softcap], [sink_logits], then the plan's. Outputs of the part's rows alone, tile by
+// tile: o [per_part, tile_q, dim_v], lse and max [per_part, tile_q], and the number of tiles it ran.
 Result<Program> LowerForward(const ProgramSpec& spec);
-// Inputs as forward, then do, lse, delta. Outputs dq, dk, dv, [dsink_logits] and the number of dkv tiles it ran.
+// Inputs as forward, then do, lse, delta. Outputs of the part's rows: dq [per_part, tile_q, dim_qk], dk and dv
+// [per_part, tile_kv, dim], [dsink_logits [per_part], each row's share], and the number of dkv tiles it ran.
 Result<Program> LowerBackward(const ProgramSpec& spec);
 
 // The same attention with every score at once, as one writes it without thinking of masks: what benchmarks compare

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <numeric>
 
 #include "tessera/version.h"
 
@@ -15,6 +16,11 @@ namespace {
 // Room that every program of a class has: enough for the cleanups of nearly every mask.
 constexpr int64_t kLeastItems = 1024;
 constexpr int64_t kLeastWords = 1024;
+// Parts of a pass on a CPU, where it has so many rows: enough for the cores to end together, and few enough for what a
+// call costs. Not a count of cores, so that a program is the same on every machine.
+constexpr int64_t kCpuParts = 64;
+
+int64_t CeilDiv(int64_t value, int64_t by) { return (value + by - 1) / by; }
 
 int64_t Ceil2(int64_t value) {
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(value, 1))));
@@ -32,9 +38,15 @@ Element ElementOf(DType dtype) {
   return dtype == DType::kF32 ? Element::kF32 : dtype == DType::kBf16 ? Element::kBf16 : Element::kF16;
 }
 
-int64_t CeilTo(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
+int64_t CeilTo(int64_t value, int64_t step) { return CeilDiv(value, step) * step; }
 
-ProgramSpec SpecOf(const Contract& contract, const PlanView& plan) {
+PartRows ProgramSpec::RowsOf(Direction direction) const {
+  const int64_t heads = direction == Direction::kDkv ? shape.num_kv_heads : shape.num_q_heads;
+  const int64_t rows = shape.batch * heads * Of(direction).rows;
+  return {rows, CeilDiv(rows, parts)};
+}
+
+ProgramSpec SpecOf(const Contract& contract, const PlanView& plan, TargetKind target) {
   ProgramSpec spec;
   spec.class_key = ToHex(plan.class_key);
   spec.shape = contract.shape;
@@ -52,6 +64,10 @@ ProgramSpec SpecOf(const Contract& contract, const PlanView& plan) {
   // One more item for full tiles of a last column that is padded.
   spec.items = Ceil2(std::max(static_cast<int64_t>(plan.items.size()) + 1, kLeastItems));
   spec.words = Ceil2(std::max(static_cast<int64_t>(plan.bit_words.size()) * 2, kLeastWords));
+  if (target == TargetKind::kCpu) {
+    const int64_t rows = std::max<int64_t>(spec.RowsOf(Direction::kForward).rows, 1);
+    spec.parts = CeilDiv(rows, CeilDiv(rows, kCpuParts));  // none is empty
+  }
   return spec;
 }
 
@@ -63,7 +79,8 @@ std::vector<NamedType> CommonInputs(const ProgramSpec& spec, const std::vector<D
   std::vector<NamedType> inputs = {{"q", {e, {s.batch, s.num_q_heads, s.q_len, s.dim_qk}}},
                                    {"k", {e, {s.batch, s.num_kv_heads, s.kv_len, s.dim_qk}}},
                                    {"v", {e, {s.batch, s.num_kv_heads, s.kv_len, s.dim_v}}},
-                                   {"scale", {Element::kF32, {}}}};
+                                   {"scale", {Element::kF32, {}}},
+                                   {"part", {Element::kI32, {}}}};
   if (spec.has_softcap) inputs.push_back({"softcap", {Element::kF32, {}}});
   if (spec.has_sink_logits) inputs.push_back({"sink_logits", {Element::kF32, {s.num_q_heads}}});
   inputs.push_back({"mask_of", {Element::kI32, {s.batch * s.num_q_heads}}});
@@ -102,11 +119,6 @@ Builder BeginModule(const ProgramSpec& spec, std::string_view pass, const std::v
                  inputs);
 }
 
-Tokens LoadTokens(Builder& b, const Value& input, int64_t padded_tokens) {
-  const Value dirty = b.Not(b.IsFinite(input));
-  return {PadTokens(b, input, padded_tokens), b.Reduce(Reduction::kOr, dirty, {0, 1, 2, 3})};
-}
-
 Value PadTokens(Builder& b, const Value& input, int64_t padded_tokens) {
   std::vector<int64_t> dims = input.type.dims;
   dims[2] = padded_tokens;
@@ -124,21 +136,26 @@ Value StatOf(Builder& b, const Value& stat, const HeadAt& at, const Value& first
   return b.Reshape(b.SliceAt(stat, starts, {1, 1, tokens}), {tokens});
 }
 
-Value StoreTile(Builder& b, const Value& tensor, const Value& tile, const HeadAt& at, const Value& first_token) {
-  const Value starts[] = {at.batch, at.head, first_token, b.Int(0)};
-  return b.UpdateAt(tensor, b.Reshape(tile, {1, 1, tile.type.dims[0], tile.type.dims[1]}), starts);
+Values ForRowsOfPart(Builder& b, const ProgramSpec& spec, Direction direction, const Values& init,
+                     const std::function<Values(const PartRow&, const Values&)>& body) {
+  const PartRows part = spec.RowsOf(direction);
+  const Value rows = b.Int(spec.Of(direction).rows);
+  const Value heads = b.Int(direction == Direction::kDkv ? spec.shape.num_kv_heads : spec.shape.num_q_heads);
+  const Value first = b.Mul(b.Input("part"), b.Int(part.per_part));
+  const Value count = b.Min(b.Sub(b.Int(part.rows), first), b.Int(part.per_part));
+  return b.For(b.Int(0), count, init, [&](const Value& i, const Values& carried) {
+    const Value n = b.Add(first, i);
+    const Value pair = b.Div(n, rows);
+    return body({i, {b.Div(pair, heads), b.Rem(pair, heads)}, b.Rem(n, rows)}, carried);
+  });
 }
 
-Value StoreStat(Builder& b, const Value& stat, const Value& row, const HeadAt& at, const Value& first_token) {
-  const Value starts[] = {at.batch, at.head, first_token};
-  return b.UpdateAt(stat, b.Reshape(row, {1, 1, row.type.dims[0]}), starts);
-}
-
-Value Trim(Builder& b, const Value& padded, int64_t tokens) {
-  const std::vector<int64_t> begin(padded.type.dims.size(), 0);
-  std::vector<int64_t> end = padded.type.dims;
-  end[2] = tokens;
-  return b.Slice(padded, begin, end);
+Value Store(Builder& b, const Value& into, const Value& tile, const Value& place) {
+  std::vector<int64_t> dims = {1};
+  dims.insert(dims.end(), tile.type.dims.begin(), tile.type.dims.end());
+  Values at(dims.size(), b.Int(0));
+  at[0] = place;
+  return b.UpdateAt(into, b.Reshape(tile, dims), at);
 }
 
 Row RowOf(Builder& b, const ProgramSpec& spec, Direction direction, const HeadAt& q_head, const Value& row) {
@@ -156,20 +173,46 @@ SlotValues SlotOf(Builder& b, Direction direction, const Value& slot) {
   return {ScalarAt(b, row, 0), ScalarAt(b, row, 1), ScalarAt(b, row, 2)};
 }
 
-Value SafeDot(Builder& b, const Weighted& lhs, const Value& rhs, const Value& is_dirty) {
-  const Contract2 axes{lhs.by_key ? 0 : 1, 0};
-  const Element e = rhs.type.element;
-  const auto clean = [&] { return Values{b.Dot(b.Convert(lhs.weights, e), rhs, axes)}; };
-  const auto dirty = [&] {
-    const Value is_finite = b.IsFinite(rhs);
-    const Value finite = b.Select(is_finite, rhs, b.Constant(rhs.type, 0.0));
-    const Value sum = b.Dot(b.Convert(lhs.weights, e), finite, axes);
-    const Value visible = b.Convert(Visible(b, lhs.logits), Element::kF32);
-    const Value reached = b.Dot(visible, b.Convert(b.Not(is_finite), Element::kF32), axes);
-    const Value is_reached = b.Is(Compare::kGt, reached, b.Constant({Element::kF32, {}}, 0.0));
-    return Values{b.Select(is_reached, b.Constant(sum.type, std::numeric_limits<double>::quiet_NaN()), sum)};
-  };
-  return b.If(is_dirty, dirty, clean)[0];
+Values SumSafely(Builder& b, const Values& init, const std::vector<size_t>& sums,
+                 const std::function<Values(const Trial&)>& run) {
+  constexpr int64_t kFirst = 0;
+  constexpr int64_t kCounting = 2;
+  const Value nan = b.Constant({Element::kF32, {}}, std::numeric_limits<double>::quiet_NaN());
+  const Value zero = b.Constant({Element::kF32, {}}, 0.0);
+  Values carried = {b.Int(kFirst)};
+  carried.insert(carried.end(), init.begin(), init.end());
+  const auto goes_on = [&](const Values& state) { return b.Is(Compare::kLe, state[0], b.Int(kCounting)); };
+  Values done = b.While(carried, goes_on, [&](const Values& state) {
+    const Value is_first = b.Is(Compare::kEq, state[0], b.Int(kFirst));
+    const Trial trial{b.Not(is_first), b.Is(Compare::kEq, state[0], b.Int(kCounting))};
+    Values results = run(trial);
+    Value is_dirty = b.Constant({Element::kI1, {}}, 0);
+    for (const size_t i : sums) {
+      Value& sum = results[i];
+      std::vector<int64_t> axes(sum.type.dims.size());
+      std::iota(axes.begin(), axes.end(), 0);
+      is_dirty = b.Or(is_dirty, b.Reduce(Reduction::kOr, b.Not(b.IsFinite(sum)), axes));
+      const Value with_others = b.Select(b.Is(Compare::kGt, sum, zero), nan, state[i + 1]);
+      sum = b.Select(trial.is_counting, with_others, sum);
+    }
+    const Value after_first = b.Select(is_dirty, b.Int(kFirst + 1), b.Int(kCounting + 1));
+    const Value next = b.Select(is_first, after_first, b.Add(state[0], b.Int(1)));
+    results.insert(results.begin(), next);
+    return results;
+  });
+  done.erase(done.begin());
+  return done;
+}
+
+Value SafeDot(Builder& b, const Weighted& lhs, const Value& rhs, const Trial& trial) {
+  const Value zero = b.Constant({Element::kF32, {}}, 0.0);
+  const Value one = b.Constant({Element::kF32, {}}, 1.0);
+  const Value visible = b.Select(Visible(b, lhs.logits), one, zero);
+  const Value weights = b.Convert(b.Select(trial.is_counting, visible, lhs.weights), rhs.type.element);
+  const Value others = b.Convert(b.Select(trial.is_counting, one, zero), rhs.type.element);
+  const Value finite = b.Select(trial.is_counting, b.Constant({rhs.type.element, {}}, 0.0), rhs);
+  const Value with_care = b.Select(b.IsFinite(rhs), finite, others);
+  return b.Dot(weights, b.Select(trial.is_careful, with_care, rhs), {lhs.by_key ? 0 : 1, 0});
 }
 
 }  // namespace tessera::stablehlo

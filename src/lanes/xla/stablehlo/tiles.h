@@ -25,21 +25,23 @@ struct HeadAt {
   Value head;
 };
 
-// A [batch, heads, tokens, dim] tensor whose tokens were padded to whole tiles.
-struct Tokens {
-  Value tensor;
-  Value is_dirty;  // i1: some value of it is not finite
-};
-Tokens LoadTokens(Builder& b, const Value& input, int64_t padded_tokens);
-// A tensor or a [batch, heads, tokens] statistic alone.
+// A [batch, heads, tokens, dim] tensor or a [batch, heads, tokens] statistic with its tokens padded to whole tiles.
 Value PadTokens(Builder& b, const Value& input, int64_t padded_tokens);
 
 Value TileOf(Builder& b, const Value& tensor, const HeadAt& at, const Value& first_token, int64_t tokens);
 Value StatOf(Builder& b, const Value& stat, const HeadAt& at, const Value& first_token, int64_t tokens);
-Value StoreTile(Builder& b, const Value& tensor, const Value& tile, const HeadAt& at, const Value& first_token);
-Value StoreStat(Builder& b, const Value& stat, const Value& row, const HeadAt& at, const Value& first_token);
-// Back to the shape that callers know.
-Value Trim(Builder& b, const Value& padded, int64_t tokens);
+
+// One row of the part: its place among the part's outputs, and where its tile stands.
+struct PartRow {
+  Value place;
+  HeadAt head;  // of queries, or for dkv of keys
+  Value row;
+};
+// body(row, carried) for the rows of the part.
+Values ForRowsOfPart(Builder& b, const ProgramSpec& spec, Direction direction, const Values& init,
+                     const std::function<Values(const PartRow&, const Values&)>& body);
+// Puts a row's tile or statistic at its place.
+Value Store(Builder& b, const Value& into, const Value& tile, const Value& place);
 
 // The slots of one row of one worklist.
 struct Row {
@@ -83,13 +85,23 @@ Scores ScoresOf(Builder& b, const ProgramSpec& spec, const MaskTables& tables, c
 // Pairs that may attend: those whose logit is not -inf.
 Value Visible(Builder& b, const Value& logits);
 
-// weights x values, where a value that is not finite reaches only results whose pair is visible. Costs a test of one
-// flag when every value is finite.
+// A value that is not finite must not reach a pair that cannot see it, and zero times it would. So a row of tiles is
+// summed as it comes, and only when the sum is not finite twice more: over finite values alone, and counting for each
+// result the others that it sees.
+struct Trial {
+  Value is_careful;   // i1: any but the first
+  Value is_counting;  // i1: the last
+};
+// run(trial) gives what it carries from `init`; of its results, those at `sums` are sums of SafeDot.
+Values SumSafely(Builder& b, const Values& init, const std::vector<size_t>& sums,
+                 const std::function<Values(const Trial&)>& run);
+
 struct Weighted {
   Value weights;        // [q, kv], zero where not visible
   Value logits;         // of the same tile, for visibility
   bool by_key = false;  // sum over queries: weights transposed
 };
-Value SafeDot(Builder& b, const Weighted& lhs, const Value& rhs, const Value& is_dirty);
+// weights x values, as the trial wants it.
+Value SafeDot(Builder& b, const Weighted& lhs, const Value& rhs, const Trial& trial);
 
 }  // namespace tessera::stablehlo
