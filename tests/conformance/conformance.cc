@@ -71,7 +71,7 @@ bool IsSlow(const std::string& lane) { return LaneOf(lane) == "reference"; }
 
 bool CompilesPerClass(const std::string& lane) { return LaneOf(lane) == "xla_chunked"; }
 
-int RoundsOf(const std::string& lane, int all) { return CompilesPerClass(lane) ? std::max(all / 20, 1) : all; }
+int RoundsOf(const std::string& lane, int all) { return CompilesPerClass(lane) ? std::max(all / 60, 1) : all; }
 
 void WidenClass(Contract& contract, TileSize tile) {
   const auto number = [](int64_t n) { return Limit{Limit::Kind::kNumber, n}; };
@@ -87,7 +87,9 @@ Arithmetic ArithmeticOf(const std::string& lane) {
 
 bool IsBitwise(const std::string& lane) { return LaneOf(lane) == "reference"; }
 
-bool IsolatesNonFinite(const std::string& lane) { return LaneOf(lane) == "reference" || LaneOf(lane) == "cpu"; }
+bool IsolatesNonFinite(const std::string& lane) {
+  return LaneOf(lane) == "reference" || LaneOf(lane) == "cpu" || LaneOf(lane) == "xla_chunked";
+}
 
 uint64_t FreshSeed() {
   const char* fixed = std::getenv("TESSERA_TEST_SEED");

@@ -5,7 +5,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -31,6 +33,15 @@ bool IsSlow(const std::string& lane);
 bool CompilesPerClass(const std::string& lane);
 // Of `all` random rounds that each make a class of their own, how many this lane takes.
 int RoundsOf(const std::string& lane, int all);
+// Of choices that each make a class of their own, those this lane takes: all of them, or `most`, others at every seed.
+template <class T>
+std::vector<T> SomeOf(const std::string& lane, uint64_t seed, std::vector<T> all, size_t most = 1) {
+  if (!CompilesPerClass(lane)) return all;
+  std::mt19937_64 rng(seed);
+  std::shuffle(all.begin(), all.end(), rng);
+  all.erase(all.begin() + static_cast<int64_t>(most), all.end());
+  return all;
+}
 // Room for any mask at this tile, so that all of one shape are one class.
 void WidenClass(Contract& contract, TileSize tile);
 Arithmetic ArithmeticOf(const std::string& lane);

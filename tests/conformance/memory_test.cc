@@ -176,7 +176,7 @@ Setting MemorySetting(const std::string& lane, DType dtype, uint64_t seed) {
 
 TEST_P(Memory, AnyStridesAtAnyAddress_GiveTheBitsOfDenseTensors) {
   const uint64_t seed = FreshSeed();
-  for (const DType dtype : {DType::kF32, DType::kBf16, DType::kF16}) {
+  for (const DType dtype : SomeOf<DType>(GetParam(), seed, {DType::kF32, DType::kBf16, DType::kF16})) {
     const Setting setting = MemorySetting(GetParam(), dtype, seed);
     const RunOutcome want = RunAndCheck(setting);
     ASSERT_FALSE(want.error.has_value());
@@ -199,7 +199,7 @@ TEST_P(Memory, AnyStridesAtAnyAddress_GiveTheBitsOfDenseTensors) {
 
 TEST_P(Memory, BackwardAlone_WithOOrWithDelta) {
   const uint64_t seed = FreshSeed();
-  for (const DType dtype : {DType::kF32, DType::kBf16, DType::kF16}) {
+  for (const DType dtype : SomeOf<DType>(GetParam(), seed, {DType::kF32, DType::kBf16, DType::kF16})) {
     const Setting setting = MemorySetting(GetParam(), dtype, seed);
     const RunOutcome both = RunAndCheck(setting);
     ASSERT_FALSE(both.error.has_value());

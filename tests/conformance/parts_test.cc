@@ -35,10 +35,9 @@ TEST_P(Parts, LongRows_MatchOracleOnAnyThreads) {
   Proves("R10");
   const uint64_t seed = FreshSeed();
   std::mt19937_64 rng(seed);
-  for (const int64_t q_len : {1, 2, 15, 16, 40}) {
-    for (const DType dtype : {DType::kF32, DType::kBf16, DType::kF16}) {
+  for (const int64_t q_len : SomeOf<int64_t>(GetParam(), seed, {1, 2, 15, 16, 40})) {
+    for (const DType dtype : SomeOf<DType>(GetParam(), seed, {DType::kF32, DType::kBf16, DType::kF16})) {
       if (IsSlow(GetParam()) && dtype == DType::kF16) continue;
-      if (CompilesPerClass(GetParam()) && (dtype == DType::kF32) != (q_len % 2 == 1)) continue;
       const int64_t kv_len = 16 * RandomInt(rng, 17, 45) + RandomInt(rng, 0, 15);
       SCOPED_TRACE(testing::Message() << q_len << " x " << kv_len << " " << ToText(dtype)
                                       << " TESSERA_TEST_SEED=" << seed);
@@ -66,7 +65,7 @@ TEST_P(Parts, LongRows_MatchOracleOnAnyThreads) {
 TEST_P(Parts, MoreHeadsThanThreads_MatchOracleOnAnyThreads) {
   Proves("R10");
   const uint64_t seed = FreshSeed();
-  for (const DType dtype : {DType::kF32, DType::kBf16}) {
+  for (const DType dtype : SomeOf<DType>(GetParam(), seed, {DType::kF32, DType::kBf16})) {
     for (const bool has_bad_tokens : {false, true}) {
       if (has_bad_tokens && !IsolatesNonFinite(GetParam())) continue;
       SCOPED_TRACE(testing::Message() << ToText(dtype) << (has_bad_tokens ? ", bad tokens" : "")
@@ -98,7 +97,7 @@ TEST_P(Parts, MoreHeadsThanThreads_MatchOracleOnAnyThreads) {
 TEST_P(Parts, LongColumns_MatchOracleOnAnyThreads) {
   Proves("R10");
   const uint64_t seed = FreshSeed();
-  for (const int64_t kv_len : {1, 16, 33}) {
+  for (const int64_t kv_len : SomeOf<int64_t>(GetParam(), seed, {1, 16, 33})) {
     SCOPED_TRACE(testing::Message() << kv_len << " TESSERA_TEST_SEED=" << seed);
     Setting setting = MakeSetting(
         GetParam(),
@@ -113,7 +112,7 @@ TEST_P(Parts, LongColumns_MatchOracleOnAnyThreads) {
 
 TEST_P(Parts, UnevenDocuments_SameBitsOnAnyThreads) {
   const uint64_t seed = FreshSeed();
-  for (const DType dtype : {DType::kF32, DType::kBf16}) {
+  for (const DType dtype : SomeOf<DType>(GetParam(), seed, {DType::kF32, DType::kBf16})) {
     const Contract contract = MakeContract({.mask = "causal and documents",
                                             .q_len = 400,
                                             .kv_len = 400,
@@ -131,7 +130,7 @@ TEST_P(Parts, UnevenDocuments_SameBitsOnAnyThreads) {
 // Grown step by step: the running maximum changes at every tile, and weights of early tiles vanish.
 TEST_P(Parts, AscendingScores_MatchOracle) {
   const uint64_t seed = FreshSeed();
-  for (const DType dtype : {DType::kF32, DType::kBf16, DType::kF16}) {
+  for (const DType dtype : SomeOf<DType>(GetParam(), seed, {DType::kF32, DType::kBf16, DType::kF16})) {
     for (const double slope : {0.25, -0.25}) {
       SCOPED_TRACE(testing::Message() << ToText(dtype) << " slope " << slope);
       Setting setting = MakeSetting(GetParam(),
