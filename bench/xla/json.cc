@@ -35,6 +35,7 @@ std::string ToJson(const XlaResults& results) {
   using nlohmann::json;
   json out = {{"tokens", results.settings.tokens},
               {"repeats", results.settings.repeats},
+              {"threads", results.settings.threads},
               {"seed", results.settings.seed},
               {"plugin", results.plugin.plugin},
               {"platform", results.plugin.platform},

@@ -44,7 +44,7 @@ class Calls {
 
   // Finds the program that the lane runs, and the bytes it uploads.
   Status Prepare() {
-    const stablehlo::ProgramSpec spec = stablehlo::SpecOf(problem_.contract, problem_.plan.view());
+    const stablehlo::ProgramSpec spec = stablehlo::SpecOf(problem_.contract, problem_.plan.view(), TargetKind::kCpu);
     Result<lanes::xla::FoundProgram> found = lanes::xla::FindProgram(session_, spec, pass_, xla_);
     if (!found) return tl::unexpected(found.error());
     program_ = found->program;
@@ -99,7 +99,7 @@ class Calls {
   Result<double> OwnWork() {
     const auto begin = std::chrono::steady_clock::now();
     lanes::xla::Session session;
-    const stablehlo::ProgramSpec spec = stablehlo::SpecOf(problem_.contract, problem_.plan.view());
+    const stablehlo::ProgramSpec spec = stablehlo::SpecOf(problem_.contract, problem_.plan.view(), TargetKind::kCpu);
     lanes::xla::OpenSession(xla_, TargetKind::kCpu, &session);
     const Result<lanes::xla::FoundProgram> found = lanes::xla::FindProgram(session, spec, pass_, xla_);
     if (!found) return tl::unexpected(found.error());

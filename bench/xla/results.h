@@ -1,8 +1,10 @@
 // What a session of bench_xla found, as data, and the sections that find it.
 #pragma once
 
+#include <algorithm>
 #include <cstdio>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "lanes/lane.h"
@@ -14,7 +16,8 @@ struct XlaSettings {
   int64_t tokens = 8192;
   int64_t memory_tokens = 32768;
   int64_t repeats = 3;
-  int64_t calls = 200;  // of the overhead section
+  int64_t threads = std::max<int64_t>(std::thread::hardware_concurrency(), 1);  // dense attention takes them all
+  int64_t calls = 200;                                                          // of the overhead section
   uint64_t seed = 1;
   XlaOptions xla = {};
 };

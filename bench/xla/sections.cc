@@ -23,7 +23,10 @@ constexpr DenseKind kKinds[] = {DenseKind::kForward, DenseKind::kBackward, Dense
 constexpr const char* ShortName(Mode mode) { return mode == Mode::kForward ? "f" : "f+b"; }
 
 Settings RunSettings(const XlaResults& results) {
-  return {.tokens = results.settings.tokens, .lane = "xla_chunked", .seed = results.settings.seed};
+  return {.threads = results.settings.threads,
+          .tokens = results.settings.tokens,
+          .lane = "xla_chunked",
+          .seed = results.settings.seed};
 }
 
 struct GoalCase {
@@ -167,7 +170,7 @@ Status MeasureMemory(const lanes::xla::Session& session, FILE* people, XlaResult
     Case shape{.name = "causal", .dim = kDim, .heads = kHeads, .kv_heads = kHeads};
     Result<Problem> problem = MakeProblem(shape, settings);
     if (!problem) return tl::unexpected(problem.error());
-    const stablehlo::ProgramSpec spec = stablehlo::SpecOf(problem->contract, problem->plan.view());
+    const stablehlo::ProgramSpec spec = stablehlo::SpecOf(problem->contract, problem->plan.view(), TargetKind::kCpu);
     XlaMemoryRow row{.tokens = tokens};
     for (const DenseKind kind : kKinds) {
       row.kind = kind;
@@ -175,7 +178,9 @@ Status MeasureMemory(const lanes::xla::Session& session, FILE* people, XlaResult
       const Pass pass = kind == DenseKind::kForward ? Pass::kForward : Pass::kBackward;
       const Result<lanes::xla::FoundProgram> ours = lanes::xla::FindProgram(session, spec, pass, results.settings.xla);
       if (!ours) return tl::unexpected(ours.error());
-      row.chunked = std::max(row.chunked, ours->use.temp_bytes);  // of a step, the larger of its two programs
+      // Of all calls at once; and of a step, the larger of its two programs.
+      const int64_t at_once = std::min(results.settings.threads, ours->use.parts);
+      row.chunked = std::max(row.chunked, ours->use.temp_bytes * at_once);
       const Result<DensePeer> peer = DensePeer::Compile(session, DenseSpecOf(*problem), kind);
       if (!peer) return tl::unexpected(peer.error());
       const Result<int64_t> dense = peer->TempBytes();

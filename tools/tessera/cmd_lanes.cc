@@ -35,6 +35,14 @@ std::string PluginsJson(const std::vector<PluginReport>& plugins) {
   return JsonList(documents);
 }
 
+// "0 cpu, 1 cpu"; of many, the first and the last.
+std::string DevicesInWords(const std::vector<std::string>& devices) {
+  constexpr size_t kMost = 4;
+  if (devices.empty()) return "none";
+  if (devices.size() <= kMost) return fmt::format("{}", fmt::join(devices, ", "));
+  return fmt::format("{} to {}", devices.front(), devices.back());
+}
+
 void PrintPlugins(const std::vector<PluginReport>& plugins) {
   Print("\nPJRT plugins, for xla_chunked:\n");
   if (plugins.empty()) Print("  none; script/setup --xla installs the one for CPUs, --plugin names another\n");
@@ -43,9 +51,8 @@ void PrintPlugins(const std::vector<PluginReport>& plugins) {
     Print(fmt::format("  {}: usable {}\n    {}\n", plugin.name, plugin.usable, use.plugin));
     if (use.pjrt.empty()) continue;
     const std::string platform = use.platform.empty() ? "" : fmt::format("platform {}, ", use.platform);
-    const std::string devices = plugin.devices.empty() ? "none" : fmt::format("{}", fmt::join(plugin.devices, ", "));
     Print(fmt::format("    {}PJRT {}, StableHLO {}, guard {}, devices {}\n", platform, use.pjrt, use.stablehlo,
-                      use.guard, devices));
+                      use.guard, DevicesInWords(plugin.devices)));
   }
 }
 
