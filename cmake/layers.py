@@ -31,10 +31,10 @@ LAYERS = {
                  "src/dispatch"},
 }
 
-# What lanes share: the interface, and the checks before a run.
-SHARED_BY_LANES = {"lanes/lane.h", "lanes/check_args.h"}
+# What lanes share: the interface, the checks before a run, and threads.
+SHARED_BY_LANES = {"lanes/lane.h", "lanes/check_args.h", "lanes/workers.h"}
 
-# Third-party headers by folder: anywhere in it, and in its .cc files only.
+# Third-party headers by folder or file: anywhere in it, and in its .cc files only.
 LIBRARIES = {
     "src/base": (BASE_LIBRARIES, set()),
     "src/contract": (BASE_LIBRARIES, {JSON, TOML}),
@@ -43,7 +43,8 @@ LIBRARIES = {
     "src/planner": (BASE_LIBRARIES, set()),
     "src/export": (BASE_LIBRARIES, set()),
     "src/lanes": (BASE_LIBRARIES, set()),
-    "src/lanes/cpu": (BASE_LIBRARIES | {HIGHWAY}, {TBB}),
+    "src/lanes/workers.cc": (BASE_LIBRARIES, {TBB}),
+    "src/lanes/cpu": (BASE_LIBRARIES | {HIGHWAY}, set()),
     "src/dispatch": (BASE_LIBRARIES, {JSON}),
     "src/capi": (BASE_LIBRARIES, set()),
     "include": ({EXPECTED}, set()),
@@ -110,8 +111,8 @@ def is_of(name, libraries):
 
 
 def check_library(folder, path, name):
-    # A lane may have libraries of its own.
-    folder = path.parent.as_posix() if path.parent.as_posix() in LIBRARIES else folder
+    # A lane may have libraries of its own, and so may a file.
+    folder = next((own for own in (path.as_posix(), path.parent.as_posix()) if own in LIBRARIES), folder)
     anywhere, in_cc = LIBRARIES[folder]
     if is_standard(name) or is_of(name, anywhere | (in_cc if path.suffix == ".cc" else set())):
         return None
