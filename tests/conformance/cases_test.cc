@@ -160,7 +160,7 @@ TEST_P(RandomMasks, AnyExpressionAnyTile_MatchesOracleAndDenseMask) {
   Proves("R9");
   const uint64_t seed = FreshSeed();
   std::mt19937_64 rng(seed);
-  for (int round = 0; round < (CompilesPerClass(GetParam()) ? 10 : 150); ++round) {
+  for (int round = 0; round < (CompilesPerClass(GetParam()) ? 6 : 150); ++round) {
     SCOPED_TRACE("TESSERA_TEST_SEED=" + std::to_string(seed) + " round " + std::to_string(round));
     Small small;
     small.q_len = RandomInt(rng, 1, 40);

@@ -161,7 +161,7 @@ TEST_P(Isolation, NonFiniteKeyOrValue_ReachesOnlyRowsThatSeeIt) {
     int64_t len;
     int64_t dim;
   };
-  for (const auto& [len, dim] : {Lengths{90, 8}, Lengths{96, 32}}) {
+  for (const auto& [len, dim] : SomeOf<Lengths>(GetParam(), seed, {{90, 8}, {96, 32}})) {
     const Contract contract = MakeContract({.mask = "causal and window(12, 0) or causal and sink(2)",
                                             .q_len = len,
                                             .kv_len = len,
