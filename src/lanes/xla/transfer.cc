@@ -68,19 +68,20 @@ void PlaceTiles(const std::byte* tiles, const TilesAt& at, const TensorRef& into
 }
 
 void FillDelta(const DeltaOf& from, int64_t threads, std::span<float> delta) {
-  const auto& [o, dout, lse, axes] = from;
+  const TensorAxes& axes = from.axes;
   const int64_t rows = axes[0] * axes[1] * axes[2];
   constexpr int64_t kRowsPerUnit = 256;
   RunUnits(threads, (rows + kRowsPerUnit - 1) / kRowsPerUnit, [&](int64_t unit, int64_t) {
     const int64_t end = std::min((unit + 1) * kRowsPerUnit, rows);
     for (int64_t row = unit * kRowsPerUnit; row < end; ++row) {
       double sum = 0.0;
-      if (lse[static_cast<size_t>(row)] != -std::numeric_limits<float>::infinity()) {
+      if (from.lse[static_cast<size_t>(row)] != -std::numeric_limits<float>::infinity()) {
         const int64_t pair = row / axes[2];
-        const std::byte* out = RowAt(o, pair / axes[1], pair % axes[1], row % axes[2]);
-        const std::byte* grad = RowAt(dout, pair / axes[1], pair % axes[1], row % axes[2]);
+        const std::byte* out = RowAt(from.o, pair / axes[1], pair % axes[1], row % axes[2]);
+        const std::byte* grad = RowAt(from.dout, pair / axes[1], pair % axes[1], row % axes[2]);
         for (int64_t i = 0; i < axes[3]; ++i) {
-          sum += static_cast<double>(ScalarAt(out, o.type, i)) * static_cast<double>(ScalarAt(grad, dout.type, i));
+          sum += static_cast<double>(ScalarAt(out, from.o.type, i)) *
+                 static_cast<double>(ScalarAt(grad, from.dout.type, i));
         }
       }
       delta[static_cast<size_t>(row)] = static_cast<float>(sum);
