@@ -35,7 +35,7 @@ int64_t StagingBytes(const stablehlo::ProgramSpec& spec, Pass pass, int64_t thre
   for (const Direction direction : DirectionsOf(pass)) {
     tokens = std::max(tokens, spec.RowsOf(direction).per_part * TileOf(spec, direction));
   }
-  return Workers(spec, threads) * tokens * std::max(spec.shape.dim_qk, spec.shape.dim_v) * 4;
+  return Workers(spec, threads) * Aligned(tokens * std::max(spec.shape.dim_qk, spec.shape.dim_v) * 4);
 }
 
 std::vector<int64_t> HeaviestFirst(const stablehlo::ProgramSpec& spec, const PlanView& plan, Pass pass) {
@@ -64,7 +64,8 @@ std::vector<int64_t> HeaviestFirst(const stablehlo::ProgramSpec& spec, const Pla
 Result<int64_t> PassCall::Run(std::span<const int64_t> parts, int64_t threads, std::span<std::byte> workspace) const {
   const Result<Stream> first = OpenFirst();
   if (!first) return tl::unexpected(first.error());
-  const auto staging_bytes = workspace.size() / static_cast<size_t>(Workers(spec_, threads));
+  const size_t staging_bytes =
+      workspace.size() / static_cast<size_t>(Workers(spec_, threads)) / kWorkspaceAlignment * kWorkspaceAlignment;
   const int64_t num_streams = NumStreams(threads);
   std::vector<std::optional<Stream>> beside(static_cast<size_t>(num_streams));  // and gone before the first
   std::atomic<bool> has_failed = false;

@@ -58,10 +58,10 @@ class Xla final : public Lane {
     return xla::OpenSession(options, target.kind, &session);
   }
 
-  // Where outputs of parts wait, and the delta of a backward.
+  // The delta of a backward, and where outputs of parts wait.
   int64_t WorkspaceBytes(const LaneRequest& request, Pass pass) const override {
     const int64_t staging = xla::StagingBytes(SpecOf(request), pass, request.threads);
-    return pass == Pass::kForward ? staging : staging + StatBytes(request.contract->shape);
+    return pass == Pass::kForward ? staging : xla::Aligned(StatBytes(request.contract->shape)) + staging;
   }
 
   Result<RunStats> Forward(const LaneRequest& request, const ForwardArgs& args) const override {
@@ -92,10 +92,10 @@ class Xla final : public Lane {
     const xla::PlanTables tables = xla::MakeTables(spec, *request.plan, begun->found.program->inputs);
     const ScoreOperands score(request.contract->score);
 
-    const auto stat_bytes = static_cast<size_t>(StatBytes(s));
     std::span<const float> delta = args.delta;
     if (delta.empty()) {
-      const std::span<float> sums(reinterpret_cast<float*>(request.workspace.last(stat_bytes).data()), stat_bytes / 4);
+      const std::span<float> sums(reinterpret_cast<float*>(request.workspace.data()),
+                                  static_cast<size_t>(StatBytes(s)) / 4);
       xla::FillDelta({args.o, args.dout, args.lse, QueryAxes(s, s.dim_v)}, request.threads, sums);
       delta = sums;
     }
@@ -113,7 +113,7 @@ class Xla final : public Lane {
     call.Output({"dv", Direction::kDkv, args.dv, KeyAxes(s, s.dim_v)});
     call.Output({"dsink_logits", Direction::kDq, StatRef(sink_shares, shares), shares, true});
     Result<int64_t> tiles = call.Run(xla::HeaviestFirst(spec, *request.plan, Pass::kBackward), request.threads,
-                                     request.workspace.first(request.workspace.size() - stat_bytes));
+                                     request.workspace.subspan(static_cast<size_t>(xla::Aligned(StatBytes(s)))));
     if (tiles) AddSinkShares(spec, sink_shares, args.dsink_logits);
     return Finish(*begun, s.dtype, std::move(tiles));
   }
