@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "lanes/workers.h"
+#include "lanes/xla/stablehlo/tiles.h"
 #include "lanes/xla/transfer.h"
 
 namespace tessera::lanes::xla {
@@ -35,7 +36,8 @@ int64_t StagingBytes(const stablehlo::ProgramSpec& spec, Pass pass, int64_t thre
   for (const Direction direction : DirectionsOf(pass)) {
     tokens = std::max(tokens, spec.RowsOf(direction).per_part * TileOf(spec, direction));
   }
-  return Workers(spec, threads) * Aligned(tokens * std::max(spec.shape.dim_qk, spec.shape.dim_v) * 4);
+  return Workers(spec, threads) *
+         stablehlo::CeilTo(tokens * std::max(spec.shape.dim_qk, spec.shape.dim_v) * 4, kWorkspaceAlignment);
 }
 
 std::vector<int64_t> HeaviestFirst(const stablehlo::ProgramSpec& spec, const PlanView& plan, Pass pass) {
@@ -44,12 +46,13 @@ std::vector<int64_t> HeaviestFirst(const stablehlo::ProgramSpec& spec, const Pla
   for (const Direction direction : DirectionsOf(pass)) {
     const Worklist& list = plan.Of(direction);
     const auto rows_per_head = static_cast<int64_t>(list.rows_per_mask);
+    const int64_t per_part = spec.RowsOf(direction).per_part;
     const int64_t group = direction == Direction::kDkv ? s.num_q_heads / s.num_kv_heads : 1;
     for (int64_t pair = 0; pair < s.batch * s.num_q_heads; ++pair) {
       const int64_t mask = plan.mask_of[static_cast<size_t>(pair)];
       for (int64_t row = 0; row < rows_per_head; ++row) {
         const int64_t n = pair / group * rows_per_head + row;
-        tiles[static_cast<size_t>(n / spec.RowsOf(direction).per_part)] +=
+        tiles[static_cast<size_t>(n / per_part)] +=
             static_cast<int64_t>(list.Row(static_cast<size_t>(mask * rows_per_head + row)).size());
       }
     }
@@ -68,24 +71,23 @@ Result<int64_t> PassCall::Run(std::span<const int64_t> parts, int64_t threads, s
       workspace.size() / static_cast<size_t>(Workers(spec_, threads)) / kWorkspaceAlignment * kWorkspaceAlignment;
   const int64_t num_streams = NumStreams(threads);
   std::vector<std::optional<Stream>> beside(static_cast<size_t>(num_streams));  // and gone before the first
+  const auto stream_of = [&](int64_t worker) -> Result<const Stream*> {
+    if (worker == 0) return &*first;
+    std::optional<Stream>& own = beside[static_cast<size_t>(worker)];
+    if (own) return &*own;
+    Result<Stream> opened = OpenBeside(*first, worker);
+    if (!opened) return tl::unexpected(opened.error());
+    return &own.emplace(std::move(*opened));
+  };
   std::atomic<bool> has_failed = false;
   std::vector<Result<int64_t>> tiles(parts.size(), 0);
   RunUnits(num_streams, spec_.parts, [&](int64_t unit, int64_t worker) {
     if (has_failed) return;
     const auto i = static_cast<size_t>(unit);
     const auto w = static_cast<size_t>(worker);
-    if (worker > 0 && !beside[w]) {
-      Result<Stream> stream = OpenBeside(*first, worker);
-      if (stream) {
-        beside[w].emplace(std::move(*stream));
-      } else {
-        tiles[i] = tl::unexpected(stream.error());
-      }
-    }
-    if (tiles[i]) {
-      tiles[i] =
-          RunPart(parts[i], worker > 0 ? *beside[w] : *first, workspace.subspan(w * staging_bytes, staging_bytes));
-    }
+    const Result<const Stream*> stream = stream_of(worker);
+    tiles[i] = stream ? RunPart(parts[i], **stream, workspace.subspan(w * staging_bytes, staging_bytes))
+                      : tl::unexpected(stream.error());
     if (!tiles[i]) has_failed = true;
   });
   int64_t sum = 0;

@@ -72,12 +72,6 @@ class PassCall {
   std::vector<PassOutput> outputs_;
 };
 
-// Up to a whole number of kWorkspaceAlignment, so that what follows is aligned too.
-constexpr int64_t Aligned(int64_t bytes) {
-  constexpr auto kStep = static_cast<int64_t>(kWorkspaceAlignment);
-  return (bytes + kStep - 1) / kStep * kStep;
-}
-
 // Where outputs of parts wait to be put in place: of each thread, the largest.
 int64_t StagingBytes(const stablehlo::ProgramSpec& spec, Pass pass, int64_t threads);
 

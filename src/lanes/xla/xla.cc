@@ -9,6 +9,7 @@
 #include "lanes/xla/compile.h"
 #include "lanes/xla/operands.h"
 #include "lanes/xla/programs.h"
+#include "lanes/xla/stablehlo/tiles.h"
 #include "lanes/xla/transfer.h"
 
 namespace tessera {
@@ -19,6 +20,9 @@ namespace xla = lanes::xla;
 TensorAxes QueryAxes(const Shape& s, int64_t dim) { return {s.batch, s.num_q_heads, s.q_len, dim}; }
 TensorAxes KeyAxes(const Shape& s, int64_t dim) { return {s.batch, s.num_kv_heads, s.kv_len, dim}; }
 int64_t StatBytes(const Shape& s) { return s.batch * s.num_q_heads * s.q_len * 4; }
+
+// Of the workspace; what follows is aligned.
+int64_t DeltaBytes(const Shape& s) { return stablehlo::CeilTo(StatBytes(s), kWorkspaceAlignment); }
 
 // Dense f32, one number for each token.
 TensorRef StatRef(std::span<float> values, const TensorAxes& axes) {
@@ -61,7 +65,7 @@ class Xla final : public Lane {
   // The delta of a backward, and where outputs of parts wait.
   int64_t WorkspaceBytes(const LaneRequest& request, Pass pass) const override {
     const int64_t staging = xla::StagingBytes(SpecOf(request), pass, request.threads);
-    return pass == Pass::kForward ? staging : xla::Aligned(StatBytes(request.contract->shape)) + staging;
+    return pass == Pass::kForward ? staging : DeltaBytes(request.contract->shape) + staging;
   }
 
   Result<RunStats> Forward(const LaneRequest& request, const ForwardArgs& args) const override {
@@ -113,7 +117,7 @@ class Xla final : public Lane {
     call.Output({"dv", Direction::kDkv, args.dv, KeyAxes(s, s.dim_v)});
     call.Output({"dsink_logits", Direction::kDq, StatRef(sink_shares, shares), shares, true});
     Result<int64_t> tiles = call.Run(xla::HeaviestFirst(spec, *request.plan, Pass::kBackward), request.threads,
-                                     request.workspace.subspan(static_cast<size_t>(xla::Aligned(StatBytes(s)))));
+                                     request.workspace.subspan(static_cast<size_t>(DeltaBytes(s))));
     if (tiles) AddSinkShares(spec, sink_shares, args.dsink_logits);
     return Finish(*begun, s.dtype, std::move(tiles));
   }
