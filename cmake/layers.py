@@ -85,6 +85,8 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 MACRO = re.compile(r"^\s*#\s*define\s+(\w+)\(")
 # Hooks that a library asks its users to define before including it.
 LIBRARY_HOOKS = {"TOML_ASSERT"}
+# The one macro that stays: nothing else can leave the caller with an error and give a value.
+LASTING_MACROS = {"TESSERA_TRY"}
 UNDEF = re.compile(r"^\s*#\s*undef\s+(\w+)")
 
 
@@ -201,7 +203,7 @@ def check_file(root, path):
     macros = {}
     for number, line in enumerate(lines, 1):
         if match := MACRO.match(line):
-            if match[1] not in LIBRARY_HOOKS:
+            if match[1] not in LIBRARY_HOOKS | LASTING_MACROS:
                 macros[match[1]] = number
         elif match := UNDEF.match(line):
             macros.pop(match[1], None)
