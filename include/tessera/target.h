@@ -26,6 +26,9 @@ struct Target {
   int64_t workers = 1;
   int64_t fast_bytes = 0;    // cache, shared memory or VMEM a worker can count on
   int64_t scalar_bytes = 0;  // scalar memory for plan metadata; 0 = not limited
+  // How a compiler calls the smallest machine of this kind, "v6e:1x1", for programs made where there is none; empty:
+  // programs are made on the machine itself.
+  std::string topology = {};
   bool operator==(const Target&) const = default;
 };
 

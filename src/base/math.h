@@ -1,16 +1,19 @@
 // Integer arithmetic that every folder needs and none should spell again.
 #pragma once
 
+#include <type_traits>
+
 namespace tessera {
 
 // For value >= 0 and step >= 1.
-template <class Int>
-constexpr Int CeilDiv(Int value, Int step) {
-  return (value + step - 1) / step;
+template <class Value, class Step>
+constexpr auto CeilDiv(Value value, Step step) {
+  using Common = std::common_type_t<Value, Step>;
+  return (static_cast<Common>(value) + static_cast<Common>(step) - 1) / static_cast<Common>(step);
 }
-template <class Int>
-constexpr Int RoundUp(Int value, Int step) {
-  return CeilDiv(value, step) * step;
+template <class Value, class Step>
+constexpr auto RoundUp(Value value, Step step) {
+  return CeilDiv(value, step) * static_cast<std::common_type_t<Value, Step>>(step);
 }
 
 }  // namespace tessera

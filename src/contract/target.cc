@@ -17,13 +17,14 @@ std::vector<Target> MakeTargets() {
     if (target.workers == 0) target.workers = here;
     targets.push_back(std::move(target));
   };
-#define TESSERA_TARGET(name_text, kind_name, text, tile_q, tile_kv, worker_count, fast, scalar) \
-  add({.name = name_text,                                                                       \
-       .kind = TargetKind::kind_name,                                                           \
-       .description = text,                                                                     \
-       .workers = worker_count,                                                                 \
-       .fast_bytes = fast,                                                                      \
-       .scalar_bytes = scalar},                                                                 \
+#define TESSERA_TARGET(name_text, kind_name, text, tile_q, tile_kv, worker_count, fast, scalar, topology_name) \
+  add({.name = name_text,                                                                                      \
+       .kind = TargetKind::kind_name,                                                                          \
+       .description = text,                                                                                    \
+       .workers = worker_count,                                                                                \
+       .fast_bytes = fast,                                                                                     \
+       .scalar_bytes = scalar,                                                                                 \
+       .topology = topology_name},                                                                             \
       {tile_q, tile_kv});
 #include "contract/targets.def"
 #undef TESSERA_TARGET

@@ -2,6 +2,8 @@
 // tools and the reference lane; fast lanes work on the bytes.
 #include "tessera/tensor.h"
 
+#include <fmt/format.h>
+
 #include <cassert>
 #include <cstring>
 #include <limits>
@@ -139,6 +141,31 @@ void Tensor::Set(int64_t i, double value) {
       break;
   }
   assert(false && "Tensor::Set writes float types only");
+}
+
+std::string ToText(const MemorySpace& space) {
+  if (space.kind == MemoryKind::kHost) return "host";
+  return fmt::format("{}:{}", space.kind == MemoryKind::kGpu ? "gpu" : "tpu", space.ordinal);
+}
+
+TensorRef DenseView(const void* data, ElementType type, const Sizes4& sizes, Layout layout) {
+  const int64_t row = sizes.dim;
+  TensorRef ref{.type = type, .data = static_cast<std::byte*>(const_cast<void*>(data))};
+  ref.batch_stride = sizes.heads * sizes.tokens * row;
+  ref.head_stride = layout == Layout::kBhtd ? sizes.tokens * row : row;
+  ref.token_stride = layout == Layout::kBhtd ? row : sizes.heads * row;
+  return ref;
+}
+
+TensorRef DenseView(float* data, const Sizes4& sizes, Layout layout) {
+  return DenseView(data, ElementType::kF32, sizes, layout);
+}
+
+TensorRef DenseView(const Tensor& tensor, Layout layout) {
+  const std::vector<int64_t>& d = tensor.shape;
+  const bool tokens_first = layout == Layout::kBthd;
+  return DenseView(tensor.bytes.data(), tensor.type,
+                   {d[0], tokens_first ? d[2] : d[1], tokens_first ? d[1] : d[2], d[3]}, layout);
 }
 
 }  // namespace tessera

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "base/overlap.h"
+#include "base/try.h"
 #include "contract/limits.h"
 
 namespace tessera {
@@ -14,6 +15,10 @@ namespace {
 
 constexpr Direction kForwardNeeds[] = {Direction::kForward};
 constexpr Direction kBackwardNeeds[] = {Direction::kDq, Direction::kDkv};
+std::span<const Direction> DirectionsOf(Pass pass) {
+  if (pass == Pass::kForward) return kForwardNeeds;
+  return kBackwardNeeds;
+}
 
 bool IsFloat(ElementType type) {
   return type == ElementType::kF32 || type == ElementType::kBf16 || type == ElementType::kF16;
@@ -69,9 +74,9 @@ Status CheckShape(const Shape& shape, std::string_view lane) {
   return Fail(ErrorCode::kContractInvalid, std::move(violations), std::string(lane));
 }
 
-Status CheckPlan(const LaneRequest& request, std::span<const Direction> directions, std::string_view lane) {
-  const Shape& shape = request.contract->shape;
-  const PlanView& plan = *request.plan;
+Status CheckPlan(const BindRequest& request, std::string_view lane) {
+  const Shape& shape = request.contract.shape;
+  const PlanView& plan = request.plan;
   if (plan.batch != shape.batch || plan.q_len != shape.q_len || plan.kv_len != shape.kv_len ||
       plan.num_q_heads != shape.num_q_heads) {
     return Fail(
@@ -81,33 +86,16 @@ Status CheckPlan(const LaneRequest& request, std::span<const Direction> directio
                     shape.kv_len),
         std::string(lane));
   }
-  for (const Direction direction : directions) {
-    if (plan.Of(direction).rows_per_mask > 0) continue;
-    return Fail(ErrorCode::kPlanMismatch,
-                fmt::format("a backward needs the worklist of {}, and this plan is forward-only", ToText(direction)),
-                std::string(lane));
+  for (const Pass pass : request.passes) {
+    for (const Direction direction : DirectionsOf(pass)) {
+      if (plan.Of(direction).rows_per_mask > 0) continue;
+      return Fail(
+          ErrorCode::kPlanMismatch,
+          fmt::format("a {} needs the worklist of {}, which this plan does not have", ToText(pass), ToText(direction)),
+          std::string(lane));
+    }
   }
   return {};
-}
-
-Status CheckRequest(const LaneRequest& request, std::span<const Direction> directions, std::string_view lane) {
-  if (request.contract == nullptr || request.plan == nullptr) {
-    return Fail(ErrorCode::kBadArgument, "a run needs a contract and a plan", std::string(lane));
-  }
-  if (request.threads < 1) {
-    return Fail(ErrorCode::kBadArgument, fmt::format("threads must be 1 or more, got {}", request.threads),
-                std::string(lane));
-  }
-  if (Status ok = CheckShape(request.contract->shape, lane); !ok) return ok;
-  return CheckPlan(request, directions, lane);
-}
-
-Status CheckIsa(const LaneRequest& request, const Lane& lane) {
-  const std::vector<std::string_view> isas = lane.Isas();
-  if (request.isa == "auto" || std::find(isas.begin(), isas.end(), request.isa) != isas.end()) return {};
-  return Fail(ErrorCode::kIsaUnavailable,
-              fmt::format("there is no instruction set \"{}\" here; there are {}", request.isa, fmt::join(isas, ", ")),
-              std::string(lane.name()));
 }
 
 Status Conclude(TensorChecker& check, std::string_view lane) {
@@ -118,7 +106,7 @@ Status Conclude(TensorChecker& check, std::string_view lane) {
 
 }  // namespace
 
-TensorChecker::TensorChecker(const Contract& contract) : contract_(contract) {
+TensorChecker::TensorChecker(const Contract& contract, MemorySpace space) : contract_(contract), space_(space) {
   const Shape& s = contract.shape;
   q_axes = {s.batch, s.num_q_heads, s.q_len, s.dim_qk};
   k_axes = {s.batch, s.num_kv_heads, s.kv_len, s.dim_qk};
@@ -142,6 +130,9 @@ void TensorChecker::Input(const char* name, const TensorRef& ref, const TensorAx
 void TensorChecker::Strided(const char* name, const TensorRef& ref, const TensorAxes& axes, bool is_output) {
   if (ref.data == nullptr) {
     Add(name, fmt::format("[{}] expected, but there is no such tensor", fmt::join(axes, ", ")));
+  } else if (ref.space != space_) {
+    Add(name, fmt::format("memory of {} expected, got {}; nothing is copied between them", ToText(space_),
+                          ToText(ref.space)));
   } else if (!IsFloat(ref.type)) {
     Add(name, fmt::format("F32, BF16 or F16 expected, got {}", ToText(ref.type)));
   } else if (!IsAligned(ref.data, static_cast<size_t>(tessera::BytesOf(ref.type)))) {
@@ -212,10 +203,34 @@ std::vector<Violation> TensorChecker::Finish() {
   return std::move(violations_);
 }
 
-Status CheckForward(const LaneRequest& request, const ForwardArgs& args, const Lane& lane) {
-  if (Status ok = CheckIsa(request, lane); !ok) return ok;
-  if (Status ok = CheckRequest(request, kForwardNeeds, lane.name()); !ok) return ok;
-  TensorChecker check(*request.contract);
+Status CheckBind(const BindRequest& request, const BindCheck& check) {
+  if (check.isa != "auto" && std::find(check.isas.begin(), check.isas.end(), check.isa) == check.isas.end()) {
+    return Fail(
+        ErrorCode::kIsaUnavailable,
+        fmt::format("there is no instruction set \"{}\" here; there are {}", check.isa, fmt::join(check.isas, ", ")),
+        std::string(check.lane));
+  }
+  if (check.threads < 1) {
+    return Fail(ErrorCode::kBadArgument, fmt::format("threads must be 1 or more, got {}", check.threads),
+                std::string(check.lane));
+  }
+  TESSERA_TRY(CheckShape(request.contract.shape, check.lane));
+  return CheckPlan(request, check.lane);
+}
+
+namespace {
+
+Status CheckStream(const CallCheck& check, const LaneCall& call) {
+  if (call.stream == nullptr || check.takes_stream) return {};
+  return Fail(ErrorCode::kBadArgument, "this lane's calls are done when they return: no stream expected, got one",
+              std::string(check.lane));
+}
+
+}  // namespace
+
+Status CheckForward(const CallCheck& call_check, const ForwardArgs& args, const LaneCall& call) {
+  TESSERA_TRY(CheckStream(call_check, call));
+  TensorChecker check(call_check.contract, call_check.space);
   check.Input("q", args.q, check.q_axes);
   check.Input("k", args.k, check.k_axes);
   check.Input("v", args.v, check.v_axes);
@@ -223,14 +238,13 @@ Status CheckForward(const LaneRequest& request, const ForwardArgs& args, const L
   check.Strided("o", args.o, check.o_axes, true);
   check.RowStat("lse", args.lse, {.is_output = true});
   check.RowStat("max", args.row_max, {.is_output = true});
-  check.Workspace(request.workspace, lane.WorkspaceBytes(request, Pass::kForward));
-  return Conclude(check, lane.name());
+  check.Workspace(call.workspace, call_check.workspace_bytes);
+  return Conclude(check, call_check.lane);
 }
 
-Status CheckBackward(const LaneRequest& request, const BackwardArgs& args, const Lane& lane) {
-  if (Status ok = CheckIsa(request, lane); !ok) return ok;
-  if (Status ok = CheckRequest(request, kBackwardNeeds, lane.name()); !ok) return ok;
-  TensorChecker check(*request.contract);
+Status CheckBackward(const CallCheck& call_check, const BackwardArgs& args, const LaneCall& call) {
+  TESSERA_TRY(CheckStream(call_check, call));
+  TensorChecker check(call_check.contract, call_check.space);
   check.Input("q", args.q, check.q_axes);
   check.Input("k", args.k, check.k_axes);
   check.Input("v", args.v, check.v_axes);
@@ -243,8 +257,8 @@ Status CheckBackward(const LaneRequest& request, const BackwardArgs& args, const
   check.Strided("dk", args.dk, check.k_axes, true);
   check.Strided("dv", args.dv, check.v_axes, true);
   check.Sinks("dsink_logits", args.dsink_logits, {.is_output = true});
-  check.Workspace(request.workspace, lane.WorkspaceBytes(request, Pass::kBackward));
-  return Conclude(check, lane.name());
+  check.Workspace(call.workspace, call_check.workspace_bytes);
+  return Conclude(check, call_check.lane);
 }
 
 }  // namespace tessera

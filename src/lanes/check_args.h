@@ -28,7 +28,8 @@ struct UsedTensor {
 // Collects the tensors of a run, and every complaint about them, so that one call tells all.
 class TensorChecker {
  public:
-  explicit TensorChecker(const Contract& contract);
+  // Of tensors that must all lie in `space`.
+  explicit TensorChecker(const Contract& contract, MemorySpace space = {});
 
   struct FloatsNeed {
     bool required = false;
@@ -55,16 +56,33 @@ class TensorChecker {
   void Floats(const char* name, std::span<const float> floats, int64_t want, const FloatsNeed& need);
 
   const Contract& contract_;
+  MemorySpace space_;
   std::map<std::string, UsedTensor> uses_;
   std::span<const std::byte> workspace_;
   std::vector<Violation> violations_;
 };
 
-// Of a lane's own call. TSR-L004 for an instruction set that is neither "auto" nor the lane's, TSR-R007 without a
-// contract or a plan or with fewer than one thread, TSR-C003 for lengths, heads or dims below one, TSR-P007 for a plan
-// of another shape or without the directions needed, TSR-R001 for tensors and workspace, which the lane is asked about
-// only once the shape is known to be good.
-Status CheckForward(const LaneRequest& request, const ForwardArgs& args, const Lane& lane);
-Status CheckBackward(const LaneRequest& request, const BackwardArgs& args, const Lane& lane);
+// Before a lane binds. TSR-L004 for an instruction set that is neither "auto" nor one of `isas`, TSR-R007 for fewer
+// than one thread, TSR-C003 for lengths, heads or dims below one, TSR-P007 for a plan of another shape or without the
+// directions that the passes need.
+struct BindCheck {
+  std::string_view lane;
+  std::span<const std::string_view> isas;
+  std::string_view isa = "auto";
+  int64_t threads = 1;
+};
+Status CheckBind(const BindRequest& request, const BindCheck& check);
+
+// Before a bound lane's call: TSR-R001 for tensors and workspace, and for tensors in a memory that is not the lane's;
+// TSR-R007 for a stream that the lane would have to ignore.
+struct CallCheck {
+  std::string_view lane;
+  const Contract& contract;
+  int64_t workspace_bytes = 0;
+  MemorySpace space = {};
+  bool takes_stream = false;
+};
+Status CheckForward(const CallCheck& check, const ForwardArgs& args, const LaneCall& call);
+Status CheckBackward(const CallCheck& check, const BackwardArgs& args, const LaneCall& call);
 
 }  // namespace tessera

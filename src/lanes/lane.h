@@ -1,9 +1,10 @@
 // What every lane implements; fits one screen. A lane sees a contract, a plan and tensors: never the planner, the
-// batch or another lane. It keeps no mutable state, so one lane object serves any number of threads.
+// batch or another lane. It is made with its own options and never changes, so one object serves any number of threads.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -14,7 +15,6 @@
 #include "tessera/plan.h"
 #include "tessera/target.h"
 #include "tessera/tensor.h"
-#include "tessera/xla.h"
 
 namespace tessera {
 
@@ -37,49 +37,46 @@ struct BackwardArgs {
   std::span<float> dsink_logits;
 };
 
-struct RunStats {
-  std::string_view kernel;
-  std::string_view isa;  // one of Isas()
-  int64_t tiles_executed = 0;
-  XlaUse xla = {};             // of the lanes that go through XLA
-  XlaProgramUse program = {};  // and what they ran
-};
+enum class Pass : uint8_t { kForward, kBackward };
+constexpr std::string_view ToText(Pass pass) { return pass == Pass::kForward ? "forward" : "backward"; }
 
 // Of a workspace, in bytes.
 inline constexpr size_t kWorkspaceAlignment = 64;
 
-struct LaneRequest {
-  const Contract* contract = nullptr;
-  const PlanView* plan = nullptr;
-  int64_t threads = 1;
-  std::string_view isa = "auto";   // or one of Isas(), that one and no other
-  std::span<std::byte> workspace;  // aligned to kWorkspaceAlignment
-  TargetKind target = TargetKind::kCpu;
-  XlaOptions xla = {};  // for the lanes that go through XLA
+// What a call brings beside its tensors.
+struct LaneCall {
+  std::span<std::byte> workspace;  // aligned to kWorkspaceAlignment, in the tensors' memory
+  void* stream = nullptr;          // of the tensors' device; null: the default one, or none
 };
 
-enum class Pass : uint8_t { kForward, kBackward };
-
-// What is compiled without being run, and for which machine.
-struct CompileRequest {
-  const Contract* contract = nullptr;
-  const PlanView* plan = nullptr;
-  const Target* target = nullptr;
-  XlaOptions xla = {};
-};
-
-// A lane that runs compiled programs can also make them for a machine that is not here. Decisions are those of a Lane.
-class Compiler {
+// A lane on one plan: all that does not depend on tensors is done. Calls may come from several threads at once, each
+// with a workspace of its own.
+class BoundLane {
  public:
-  virtual ~Compiler() = default;
-  virtual Decision Decide(const Contract& contract, const Target& target, const XlaOptions& xla) const = 0;
-  virtual Decision DecidePlan(const Contract& contract, const PlanView& plan, const Target& target,
-                              const XlaOptions& xla) const = 0;
-  // The text alone, which needs nothing of the machine.
-  virtual Result<ProgramText> Lower(const Contract& contract, const PlanView& plan, const Target& target,
-                                    Pass pass) const = 0;
-  // Always compiles, whatever is kept. The stats have no tiles.
-  virtual Result<RunStats> Compile(const CompileRequest& request, Pass pass) const = 0;
+  virtual ~BoundLane() = default;
+  virtual int64_t WorkspaceBytes(Pass pass) const = 0;
+  // Both give the number of tiles they ran.
+  virtual Result<int64_t> Forward(const ForwardArgs& args, const LaneCall& call) const = 0;
+  virtual Result<int64_t> Backward(const BackwardArgs& args, const LaneCall& call) const = 0;
+  // What a receipt says of it.
+  struct Facts {
+    std::string_view kernel;
+    std::string_view isa;  // one of Isas()
+    DeviceUse device;
+    std::vector<ProgramUse> programs;
+  };
+  virtual Facts Describe() const = 0;
+};
+
+// This machine's processor and memory, for lanes whose code runs there.
+DeviceUse HostDevice();
+
+// Contract and plan outlive what is bound to them.
+struct BindRequest {
+  const Contract& contract;
+  const PlanView& plan;
+  const Target& target;
+  std::span<const Pass> passes;  // those that will be called; others need not be ready
 };
 
 class Lane {
@@ -89,15 +86,12 @@ class Lane {
   // The instruction sets it can run with on this machine, best first; "auto" is the first.
   virtual std::vector<std::string_view> Isas() const = 0;
   // Looks at the contract and at what is on this machine, and loads nothing; the second may.
-  virtual Decision Decide(const Contract& contract, const Target& target, const XlaOptions& xla) const = 0;
-  virtual Decision DecidePlan(const Contract& contract, const PlanView& plan, const Target& target,
-                              const XlaOptions& xla) const = 0;
-  // What a pass of this request takes, whatever workspace it brings.
-  virtual int64_t WorkspaceBytes(const LaneRequest& request, Pass pass) const = 0;
-  virtual Result<RunStats> Forward(const LaneRequest& request, const ForwardArgs& args) const = 0;
-  virtual Result<RunStats> Backward(const LaneRequest& request, const BackwardArgs& args) const = 0;
-  // Null for a lane whose code is all there already.
-  virtual const Compiler* compiler() const { return nullptr; }
+  virtual Decision Decide(const Contract& contract, const Target& target) const = 0;
+  virtual Decision DecidePlan(const Contract& contract, const PlanView& plan, const Target& target) const = 0;
+  virtual Result<std::unique_ptr<BoundLane>> Bind(const BindRequest& request) const = 0;
+  // The text of the program that a pass would compile, which needs nothing of the machine; TSR-L002 for a lane whose
+  // code is all there already.
+  virtual Result<ProgramText> Lower(const BindRequest& request, Pass pass) const;
 };
 
 }  // namespace tessera

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "kernel_operands.h"
-#include "lanes/cpu/scratch.h"
+#include "lanes/scratch.h"
 
 namespace tessera::lanes::cpu {
 namespace {

@@ -40,14 +40,18 @@ Plan MakeCausalPlan(int64_t heads) {
 // Turns over memory of their own.
 struct Made {
   Made(const PlanView& plan, const Turns::Counts& counts)
-      : memory(static_cast<size_t>(Bytes(plan, counts))), scratch(memory), turns(plan, counts, scratch) {
+      : key_tiles(CountKeyTiles(plan, counts.q_tiles)),
+        memory(static_cast<size_t>(Bytes({&plan, key_tiles}, counts))),
+        scratch(memory),
+        turns({&plan, key_tiles}, counts, scratch) {
     turns.Begin();
   }
-  static int64_t Bytes(const PlanView& plan, const Turns::Counts& counts) {
+  static int64_t Bytes(const Turns::Tables& tables, const Turns::Counts& counts) {
     Scratch counting;
-    const Turns turns(plan, counts, counting);
+    const Turns turns(tables, counts, counting);
     return counting.bytes();
   }
+  std::vector<uint32_t> key_tiles;
   std::vector<std::byte> memory;
   Scratch scratch;
   Turns turns;

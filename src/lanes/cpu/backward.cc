@@ -74,19 +74,18 @@ struct TilePair : QueryTile {
 
 class BackwardPass {
  public:
-  BackwardPass(const Kernel& kernel, const LaneRequest& request)
-      : kernel_(kernel),
-        sizes_(*request.contract, kernel),
-        plan_(*request.plan),
-        list_(request.plan->Of(Direction::kDkv)),
-        threads_(request.threads),
-        q_tiles_(RoundUp(plan_.q_len, list_.tile_q) / list_.tile_q),
-        panels_per_tile_(RoundUp(std::min<int64_t>(list_.tile_q, plan_.q_len), kernel.panel) / kernel.panel),
-        heads_(sizes_.shape.batch * sizes_.shape.num_q_heads),
-        dq_factors_(static_cast<size_t>(kernel.panel), sizes_.scale),
-        scratch_(request.workspace),
-        turns_(plan_,
-               {.kv_heads = heads_ / sizes_.group, .group = sizes_.group, .q_tiles = q_tiles_, .threads = threads_},
+  BackwardPass(const BackwardSetup& setup, Scratch scratch)
+      : setup_(setup),
+        kernel_(setup.kernel),
+        sizes_(setup.sizes),
+        plan_(setup.plan),
+        list_(setup.list),
+        scratch_(scratch),
+        turns_({.plan = &setup.plan, .num_key_tiles = setup.num_key_tiles},
+               {.kv_heads = setup.heads / sizes_.group,
+                .group = sizes_.group,
+                .q_tiles = setup.q_tiles,
+                .threads = setup.threads},
                scratch_) {
     queries_ = TakeQueries(sizes_.dim_qk);
     douts_ = TakeQueries(sizes_.dim_v);
@@ -94,7 +93,7 @@ class BackwardPass {
     lse_ = scratch_.Take<float>(Lanes());
     delta_ = scratch_.Take<float>(Lanes());
     dead_ = scratch_.Take<uint8_t>(Lanes());
-    workers_.resize(static_cast<size_t>(threads_));
+    workers_.resize(static_cast<size_t>(setup_.threads));
     for (WorkerScratch& worker : workers_) worker = TakeWorker();
   }
 
@@ -108,8 +107,8 @@ class BackwardPass {
     const auto run_key_tile = [&](int64_t unit, int64_t worker) {
       RunKeyTile(turns_.UnitAt(unit), workers_[static_cast<size_t>(worker)]);
     };
-    RunUnits(threads_, turns_.num_units(), run_key_tile, {kernel_.enter, kernel_.leave});
-    RunUnits(threads_, heads_ * q_tiles_, [&](int64_t unit, int64_t) {
+    RunUnits(setup_.threads, turns_.num_units(), run_key_tile, {kernel_.enter, kernel_.leave});
+    RunUnits(setup_.threads, setup_.heads * setup_.q_tiles, [&](int64_t unit, int64_t) {
       if (turns_.NumKeyTiles(unit) == 0) FinishWithoutKeys(TileOf(unit));
     });
     for (int64_t h = 0; h < static_cast<int64_t>(args.dsink_logits.size()); ++h) FinishSink(h);
@@ -119,17 +118,17 @@ class BackwardPass {
   }
 
  private:
-  PackRun PackRunOf() const { return {&kernel_, &sizes_, list_.tile_kv, threads_}; }
+  PackRun PackRunOf() const { return {&kernel_, &sizes_, list_.tile_kv, setup_.threads}; }
 
   // Lanes of every query tile, whole panels each.
-  int64_t LanesPerTile() const { return panels_per_tile_ * kernel_.panel; }
-  int64_t Lanes() const { return heads_ * q_tiles_ * LanesPerTile(); }
-  int64_t KeptLanes() const { return turns_.kept_heads() * q_tiles_ * LanesPerTile(); }
+  int64_t LanesPerTile() const { return setup_.panels_per_tile * kernel_.panel; }
+  int64_t Lanes() const { return setup_.heads * setup_.q_tiles * LanesPerTile(); }
+  int64_t KeptLanes() const { return turns_.kept_heads() * setup_.q_tiles * LanesPerTile(); }
 
   // The tiles of one head follow one another.
   QueryTile TileOf(int64_t index) const {
-    const int64_t all_head = index / q_tiles_;
-    const int64_t q_begin = index % q_tiles_ * list_.tile_q;
+    const int64_t all_head = index / setup_.q_tiles;
+    const int64_t q_begin = index % setup_.q_tiles * list_.tile_q;
     const int64_t kept_head = all_head % turns_.kept_heads();
     return {.index = index,
             .batch = all_head / sizes_.shape.num_q_heads,
@@ -137,7 +136,7 @@ class BackwardPass {
             .q_begin = q_begin,
             .num_rows = std::min<int64_t>(list_.tile_q, plan_.q_len - q_begin),
             .lane = index * LanesPerTile(),
-            .kept = (kept_head * q_tiles_ + index % q_tiles_) * LanesPerTile()};
+            .kept = (kept_head * setup_.q_tiles + index % setup_.q_tiles) * LanesPerTile()};
   }
 
   PackedQueries TakeQueries(int64_t dim) {
@@ -166,7 +165,7 @@ class BackwardPass {
       worker.grad_rows = scratch_.TakeBytes(step * 2);
       worker.grad_pairs = scratch_.TakeBytes(step * 2);
     }
-    worker.masks = TileMasks(scratch_, panels_per_tile_, kernel_.panel, list_.tile_kv);
+    worker.masks = TileMasks(scratch_, setup_.panels_per_tile, kernel_.panel, list_.tile_kv);
     return worker;
   }
 
@@ -278,7 +277,7 @@ class BackwardPass {
       const uint64_t row =
           uint64_t{plan_.mask_of[static_cast<size_t>(all_head)]} * list_.rows_per_mask + static_cast<uint64_t>(column);
       for (uint64_t slot = list_.row_offsets[row]; slot < list_.row_offsets[row + 1]; ++slot) {
-        TilePair at{TileOf(all_head * q_tiles_ + list_.slots[slot].index)};
+        TilePair at{TileOf(all_head * setup_.q_tiles + list_.slots[slot].index)};
         at.num_panels = RoundUp(at.num_rows, kernel_.panel) / kernel_.panel;
         at.kv_head = kv_head;
         at.kv_begin = kv_begin;
@@ -529,7 +528,7 @@ class BackwardPass {
   void FinishQueryTile(const QueryTile& at) {
     for (int64_t begin = 0; begin < at.num_rows; begin += kernel_.panel) {
       kernel_.finish_panel({.sums = dq_ + (at.kept + begin) * sizes_.dim_qk,
-                            .factors = dq_factors_.data(),
+                            .factors = setup_.dq_factors.data(),
                             .num_rows = std::min(kernel_.panel, at.num_rows - begin),
                             .dim = sizes_.shape.dim_qk,
                             .type = args_->dq.type,
@@ -551,8 +550,8 @@ class BackwardPass {
     const double sink = static_cast<double>(args_->sink_logits[static_cast<size_t>(head)]) * kLog2E;
     double sum = 0.0;
     for (int64_t batch = 0; batch < sizes_.shape.batch; ++batch) {
-      const int64_t begin = TileOf((batch * sizes_.shape.num_q_heads + head) * q_tiles_).lane;
-      for (int64_t lane = begin; lane < begin + q_tiles_ * LanesPerTile(); ++lane) {
+      const int64_t begin = TileOf((batch * sizes_.shape.num_q_heads + head) * setup_.q_tiles).lane;
+      for (int64_t lane = begin; lane < begin + setup_.q_tiles * LanesPerTile(); ++lane) {
         if (dead_[lane] != 0) continue;
         sum -= std::exp2(sink - static_cast<double>(lse_[lane])) * static_cast<double>(delta_[lane]);
       }
@@ -560,16 +559,12 @@ class BackwardPass {
     args_->dsink_logits[static_cast<size_t>(head)] = static_cast<float>(sum);
   }
 
+  const BackwardSetup& setup_;
   const Kernel& kernel_;
-  Sizes sizes_;
+  const Sizes& sizes_;
   const PlanView& plan_;
   const Worklist& list_;
   const BackwardArgs* args_ = nullptr;
-  int64_t threads_;
-  int64_t q_tiles_;
-  int64_t panels_per_tile_;
-  int64_t heads_;                  // of all batch rows
-  std::vector<float> dq_factors_;  // [panel]: the scale, which score gradients leave out
   Scratch scratch_;
   Turns turns_;
   PackedKeys keys_;  // where they lie, if products can read them there
@@ -585,12 +580,22 @@ class BackwardPass {
 
 }  // namespace
 
-int64_t BackwardBytes(const Kernel& kernel, const LaneRequest& request) {
-  return BackwardPass(kernel, request).bytes();
+BackwardSetup::BackwardSetup(const Kernel& kernel_in, const BindRequest& request, int64_t threads_in)
+    : kernel(kernel_in),
+      sizes(request.contract, kernel_in),
+      plan(request.plan),
+      list(request.plan.Of(Direction::kDkv)),
+      threads(threads_in),
+      q_tiles(CeilDiv(int64_t{plan.q_len}, list.tile_q)),
+      panels_per_tile(CeilDiv(std::min<int64_t>(list.tile_q, plan.q_len), kernel.panel)),
+      heads(sizes.shape.batch * sizes.shape.num_q_heads),
+      num_key_tiles(CountKeyTiles(plan, q_tiles)),
+      dq_factors(static_cast<size_t>(kernel.panel), sizes.scale) {
+  workspace_bytes = BackwardPass(*this, Scratch()).bytes();
 }
 
-int64_t RunBackward(const Kernel& kernel, const LaneRequest& request, const BackwardArgs& args) {
-  return BackwardPass(kernel, request).Run(args);
+int64_t RunBackward(const BackwardSetup& setup, const BackwardArgs& args, std::span<std::byte> workspace) {
+  return BackwardPass(setup, Scratch(workspace)).Run(args);
 }
 
 }  // namespace tessera::lanes::cpu

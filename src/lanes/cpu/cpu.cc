@@ -1,6 +1,11 @@
 // The lane object: what it accepts, which kernel runs, and the checks that stand before any output is written.
 #include "lanes/cpu/cpu.h"
 
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "base/try.h"
 #include "lanes/check_args.h"
 #include "lanes/cpu/isa.h"
 #include "lanes/cpu/kernels.h"
@@ -11,57 +16,81 @@ namespace {
 
 namespace cpu = lanes::cpu;
 
+constexpr std::string_view kName = "cpu";
+
+class BoundCpu final : public BoundLane {
+ public:
+  BoundCpu(const BindRequest& request, std::string_view isa, int64_t threads) : contract_(request.contract) {
+    // Every instruction set has a kernel for every type and tile, its own or that of the one it builds on.
+    const auto kernel = [&](Direction direction) -> const cpu::Kernel& {
+      return *cpu::FindKernel(contract_.shape.dtype, isa, request.plan.Of(direction).tile_kv);
+    };
+    for (const Pass pass : request.passes) {
+      if (pass == Pass::kForward) forward_.emplace(kernel(Direction::kForward), request, threads);
+      if (pass == Pass::kBackward) backward_.emplace(kernel(Direction::kDkv), request, threads);
+    }
+  }
+
+  int64_t WorkspaceBytes(Pass pass) const override {
+    if (pass == Pass::kForward) return forward_ ? forward_->workspace_bytes : 0;
+    return backward_ ? backward_->workspace_bytes : 0;
+  }
+  Result<int64_t> Forward(const ForwardArgs& args, const LaneCall& call) const override {
+    TESSERA_TRY(CheckForward(CheckOf(Pass::kForward), args, call));
+    return cpu::RunForward(*forward_, args, call.workspace);
+  }
+  Result<int64_t> Backward(const BackwardArgs& args, const LaneCall& call) const override {
+    TESSERA_TRY(CheckBackward(CheckOf(Pass::kBackward), args, call));
+    return cpu::RunBackward(*backward_, args, call.workspace);
+  }
+  Facts Describe() const override {
+    const cpu::Kernel& kernel = forward_ ? forward_->kernel : backward_->kernel;
+    return {kernel.name, kernel.isa, HostDevice(), {}};
+  }
+
+ private:
+  CallCheck CheckOf(Pass pass) const {
+    return {.lane = kName, .contract = contract_, .workspace_bytes = WorkspaceBytes(pass)};
+  }
+  const Contract& contract_;
+  std::optional<cpu::ForwardSetup> forward_;
+  std::optional<cpu::BackwardSetup> backward_;
+};
+
 class Cpu final : public Lane {
  public:
-  std::string_view name() const override { return "cpu"; }
+  explicit Cpu(CpuOptions options) : options_(std::move(options)) {}
+
+  std::string_view name() const override { return kName; }
 
   std::vector<std::string_view> Isas() const override {
     std::vector<std::string_view> names;
     for (const cpu::Isa& isa : cpu::Isas()) {
-      if (isa.available) names.push_back(isa.name);
+      const bool is_ours = options_.machine_isa.empty() || cpu::Includes(options_.machine_isa, isa.name);
+      if (isa.available && is_ours) names.push_back(isa.name);
     }
     return names;
   }
 
-  Decision Decide(const Contract&, const Target&, const XlaOptions&) const override {
+  Decision Decide(const Contract&, const Target&) const override {
     return Isas().empty() ? Decision::No(ReasonCode::kCpuNoIsa) : Decision::Yes();
   }
-  Decision DecidePlan(const Contract&, const PlanView&, const Target&, const XlaOptions&) const override {
-    return Decision::Yes();
-  }
+  Decision DecidePlan(const Contract&, const PlanView&, const Target&) const override { return Decision::Yes(); }
 
-  int64_t WorkspaceBytes(const LaneRequest& request, Pass pass) const override {
-    const cpu::Kernel& kernel = KernelFor(request, pass);
-    LaneRequest counting = request;
-    counting.workspace = {};
-    return pass == Pass::kForward ? cpu::ForwardBytes(kernel, counting) : cpu::BackwardBytes(kernel, counting);
-  }
-
-  Result<RunStats> Forward(const LaneRequest& request, const ForwardArgs& args) const override {
-    if (Status ok = CheckForward(request, args, *this); !ok) return tl::unexpected(ok.error());
-    const cpu::Kernel& kernel = KernelFor(request, Pass::kForward);
-    return RunStats{kernel.name, kernel.isa, cpu::RunForward(kernel, request, args)};
-  }
-
-  Result<RunStats> Backward(const LaneRequest& request, const BackwardArgs& args) const override {
-    if (Status ok = CheckBackward(request, args, *this); !ok) return tl::unexpected(ok.error());
-    const cpu::Kernel& kernel = KernelFor(request, Pass::kBackward);
-    return RunStats{kernel.name, kernel.isa, cpu::RunBackward(kernel, request, args)};
+  Result<std::unique_ptr<BoundLane>> Bind(const BindRequest& request) const override {
+    const std::vector<std::string_view> isas = Isas();
+    TESSERA_TRY(CheckBind(request, {.lane = kName, .isas = isas, .isa = options_.isa, .threads = options_.threads}));
+    // Left to the lane, it is the best that counts as this machine's.
+    const std::string_view isa = options_.isa == "auto" && !options_.machine_isa.empty() ? isas.front() : options_.isa;
+    return std::make_unique<BoundCpu>(request, isa, options_.threads);
   }
 
  private:
-  // Every instruction set has a kernel for every type and tile, its own or that of the one it builds on.
-  static const cpu::Kernel& KernelFor(const LaneRequest& request, Pass pass) {
-    const Worklist& list = request.plan->Of(pass == Pass::kForward ? Direction::kForward : Direction::kDkv);
-    return *cpu::FindKernel(request.contract->shape.dtype, request.isa, list.tile_kv);
-  }
+  CpuOptions options_;
 };
 
 }  // namespace
 
-const Lane& CpuLane() {
-  static const Cpu kLane;
-  return kLane;
-}
+std::unique_ptr<Lane> MakeCpuLane(CpuOptions options) { return std::make_unique<Cpu>(std::move(options)); }
 
 }  // namespace tessera

@@ -1,11 +1,21 @@
-// The lane that runs plans on this machine's processor at its own speed: vectors, threads, forward and backward.
-// docs/cpu_lane.md says what bounds it and how it is built.
+// The CPU lane: SIMD kernels for what this machine's processor has, on as many threads as it is told; the same bits
+// for any number of them. docs/cpu_lane.md.
 #pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
 
 #include "lanes/lane.h"
 
 namespace tessera {
 
-const Lane& CpuLane();
+struct CpuOptions {
+  std::string isa = "auto";  // or one of Isas(): that one, or what it builds on
+  // The best instruction set that counts as this machine's; empty: what it has. A test's way to be another machine.
+  std::string machine_isa = {};
+  int64_t threads = 1;
+};
+std::unique_ptr<Lane> MakeCpuLane(CpuOptions options);
 
 }  // namespace tessera

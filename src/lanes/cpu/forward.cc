@@ -41,8 +41,8 @@ struct WorkerScratch {
   int64_t num_tiles = 0;     // walked so far
 };
 
-// The queries of one unit.
-struct RowAtHand {
+// The queries of one unit of work.
+struct QueryRows {
   int64_t batch = 0;
   int64_t head = 0;
   int64_t kv_head = 0;  // of all batch rows
@@ -53,21 +53,20 @@ struct RowAtHand {
 
 class ForwardPass {
  public:
-  ForwardPass(const Kernel& kernel, const LaneRequest& request)
-      : kernel_(kernel),
-        sizes_(*request.contract, kernel),
-        plan_(*request.plan),
-        list_(request.plan->Of(Direction::kForward)),
-        threads_(request.threads),
-        most_panels_(RoundUp(std::min<int64_t>(list_.tile_q, plan_.q_len), kernel.panel) / kernel.panel),
-        work_(MakeRowUnits(plan_, list_, static_cast<uint32_t>(sizes_.group))),
-        scratch_(request.workspace) {
-    keys_ = TakeKeys(scratch_, kernel, sizes_, sizes_.shape.dim_qk, {.rows = true});
-    values_ = TakeKeys(scratch_, kernel, sizes_, sizes_.shape.dim_v, {.columns = true, .flags = true});
+  ForwardPass(const ForwardSetup& setup, Scratch scratch)
+      : setup_(setup),
+        kernel_(setup.kernel),
+        sizes_(setup.sizes),
+        plan_(setup.plan),
+        list_(setup.list),
+        work_(setup.work),
+        scratch_(scratch) {
+    keys_ = TakeKeys(scratch_, kernel_, sizes_, sizes_.shape.dim_qk, {.rows = true});
+    values_ = TakeKeys(scratch_, kernel_, sizes_, sizes_.shape.dim_v, {.columns = true, .flags = true});
     known_finite_ = scratch_.Take<std::atomic<bool>>(NumKeyTiles());
     partials_.resize(static_cast<size_t>(work_.num_partials));
     for (RowState& state : partials_) state = TakeState();
-    workers_.resize(static_cast<size_t>(threads_));
+    workers_.resize(static_cast<size_t>(setup_.threads));
     for (WorkerScratch& worker : workers_) worker = TakeWorker();
   }
 
@@ -81,8 +80,8 @@ class ForwardPass {
     const auto run_row = [&](int64_t unit, int64_t worker) {
       RunRow(work_.units[static_cast<size_t>(unit)], workers_[static_cast<size_t>(worker)]);
     };
-    RunUnits(threads_, static_cast<int64_t>(work_.units.size()), run_row, {kernel_.enter, kernel_.leave});
-    RunUnits(threads_, static_cast<int64_t>(work_.splits.size()), [&](int64_t split, int64_t worker) {
+    RunUnits(setup_.threads, static_cast<int64_t>(work_.units.size()), run_row, {kernel_.enter, kernel_.leave});
+    RunUnits(setup_.threads, static_cast<int64_t>(work_.splits.size()), [&](int64_t split, int64_t worker) {
       Combine(work_.splits[static_cast<size_t>(split)], workers_[static_cast<size_t>(worker)]);
     });
     int64_t num_tiles = 0;
@@ -91,12 +90,12 @@ class ForwardPass {
   }
 
  private:
-  PackRun PackRunOf() const { return {&kernel_, &sizes_, list_.tile_kv, threads_}; }
+  PackRun PackRunOf() const { return {&kernel_, &sizes_, list_.tile_kv, setup_.threads}; }
   int64_t KeyTilesPerHead() const { return RoundUp(plan_.kv_len, list_.tile_kv) / list_.tile_kv; }
   int64_t NumKeyTiles() const { return sizes_.shape.batch * sizes_.shape.num_kv_heads * KeyTilesPerHead(); }
 
   RowState TakeState() {
-    const int64_t lanes = most_panels_ * kernel_.panel;
+    const int64_t lanes = setup_.most_panels * kernel_.panel;
     RowState state;
     state.row_max = scratch_.Take<float>(lanes);
     state.row_sum = scratch_.Take<float>(lanes);
@@ -107,7 +106,7 @@ class ForwardPass {
   }
 
   WorkerScratch TakeWorker() {
-    const int64_t lanes = most_panels_ * kernel_.panel;
+    const int64_t lanes = setup_.most_panels * kernel_.panel;
     WorkerScratch worker;
     worker.state = TakeState();
     worker.queries = scratch_.TakeBytes(lanes * sizes_.dim_qk * kernel_.operand_bytes);
@@ -118,13 +117,13 @@ class ForwardPass {
       worker.values =
           TakeTile(scratch_, kernel_, sizes_, sizes_.shape.dim_v, list_.tile_kv, {.columns = true, .flags = true});
     }
-    worker.masks = TileMasks(scratch_, most_panels_, kernel_.panel, list_.tile_kv);
+    worker.masks = TileMasks(scratch_, setup_.most_panels, kernel_.panel, list_.tile_kv);
     worker.factors = scratch_.Take<float>(kernel_.panel);
     return worker;
   }
 
-  RowAtHand At(uint32_t row, uint32_t head) const {
-    RowAtHand at;
+  QueryRows At(uint32_t row, uint32_t head) const {
+    QueryRows at;
     at.batch = head / sizes_.shape.num_q_heads;
     at.head = head % sizes_.shape.num_q_heads;
     at.kv_head = at.batch * sizes_.shape.num_kv_heads + at.head / sizes_.group;
@@ -135,7 +134,7 @@ class ForwardPass {
   }
 
   void RunRow(const RowUnit& unit, WorkerScratch& worker) {
-    const RowAtHand at = At(unit.row, unit.head);
+    const QueryRows at = At(unit.row, unit.head);
     const bool is_whole = unit.partial == kWholeRow;
     const RowState& state = is_whole ? worker.state : partials_[static_cast<size_t>(unit.partial)];
     const int64_t lanes = at.num_panels * kernel_.panel;
@@ -157,7 +156,7 @@ class ForwardPass {
   }
   float* Out(const RowState& state, int64_t panel) const { return state.out + panel * kernel_.panel * sizes_.dim_v; }
 
-  void PackQueries(const RowAtHand& at, int64_t panel, WorkerScratch& worker) {
+  void PackQueries(const QueryRows& at, int64_t panel, WorkerScratch& worker) {
     const int64_t begin = panel * kernel_.panel;
     kernel_.pack_panel({.type = args_->q.type,
                         .from = RowAt(args_->q, at.batch, at.head, at.q_begin + begin),
@@ -171,7 +170,7 @@ class ForwardPass {
   }
 
   // Keys outermost, so that a block of them stays in the first cache while every panel passes over it.
-  void RunTile(const RowAtHand& at, const RowFacts& facts, const Slot& slot, const RowState& state,
+  void RunTile(const QueryRows& at, const RowFacts& facts, const Slot& slot, const RowState& state,
                WorkerScratch& worker) {
     const TileAt tile{.plan = &plan_,
                       .worklist = &list_,
@@ -216,7 +215,7 @@ class ForwardPass {
 
   // Each panel of a block brings its share of the next block nearer: where documents are short, keys and values come
   // from memory about as often as from a cache.
-  void PrefetchShare(const RowAtHand& at, int64_t block_begin, int64_t panel) const {
+  void PrefetchShare(const QueryRows& at, int64_t block_begin, int64_t panel) const {
     const int64_t rows = (kernel_.key_block + at.num_panels - 1) / at.num_panels;
     const int64_t begin = block_begin + panel * rows;
     const int64_t end = std::min({begin + rows, block_begin + kernel_.key_block, plan_.kv_len});
@@ -236,7 +235,7 @@ class ForwardPass {
   }
 
   // Scores become probabilities, and the running maxima and sums take them in.
-  void AddProbabilities(const RowAtHand& at, const Keys& keys, int64_t p, const RowState& state,
+  void AddProbabilities(const QueryRows& at, const Keys& keys, int64_t p, const RowState& state,
                         WorkerScratch& worker) {
     const int64_t panel = kernel_.panel;
     const int64_t num_keys = RoundUp(keys.last - keys.first, kernel_.key_step);
@@ -262,7 +261,7 @@ class ForwardPass {
                      .out_rows = sizes_.dim_v});
   }
 
-  void AddValues(const RowAtHand& at, const Keys& keys, const TileKeys& values, int64_t p, const RowState& state,
+  void AddValues(const QueryRows& at, const Keys& keys, const TileKeys& values, int64_t p, const RowState& state,
                  WorkerScratch& worker) {
     const int64_t num_keys = RoundUp(keys.last - keys.first, kernel_.key_step);
     kernel_.multiply_columns({.a = values.Column(keys.first),
@@ -279,7 +278,7 @@ class ForwardPass {
   }
 
   // Values that packing left out, for the queries that see them.
-  void AddNotFinite(const RowAtHand& at, const Keys& keys, const TileKeys& values, int64_t p, const RowState& state,
+  void AddNotFinite(const QueryRows& at, const Keys& keys, const TileKeys& values, int64_t p, const RowState& state,
                     WorkerScratch& worker) {
     const int64_t panel = kernel_.panel;
     const int64_t kv_head = at.kv_head % sizes_.shape.num_kv_heads;
@@ -298,7 +297,7 @@ class ForwardPass {
 
   // Sums of parts on one scale, in the parts' order, into the first of them.
   void Combine(const SplitRow& split, WorkerScratch& worker) {
-    const RowAtHand at = At(split.row, split.head);
+    const QueryRows at = At(split.row, split.head);
     const RowState& first = partials_[static_cast<size_t>(split.first_partial)];
     for (int64_t i = 1; i < split.num_parts; ++i) {
       const RowState& next = partials_[static_cast<size_t>(split.first_partial + i)];
@@ -346,7 +345,7 @@ class ForwardPass {
     return result;
   }
 
-  void Finish(const RowAtHand& at, const RowState& state, WorkerScratch& worker) {
+  void Finish(const QueryRows& at, const RowState& state, WorkerScratch& worker) {
     const size_t stats =
         static_cast<size_t>((at.batch * sizes_.shape.num_q_heads + at.head) * plan_.q_len + at.q_begin);
     for (int64_t p = 0; p < at.num_panels; ++p) {
@@ -369,14 +368,13 @@ class ForwardPass {
     }
   }
 
+  const ForwardSetup& setup_;
   const Kernel& kernel_;
-  Sizes sizes_;
+  const Sizes& sizes_;
   const PlanView& plan_;
   const Worklist& list_;
+  const RowUnits& work_;
   const ForwardArgs* args_ = nullptr;
-  int64_t threads_;
-  int64_t most_panels_;  // of a row
-  RowUnits work_;
   Scratch scratch_;
   PackedKeys keys_;
   PackedKeys values_;
@@ -387,10 +385,19 @@ class ForwardPass {
 
 }  // namespace
 
-int64_t ForwardBytes(const Kernel& kernel, const LaneRequest& request) { return ForwardPass(kernel, request).bytes(); }
+ForwardSetup::ForwardSetup(const Kernel& kernel_in, const BindRequest& request, int64_t threads_in)
+    : kernel(kernel_in),
+      sizes(request.contract, kernel_in),
+      plan(request.plan),
+      list(request.plan.Of(Direction::kForward)),
+      threads(threads_in),
+      most_panels(CeilDiv(std::min<int64_t>(list.tile_q, plan.q_len), kernel.panel)),
+      work(MakeRowUnits(plan, list, static_cast<uint32_t>(sizes.group))) {
+  workspace_bytes = ForwardPass(*this, Scratch()).bytes();
+}
 
-int64_t RunForward(const Kernel& kernel, const LaneRequest& request, const ForwardArgs& args) {
-  return ForwardPass(kernel, request).Run(args);
+int64_t RunForward(const ForwardSetup& setup, const ForwardArgs& args, std::span<std::byte> workspace) {
+  return ForwardPass(setup, Scratch(workspace)).Run(args);
 }
 
 }  // namespace tessera::lanes::cpu

@@ -46,7 +46,7 @@ int64_t UnitsPerHead(const Sizes& sizes) { return RoundUp(sizes.shape.kv_len, kP
 
 // Whether products can read the tensor where it is: contiguous f32 rows without padding, and lengths in whole steps, so
 // that no step reaches past the last key.
-bool LiesRight(const PackRun& run, const TensorRef& from, const PackedKeys& to) {
+bool CanReadInPlace(const PackRun& run, const TensorRef& from, const PackedKeys& to) {
   const Kernel& kernel = *run.kernel;
   return kernel.operand_bytes == 4 && from.type == ElementType::kF32 && to.dim == to.padded_dim &&
          from.token_stride == to.dim && run.sizes->shape.kv_len % kernel.key_step == 0 &&
@@ -110,7 +110,7 @@ PackedKeys TakeTile(Scratch& scratch, const Kernel& kernel, const Sizes& sizes, 
 void PackAll(const PackRun& run, std::span<const KeysToPack> tensors) {
   std::vector<KeysToPack> left;
   for (const KeysToPack& keys : tensors) {
-    if (LiesRight(run, *keys.from, *keys.to)) {
+    if (CanReadInPlace(run, *keys.from, *keys.to)) {
       keys.to->in_place = keys.from;
       keys.to->not_finite = nullptr;
     } else {
@@ -137,7 +137,7 @@ PackedKeys InPlace(const PackRun& run, const TensorRef& from, const PackedKeys& 
                  .num_rows = run.sizes->shape.kv_len,
                  .element_bytes = tile.element_bytes,
                  .heads_per_batch = run.sizes->shape.num_kv_heads};
-  if (LiesRight(run, from, tile)) all.in_place = &from;
+  if (CanReadInPlace(run, from, tile)) all.in_place = &from;
   return all;
 }
 

@@ -7,9 +7,9 @@
 
 #include "contract/tensor_row.h"
 #include "lanes/cpu/kernel.h"
-#include "lanes/cpu/scratch.h"
 #include "lanes/cpu/tile_mask.h"
 #include "lanes/lane.h"
+#include "lanes/scratch.h"
 
 namespace tessera::lanes::cpu {
 

@@ -1,18 +1,48 @@
-// The two directions as functions, and the bytes each takes from the workspace, which a request then has not.
+// The two directions as functions. What does not depend on tensors is set up once; the setup refers to the contract's
+// and the plan's own data, which outlive it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "lanes/cpu/kernel.h"
+#include "lanes/cpu/operands.h"
+#include "lanes/cpu/units.h"
 #include "lanes/lane.h"
 
 namespace tessera::lanes::cpu {
 
-int64_t ForwardBytes(const Kernel& kernel, const LaneRequest& request);
-int64_t BackwardBytes(const Kernel& kernel, const LaneRequest& request);
+struct ForwardSetup {
+  ForwardSetup(const Kernel& kernel, const BindRequest& request, int64_t threads);
+  const Kernel& kernel;
+  Sizes sizes;
+  const PlanView& plan;
+  const Worklist& list;
+  int64_t threads;
+  int64_t most_panels;  // of a row
+  RowUnits work;
+  int64_t workspace_bytes = 0;
+};
+
+struct BackwardSetup {
+  BackwardSetup(const Kernel& kernel, const BindRequest& request, int64_t threads);
+  const Kernel& kernel;
+  Sizes sizes;
+  const PlanView& plan;
+  const Worklist& list;
+  int64_t threads;
+  int64_t q_tiles;
+  int64_t panels_per_tile;
+  int64_t heads;                        // of all batch rows
+  std::vector<uint32_t> num_key_tiles;  // [mask][query tile]
+  std::vector<float> dq_factors;        // [panel]: the scale, which score gradients leave out
+  int64_t workspace_bytes = 0;
+};
 
 // Arguments are checked before; both give the tiles they walked.
-int64_t RunForward(const Kernel& kernel, const LaneRequest& request, const ForwardArgs& args);
-int64_t RunBackward(const Kernel& kernel, const LaneRequest& request, const BackwardArgs& args);
+int64_t RunForward(const ForwardSetup& setup, const ForwardArgs& args, std::span<std::byte> workspace);
+int64_t RunBackward(const BackwardSetup& setup, const BackwardArgs& args, std::span<std::byte> workspace);
 
 }  // namespace tessera::lanes::cpu

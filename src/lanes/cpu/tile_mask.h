@@ -6,7 +6,7 @@
 #include <span>
 
 #include "lanes/cpu/kernel.h"
-#include "lanes/cpu/scratch.h"
+#include "lanes/scratch.h"
 #include "tessera/plan.h"
 
 namespace tessera::lanes::cpu {

@@ -17,23 +17,27 @@ int64_t KeptHeads(int64_t kv_heads, int64_t threads) {
 
 }  // namespace
 
-Turns::Turns(const PlanView& plan, const Counts& counts, Scratch& scratch)
-    : plan_(plan),
-      list_(plan.Of(Direction::kDkv)),
-      counts_(counts),
-      kept_(KeptHeads(counts.kv_heads, counts.threads)),
-      turns_(scratch.Take<std::atomic<uint32_t>>(NumTiles())) {}
-
-void Turns::Begin() {
-  std::uninitialized_value_construct_n(turns_, NumTiles());
-  num_key_tiles_.assign(static_cast<size_t>(plan_.num_masks * counts_.q_tiles), 0);
-  for (size_t row = 0; row + 1 < list_.row_offsets.size(); ++row) {
-    const size_t first = row / static_cast<size_t>(list_.rows_per_mask) * static_cast<size_t>(counts_.q_tiles);
-    for (uint64_t slot = list_.row_offsets[row]; slot < list_.row_offsets[row + 1]; ++slot) {
-      ++num_key_tiles_[first + list_.slots[slot].index];
+std::vector<uint32_t> CountKeyTiles(const PlanView& plan, int64_t q_tiles) {
+  const Worklist& list = plan.Of(Direction::kDkv);
+  std::vector<uint32_t> counts(static_cast<size_t>(plan.num_masks * q_tiles), 0);
+  for (size_t row = 0; row + 1 < list.row_offsets.size(); ++row) {
+    const size_t first = row / static_cast<size_t>(list.rows_per_mask) * static_cast<size_t>(q_tiles);
+    for (uint64_t slot = list.row_offsets[row]; slot < list.row_offsets[row + 1]; ++slot) {
+      ++counts[first + list.slots[slot].index];
     }
   }
+  return counts;
 }
+
+Turns::Turns(const Tables& tables, const Counts& counts, Scratch& scratch)
+    : plan_(*tables.plan),
+      list_(plan_.Of(Direction::kDkv)),
+      counts_(counts),
+      kept_(KeptHeads(counts.kv_heads, counts.threads)),
+      num_key_tiles_(tables.num_key_tiles),
+      turns_(scratch.Take<std::atomic<uint32_t>>(NumTiles())) {}
+
+void Turns::Begin() { std::uninitialized_value_construct_n(turns_, NumTiles()); }
 
 // Round by round; in a round the first key tile of each head, then the second of each.
 Turns::KeyTile Turns::UnitAt(int64_t unit) const {

@@ -5,22 +5,30 @@
 
 #include <atomic>
 #include <cstdint>
+#include <span>
 #include <vector>
 
-#include "lanes/cpu/scratch.h"
+#include "lanes/scratch.h"
 #include "tessera/plan.h"
 
 namespace tessera::lanes::cpu {
 
+// How many key tiles each query tile of each mask sees: [mask][query tile].
+std::vector<uint32_t> CountKeyTiles(const PlanView& plan, int64_t q_tiles);
+
 class Turns {
  public:
+  struct Tables {
+    const PlanView* plan = nullptr;
+    std::span<const uint32_t> num_key_tiles;  // CountKeyTiles
+  };
   struct Counts {
     int64_t kv_heads = 0;  // of all batch rows, as all heads here
     int64_t group = 1;     // query heads per key head
     int64_t q_tiles = 0;   // per head
     int64_t threads = 1;
   };
-  Turns(const PlanView& plan, const Counts& counts, Scratch& scratch);
+  Turns(const Tables& tables, const Counts& counts, Scratch& scratch);
 
   void Begin();
 
@@ -52,8 +60,8 @@ class Turns {
   const PlanView& plan_;
   const Worklist& list_;
   Counts counts_;
-  int64_t kept_;                            // key heads
-  std::vector<uint32_t> num_key_tiles_;     // [mask][query tile]
+  int64_t kept_;  // key heads
+  std::span<const uint32_t> num_key_tiles_;
   std::atomic<uint32_t>* turns_ = nullptr;  // [head][query tile]: key tiles that are done
 };
 

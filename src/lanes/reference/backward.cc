@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "lanes/reference/walk.h"
+#include "lanes/scratch.h"
 
 namespace tessera::lanes::reference {
 namespace {
@@ -16,16 +17,15 @@ struct BackwardScratch {
   std::span<double> delta;  // [num_q_heads, q_len] of the batch row at hand
 };
 
-BackwardScratch Carve(const Shape& shape, std::span<std::byte> workspace) {
-  Scratch scratch(workspace);
+BackwardScratch Carve(const Shape& shape, Scratch& scratch) {
   BackwardScratch out;
-  out.q = scratch.Take<double>(shape.dim_qk);
-  out.k = scratch.Take<double>(shape.dim_qk);
-  out.grad_qk = scratch.Take<double>(shape.dim_qk);
-  out.v = scratch.Take<double>(shape.dim_v);
-  out.dout = scratch.Take<double>(shape.dim_v);
-  out.grad_v = scratch.Take<double>(shape.dim_v);
-  out.delta = scratch.Take<double>(shape.num_q_heads * shape.q_len);
+  out.q = scratch.TakeSpan<double>(shape.dim_qk);
+  out.k = scratch.TakeSpan<double>(shape.dim_qk);
+  out.grad_qk = scratch.TakeSpan<double>(shape.dim_qk);
+  out.v = scratch.TakeSpan<double>(shape.dim_v);
+  out.dout = scratch.TakeSpan<double>(shape.dim_v);
+  out.grad_v = scratch.TakeSpan<double>(shape.dim_v);
+  out.delta = scratch.TakeSpan<double>(shape.num_q_heads * shape.q_len);
   return out;
 }
 
@@ -35,14 +35,10 @@ void AddScaled(std::span<double> to, double factor, std::span<const double> row)
   for (size_t d = 0; d < to.size(); ++d) to[d] += factor * row[d];
 }
 
-class Pass {
+class BackwardPass {
  public:
-  Pass(const LaneRequest& request, const BackwardArgs& args)
-      : contract_(*request.contract),
-        shape_(request.contract->shape),
-        plan_(*request.plan),
-        args_(args),
-        scratch_(Carve(request.contract->shape, request.workspace)) {}
+  BackwardPass(const Contract& contract, const PlanView& plan, const BackwardArgs& args, Scratch memory)
+      : contract_(contract), shape_(contract.shape), plan_(plan), args_(args), scratch_(Carve(shape_, memory)) {}
 
   int64_t Run() {
     int64_t tiles = 0;
@@ -181,13 +177,15 @@ class Pass {
 }  // namespace
 
 int64_t BackwardWorkspaceBytes(const Contract& contract) {
-  const Shape& shape = contract.shape;
-  return ScratchBytes(3 * shape.dim_qk + 3 * shape.dim_v + shape.num_q_heads * shape.q_len);
+  Scratch counting;
+  Carve(contract.shape, counting);
+  return counting.bytes();
 }
 
-Result<RunStats> RunBackward(const LaneRequest& request, const BackwardArgs& args) {
+int64_t RunBackward(const Contract& contract, const PlanView& plan, const BackwardArgs& args,
+                    std::span<std::byte> workspace) {
   // Counted over the transposed worklist: dQ walks the same pairs again.
-  return RunStats{kKernel, kIsa, Pass(request, args).Run()};
+  return BackwardPass(contract, plan, args, Scratch(workspace)).Run();
 }
 
 }  // namespace tessera::lanes::reference

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "lanes/reference/walk.h"
+#include "lanes/scratch.h"
 
 namespace tessera::lanes::reference {
 namespace {
@@ -15,15 +16,14 @@ struct ForwardScratch {
   std::span<int64_t> keys;
 };
 
-ForwardScratch Carve(const Shape& shape, std::span<std::byte> workspace) {
-  Scratch scratch(workspace);
+ForwardScratch Carve(const Shape& shape, Scratch& scratch) {
   ForwardScratch out;
-  out.q = scratch.Take<double>(shape.dim_qk);
-  out.k = scratch.Take<double>(shape.dim_qk);
-  out.v = scratch.Take<double>(shape.dim_v);
-  out.o = scratch.Take<double>(shape.dim_v);
-  out.logits = scratch.Take<double>(shape.kv_len);
-  out.keys = scratch.Take<int64_t>(shape.kv_len);
+  out.q = scratch.TakeSpan<double>(shape.dim_qk);
+  out.k = scratch.TakeSpan<double>(shape.dim_qk);
+  out.v = scratch.TakeSpan<double>(shape.dim_v);
+  out.o = scratch.TakeSpan<double>(shape.dim_v);
+  out.logits = scratch.TakeSpan<double>(shape.kv_len);
+  out.keys = scratch.TakeSpan<int64_t>(shape.kv_len);
   return out;
 }
 
@@ -70,24 +70,25 @@ RowStats RunRow(const Contract& contract, const ForwardArgs& args, const RowInde
 }  // namespace
 
 int64_t ForwardWorkspaceBytes(const Contract& contract) {
-  const Shape& shape = contract.shape;
-  return ScratchBytes(2 * shape.dim_qk + 2 * shape.dim_v + 2 * shape.kv_len);
+  Scratch counting;
+  Carve(contract.shape, counting);
+  return counting.bytes();
 }
 
-Result<RunStats> RunForward(const LaneRequest& request, const ForwardArgs& args) {
-  const Contract& contract = *request.contract;
-  const PlanView& plan = *request.plan;
+int64_t RunForward(const Contract& contract, const PlanView& plan, const ForwardArgs& args,
+                   std::span<std::byte> workspace) {
   const Shape& shape = contract.shape;
   const Worklist& list = plan.Of(Direction::kForward);
-  ForwardScratch scratch = Carve(shape, request.workspace);
-  RunStats run{kKernel, kIsa, 0};
+  Scratch memory(workspace);
+  ForwardScratch scratch = Carve(shape, memory);
+  int64_t num_tiles = 0;
   for (int64_t b = 0; b < shape.batch; ++b) {
     const TokenFacts facts = SpreadTokenFacts(plan, b);
     for (int64_t h = 0; h < shape.num_q_heads; ++h) {
       const uint32_t mask = plan.mask_of[static_cast<size_t>(b * shape.num_q_heads + h)];
       for (int64_t row = 0; row < list.rows_per_mask; ++row) {
         const TileRow tiles = TileRowOf(plan, Direction::kForward, mask, row);
-        run.tiles_executed += static_cast<int64_t>(tiles.slots.size());
+        num_tiles += static_cast<int64_t>(tiles.slots.size());
         for (int64_t q = tiles.begin; q < tiles.end; ++q) {
           size_t count = 0;
           ForEachKey(plan, list, tiles.slots, facts, q, [&](int64_t k) { scratch.keys[count++] = k; });
@@ -100,7 +101,7 @@ Result<RunStats> RunForward(const LaneRequest& request, const ForwardArgs& args)
       }
     }
   }
-  return run;
+  return num_tiles;
 }
 
 }  // namespace tessera::lanes::reference

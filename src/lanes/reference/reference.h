@@ -3,10 +3,12 @@
 // makes a document's bits the same packed or alone and at every tile size. Only allowed pairs are ever read.
 #pragma once
 
+#include <memory>
+
 #include "lanes/lane.h"
 
 namespace tessera {
 
-const Lane& ReferenceLane();
+std::unique_ptr<Lane> MakeReferenceLane();
 
 }  // namespace tessera

@@ -5,43 +5,22 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 
 #include "lanes/lane.h"
 
 namespace tessera::lanes::reference {
 
-Result<RunStats> RunForward(const LaneRequest& request, const ForwardArgs& args);
-Result<RunStats> RunBackward(const LaneRequest& request, const BackwardArgs& args);
+// Arguments are checked before; both give the tiles they walked.
+int64_t RunForward(const Contract& contract, const PlanView& plan, const ForwardArgs& args,
+                   std::span<std::byte> workspace);
+int64_t RunBackward(const Contract& contract, const PlanView& plan, const BackwardArgs& args,
+                    std::span<std::byte> workspace);
 int64_t ForwardWorkspaceBytes(const Contract& contract);
 int64_t BackwardWorkspaceBytes(const Contract& contract);
 
 inline constexpr std::string_view kKernel = "reference_f64";
 inline constexpr std::string_view kIsa = "scalar";
-
-// Every scratch array is made of 8-byte numbers; the slack lets the first one be aligned.
-inline constexpr int64_t kScratchAlignment = 64;
-constexpr int64_t ScratchBytes(int64_t numbers) { return numbers * 8 + kScratchAlignment; }
-
-class Scratch {
- public:
-  explicit Scratch(std::span<std::byte> workspace) : next_(workspace.data()), left_(workspace.size()) {
-    std::align(static_cast<size_t>(kScratchAlignment), 0, next_, left_);
-  }
-  template <class T>
-  std::span<T> Take(int64_t count) {
-    static_assert(sizeof(T) == 8);
-    T* first = static_cast<T*>(next_);
-    std::uninitialized_value_construct_n(first, count);
-    next_ = first + count;
-    return {first, static_cast<size_t>(count)};
-  }
-
- private:
-  void* next_;
-  size_t left_;
-};
 
 struct RowIndex {
   int64_t batch = 0;

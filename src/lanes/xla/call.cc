@@ -7,6 +7,8 @@
 #include <atomic>
 #include <numeric>
 
+#include "base/math.h"
+#include "base/try.h"
 #include "lanes/workers.h"
 #include "lanes/xla/stablehlo/tiles.h"
 #include "lanes/xla/transfer.h"
@@ -27,18 +29,7 @@ int64_t TileOf(const stablehlo::ProgramSpec& spec, Direction direction) {
   return direction == Direction::kDkv ? list.tile_kv : list.tile_q;
 }
 
-int64_t Workers(const stablehlo::ProgramSpec& spec, int64_t threads) { return std::min(threads, spec.parts); }
-
 }  // namespace
-
-int64_t StagingBytes(const stablehlo::ProgramSpec& spec, Pass pass, int64_t threads) {
-  int64_t tokens = 0;
-  for (const Direction direction : DirectionsOf(pass)) {
-    tokens = std::max(tokens, spec.RowsOf(direction).per_part * TileOf(spec, direction));
-  }
-  return Workers(spec, threads) *
-         stablehlo::CeilTo(tokens * std::max(spec.shape.dim_qk, spec.shape.dim_v) * 4, kWorkspaceAlignment);
-}
 
 std::vector<int64_t> HeaviestFirst(const stablehlo::ProgramSpec& spec, const PlanView& plan, Pass pass) {
   std::vector<int64_t> tiles(static_cast<size_t>(spec.parts), 0);
@@ -64,29 +55,73 @@ std::vector<int64_t> HeaviestFirst(const stablehlo::ProgramSpec& spec, const Pla
   return parts;
 }
 
-Result<int64_t> PassCall::Run(std::span<const int64_t> parts, int64_t threads, std::span<std::byte> workspace) const {
-  const Result<Stream> first = OpenFirst();
-  if (!first) return tl::unexpected(first.error());
-  const size_t staging_bytes =
-      workspace.size() / static_cast<size_t>(Workers(spec_, threads)) / kWorkspaceAlignment * kWorkspaceAlignment;
-  const int64_t num_streams = NumStreams(threads);
-  std::vector<std::optional<Stream>> beside(static_cast<size_t>(num_streams));  // and gone before the first
+Result<std::unique_ptr<BoundPass>> BoundPass::Make(Parts parts) {
+  std::unique_ptr<BoundPass> bound(new BoundPass(std::move(parts)));
+  TESSERA_TRY(bound->Hold());
+  return bound;
+}
+
+// What no call changes goes to every device that will run parts: the plan's tables, scale and softcap. One program has
+// several devices' use where it has parts, on a CPU, whose devices are all this machine.
+Status BoundPass::Hold() {
+  const auto num_devices = static_cast<int64_t>(parts_.session.client->devices().size());
+  num_streams_ = std::min({parts_.threads, parts_.spec.parts, num_devices});
+  const auto keep = [&](std::string_view name, std::span<const std::byte> bytes) {
+    constants_.emplace(name, std::vector<std::byte>(bytes.begin(), bytes.end()));
+  };
+  for (const auto& [name, table] : parts_.tables) keep(name, std::as_bytes(std::span(table)));
+  const auto scale = static_cast<float>(parts_.score.scale);
+  const auto softcap = static_cast<float>(parts_.score.softcap);
+  keep("scale", std::as_bytes(std::span(&scale, 1)));
+  keep("softcap", std::as_bytes(std::span(&softcap, 1)));
+  parts_.tables.clear();
+  const CompiledPass& program = *parts_.found.program;
+  held_.resize(static_cast<size_t>(num_streams_));
+  for (int64_t stream = 0; stream < num_streams_; ++stream) {
+    for (size_t i = 0; i < program.inputs.size(); ++i) {
+      std::unique_ptr<pjrt::LentBuffer>& held = held_[static_cast<size_t>(stream)].emplace_back();
+      const auto constant = constants_.find(program.inputs[i].name);
+      if (constant == constants_.end()) continue;
+      held = std::make_unique<pjrt::LentBuffer>(
+          TESSERA_TRY(parts_.session.client->Lend(program.executable.inputs()[i], constant->second, Device(stream))));
+    }
+  }
+  return {};
+}
+
+int64_t BoundPass::Device(int64_t stream) const {
+  return (parts_.session.device + stream) % static_cast<int64_t>(parts_.session.client->devices().size());
+}
+
+int64_t BoundPass::StagingBytes() const {
+  const stablehlo::ProgramSpec& spec = parts_.spec;
+  int64_t tokens = 0;
+  for (const OutputForm& output : parts_.form->outputs) {
+    tokens = std::max(tokens, spec.RowsOf(output.direction).per_part * TileOf(spec, output.direction));
+  }
+  return num_streams_ *
+         RoundUp(tokens * std::max(spec.shape.dim_qk, spec.shape.dim_v) * 4, static_cast<int64_t>(kWorkspaceAlignment));
+}
+
+Result<int64_t> BoundPass::Run(const PassTensors& tensors, std::span<std::byte> staging) const {
+  const Stream first = TESSERA_TRY(OpenFirst(tensors));
+  const size_t staging_bytes = static_cast<size_t>(StagingBytes() / num_streams_);
+  std::vector<std::optional<Stream>> beside(static_cast<size_t>(num_streams_));
+  // Opened by the thread that is first to need it.
   const auto stream_of = [&](int64_t worker) -> Result<const Stream*> {
-    if (worker == 0) return &*first;
+    if (worker == 0) return &first;
     std::optional<Stream>& own = beside[static_cast<size_t>(worker)];
-    if (own) return &*own;
-    Result<Stream> opened = OpenBeside(*first, worker);
-    if (!opened) return tl::unexpected(opened.error());
-    return &own.emplace(std::move(*opened));
+    if (!own) own.emplace(TESSERA_TRY(OpenBeside(first, worker)));
+    return &*own;
   };
   std::atomic<bool> has_failed = false;
-  std::vector<Result<int64_t>> tiles(parts.size(), 0);
-  RunUnits(num_streams, spec_.parts, [&](int64_t unit, int64_t worker) {
+  std::vector<Result<int64_t>> tiles(parts_.order.size(), 0);
+  RunUnits(num_streams_, parts_.spec.parts, [&](int64_t unit, int64_t worker) {
     if (has_failed) return;
     const auto i = static_cast<size_t>(unit);
     const auto w = static_cast<size_t>(worker);
     const Result<const Stream*> stream = stream_of(worker);
-    tiles[i] = stream ? RunPart(parts[i], **stream, workspace.subspan(w * staging_bytes, staging_bytes))
+    tiles[i] = stream ? RunPart(parts_.order[i], **stream, tensors, staging.subspan(w * staging_bytes, staging_bytes))
                       : tl::unexpected(stream.error());
     if (!tiles[i]) has_failed = true;
   });
@@ -98,98 +133,100 @@ Result<int64_t> PassCall::Run(std::span<const int64_t> parts, int64_t threads, s
   return sum;
 }
 
-// One program has several devices' use where it has parts: on a CPU, whose devices are all this machine.
-int64_t PassCall::NumStreams(int64_t threads) const {
-  return std::min(Workers(spec_, threads), static_cast<int64_t>(session_.client->devices().size()));
-}
-
-Result<PassCall::Stream> PassCall::OpenFirst() const {
-  Stream stream{session_.device, {}, {}};
-  for (size_t i = 0; i < program_.inputs.size(); ++i) {
-    if (program_.inputs[i].name == kPart) {
-      stream.shared.emplace_back();
+Result<BoundPass::Stream> BoundPass::OpenFirst(const PassTensors& tensors) const {
+  const CompiledPass& program = *parts_.found.program;
+  Stream stream{.device = Device(0), .released = {}, .sent = {}, .operands = {}};
+  stream.sent.reserve(program.inputs.size());
+  for (size_t i = 0; i < program.inputs.size(); ++i) {
+    const std::string& name = program.inputs[i].name;
+    if (held_[0][i] != nullptr) {
+      stream.operands.push_back(&held_[0][i]->buffer);
       continue;
     }
-    Result<pjrt::LentBuffer> buffer = Lend(program_.inputs[i].name, program_.executable.inputs()[i]);
-    if (!buffer) return tl::unexpected(buffer.error());
-    stream.Add(std::move(*buffer));
+    if (name == kPart) {
+      stream.operands.push_back(nullptr);
+      continue;
+    }
+    const auto tensor = tensors.find(name);
+    if (tensor == tensors.end()) {
+      return Fail(ErrorCode::kProgramMismatch, fmt::format("nothing was given for the program's operand {}", name));
+    }
+    const pjrt::TensorType& type = program.executable.inputs()[i];
+    const TensorRef& ref = tensor->second.ref;
+    const bool is_flat = type.dims.size() < 4;  // row statistics and sink logits, which are dense
+    pjrt::LentBuffer lent =
+        TESSERA_TRY(is_flat ? parts_.session.client->Lend(type, std::span(ref.data, static_cast<size_t>(type.bytes())),
+                                                          stream.device)
+                            : LendTensor(*parts_.session.client, ref, tensor->second.axes, stream.device));
+    stream.released.push_back(std::move(lent.released));
+    stream.sent.push_back(std::move(lent.buffer));
+    stream.operands.push_back(&stream.sent.back());
   }
   return stream;
 }
 
-// Another device of this machine, with the operands where the first has them.
-Result<PassCall::Stream> PassCall::OpenBeside(const Stream& first, int64_t number) const {
-  const auto num_devices = static_cast<int64_t>(session_.client->devices().size());
-  Stream stream{(first.device + number) % num_devices, {}, {}};
-  for (const pjrt::Buffer& original : first.shared) {
-    if (original.raw() == nullptr) {
-      stream.shared.emplace_back();
+// Another device of this machine, with the call's tensors where the first has them.
+Result<BoundPass::Stream> BoundPass::OpenBeside(const Stream& first, int64_t number) const {
+  Stream stream{.device = Device(number), .released = {}, .sent = {}, .operands = {}};
+  stream.sent.reserve(first.operands.size());
+  const auto& held = held_[static_cast<size_t>(number)];
+  for (size_t i = 0; i < first.operands.size(); ++i) {
+    if (held[i] != nullptr || first.operands[i] == nullptr) {
+      stream.operands.push_back(held[i] != nullptr ? &held[i]->buffer : nullptr);
       continue;
     }
-    if (Status ok = original.Await(); !ok) return tl::unexpected(ok.error());
-    const Result<const std::byte*> at = original.Address();
-    if (!at) return tl::unexpected(at.error());
-    const std::span<const std::byte> bytes(*at, static_cast<size_t>(original.type().bytes()));
-    Result<pjrt::LentBuffer> buffer = session_.client->Lend(original.type(), bytes, stream.device);
-    if (!buffer) return tl::unexpected(buffer.error());
-    stream.Add(std::move(*buffer));
+    const pjrt::Buffer& original = *first.operands[i];
+    TESSERA_TRY(original.Await());
+    const std::byte* at = TESSERA_TRY(original.Address());
+    const std::span<const std::byte> bytes(at, static_cast<size_t>(original.type().bytes()));
+    pjrt::LentBuffer lent = TESSERA_TRY(parts_.session.client->Lend(original.type(), bytes, stream.device));
+    stream.released.push_back(std::move(lent.released));
+    stream.sent.push_back(std::move(lent.buffer));
+    stream.operands.push_back(&stream.sent.back());
   }
   return stream;
 }
 
-Result<pjrt::LentBuffer> PassCall::Lend(const std::string& name, const pjrt::TensorType& type) const {
-  if (const auto it = tensors_.find(name); it != tensors_.end()) {
-    return LendTensor(*session_.client, *it->second.ref, it->second.axes, session_.device);
-  }
-  const auto it = bytes_.find(name);
-  if (it == bytes_.end()) {
-    return Fail(ErrorCode::kProgramMismatch, fmt::format("nothing was given for the program's operand {}", name));
-  }
-  return session_.client->Lend(type, it->second, session_.device);
-}
-
-Status PassCall::Fetch(const pjrt::Buffer& buffer, int64_t part, const PassOutput& output,
-                       std::span<std::byte> staging) const {
-  const stablehlo::PartRows rows = spec_.RowsOf(output.direction);
+Status BoundPass::Fetch(const pjrt::Buffer& buffer, int64_t part, const OutputForm& form, const PassTensor& into,
+                        std::span<std::byte> staging) const {
+  const stablehlo::ProgramSpec& spec = parts_.spec;
+  const stablehlo::PartRows rows = spec.RowsOf(form.direction);
   const int64_t first = part * rows.per_part;
   const TilesAt at{.first_row = first,
                    .num_rows = std::min(rows.per_part, rows.rows - first),
-                   .rows_per_head = output.is_per_row ? rows.rows : spec_.Of(output.direction).rows,
-                   .tokens = output.is_per_row ? 1 : TileOf(spec_, output.direction)};
+                   .rows_per_head = form.is_per_row ? rows.rows : spec.Of(form.direction).rows,
+                   .tokens = form.is_per_row ? 1 : TileOf(spec, form.direction)};
   if (at.num_rows <= 0) return {};
   const auto num_bytes = static_cast<size_t>(buffer.type().bytes());
-  std::byte* place = at.num_rows == rows.per_part ? PlaceOf(at, output.into, output.axes) : nullptr;
+  std::byte* place = at.num_rows == rows.per_part ? PlaceOf(at, into.ref, into.axes) : nullptr;
   if (place != nullptr) return buffer.Download({place, num_bytes});
-  if (Status ok = buffer.Download(staging.first(num_bytes)); !ok) return ok;
-  PlaceTiles(staging.data(), at, output.into, output.axes);
+  TESSERA_TRY(buffer.Download(staging.first(num_bytes)));
+  PlaceTiles(staging.data(), at, into.ref, into.axes);
   return {};
 }
 
-Result<int64_t> PassCall::RunPart(int64_t part, const Stream& stream, std::span<std::byte> staging) const {
+Result<int64_t> BoundPass::RunPart(int64_t part, const Stream& stream, const PassTensors& tensors,
+                                   std::span<std::byte> staging) const {
+  const CompiledPass& program = *parts_.found.program;
   const auto number = static_cast<int32_t>(part);
-  const Result<pjrt::Buffer> part_buffer =
-      session_.client->Upload({pjrt::ElementType::kS32, {}}, std::as_bytes(std::span(&number, 1)), stream.device);
-  if (!part_buffer) return tl::unexpected(part_buffer.error());
-  std::vector<const pjrt::Buffer*> args;
-  for (size_t i = 0; i < stream.shared.size(); ++i) {
-    args.push_back(stream.shared[i].raw() == nullptr ? &*part_buffer : &stream.shared[i]);
-  }
-  const Result<std::vector<pjrt::Buffer>> results =
-      program_.executable.Execute(args, {.device = stream.device, .do_not_donate = {}});
-  if (!results) return tl::unexpected(results.error());
+  const pjrt::Buffer part_buffer = TESSERA_TRY(parts_.session.client->Upload(
+      {pjrt::ElementType::kS32, {}}, std::as_bytes(std::span(&number, 1)), stream.device));
+  std::vector<const pjrt::Buffer*> args = stream.operands;
+  std::replace(args.begin(), args.end(), static_cast<const pjrt::Buffer*>(nullptr), &part_buffer);
+  const std::vector<pjrt::Buffer> results =
+      TESSERA_TRY(program.executable.Execute(args, {.device = stream.device, .do_not_donate = {}}));
   const auto result = [&](std::string_view name) -> const pjrt::Buffer& {
     size_t i = 0;
-    while (program_.outputs[i].name != name) ++i;
-    return (*results)[i];
+    while (program.outputs[i].name != name) ++i;
+    return results[i];
   };
-  for (const PassOutput& output : outputs_) {
-    if (output.into.data == nullptr) continue;
-    if (Status ok = Fetch(result(output.name), part, output, staging); !ok) return tl::unexpected(ok.error());
+  for (const OutputForm& output : parts_.form->outputs) {
+    const auto into = tensors.find(output.name);
+    if (into == tensors.end() || into->second.ref.data == nullptr) continue;
+    TESSERA_TRY(Fetch(result(output.name), part, output, into->second, staging));
   }
   int32_t tiles = 0;
-  if (Status ok = result("tiles").Download(std::as_writable_bytes(std::span(&tiles, 1))); !ok) {
-    return tl::unexpected(ok.error());
-  }
+  TESSERA_TRY(result("tiles").Download(std::as_writable_bytes(std::span(&tiles, 1))));
   return tiles;
 }
 

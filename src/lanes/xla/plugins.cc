@@ -4,13 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
-#include <map>
-#include <mutex>
-#include <tuple>
 #include <vector>
 
+#include "base/host.h"
+#include "base/try.h"
 #include "lanes/xla/pjrt/elf.h"
 #include "lanes/xla/pjrt/find_plugins.h"
 
@@ -36,15 +34,15 @@ std::vector<std::string_view> NamesFor(TargetKind kind) {
 }
 
 // The last in order of name is the newest version.
-PluginChoice FindInstalled(TargetKind kind) {
-  const std::vector<pjrt::FoundPlugin> found = pjrt::FindPlugins();
+PluginChoice FindInstalled(const std::string& folder, TargetKind kind) {
+  const std::vector<pjrt::FoundPlugin> found = pjrt::FindPlugins(folder);
   const std::vector<std::string_view> names = NamesFor(kind);
   for (auto it = found.rbegin(); it != found.rend(); ++it) {
     const auto fits = [&](std::string_view name) { return it->name.rfind(name, 0) == 0; };
     if (std::any_of(names.begin(), names.end(), fits)) return {Decision::Yes(), it->path};
   }
   return {Decision::No(ReasonCode::kXlaNoPlugin,
-                       fmt::format("none for a {} in {}; {}", ToText(kind), pjrt::XlaFolder(), HowToGet(kind))),
+                       fmt::format("none for a {} in {}; {}", ToText(kind), folder, HowToGet(kind))),
           ""};
 }
 
@@ -71,9 +69,9 @@ std::string GuardText() {
              : (Guard().state == CpuGuardState::kActive ? "active: " : "refused: ") + Guard().reason;
 }
 
-PluginChoice ChoosePlugin(const XlaOptions& options, TargetKind kind, Purpose purpose) {
+PluginChoice ChoosePlugin(const XlaOptions& options, const std::string& folder, TargetKind kind, Purpose purpose) {
   PluginChoice choice{Decision::Yes(), options.plugin};
-  if (options.plugin.empty()) choice = FindInstalled(kind);
+  if (options.plugin.empty()) choice = FindInstalled(folder, kind);
   if (!choice.decision.accepted) return choice;
   const Status is_loadable = pjrt::CheckSharedObject(choice.path);
   choice.decision =
@@ -93,55 +91,54 @@ bool Fits(const std::string& platform, TargetKind kind) {
   return false;
 }
 
-namespace {
+Result<pjrt::Client*> Clients::Of(const pjrt::Plugin& plugin) {
+  const std::lock_guard lock(mutex_);
+  return Get(plugin);
+}
+
+Result<pjrt::Client*> Clients::Get(const pjrt::Plugin& plugin) {
+  if (const auto at = clients_.find(&plugin); at != clients_.end()) return at->second.get();
+  std::unique_ptr<pjrt::Client> client = TESSERA_TRY(pjrt::Client::Create(plugin));
+  return clients_.emplace(&plugin, std::move(client)).first->second.get();
+}
 
 // Loads what the choice says and checks that it is of the kind.
-Decision OpenClient(const XlaOptions& options, TargetKind kind, pjrt::Client** opened) {
-  const PluginChoice choice = ChoosePlugin(options, kind);
+Decision Clients::Find(const XlaOptions& options, TargetKind kind, pjrt::Client** client) {
+  const std::lock_guard lock(mutex_);
+  const Question question(options.plugin, kind);
+  if (const auto at = known_.find(question); at != known_.end()) {
+    *client = at->second;
+    return Decision::Yes();
+  }
+  const PluginChoice choice = ChoosePlugin(options, folder_, kind);
   if (!choice.decision.accepted) return choice.decision;
   const Result<const pjrt::Plugin*> plugin = pjrt::Plugin::Load(choice.path);
   if (!plugin) return Decision::No(ReasonCode::kXlaPlugin, plugin.error().message);
-  const Result<pjrt::Client*> client = pjrt::Client::Get(**plugin);
-  if (!client) return Decision::No(ReasonCode::kXlaPlugin, client.error().message);
-  if (!Fits((*client)->platform(), kind)) {
+  const Result<pjrt::Client*> made = Get(**plugin);
+  if (!made) return Decision::No(ReasonCode::kXlaPlugin, made.error().message);
+  if (!Fits((*made)->platform(), kind)) {
     return Decision::No(ReasonCode::kXlaPlatform, fmt::format("the plugin {} runs on \"{}\", the target is a {}",
-                                                              choice.path, (*client)->platform(), ToText(kind)));
+                                                              choice.path, (*made)->platform(), ToText(kind)));
   }
-  *opened = *client;
+  *client = *made;
+  known_.emplace(question, *made);
   return Decision::Yes();
 }
 
-// Clients by what was asked. Looking for a plugin reads folders and files, tens of microseconds of every run, and one
-// that is loaded stays loaded, so a choice that led to a client is kept.
-class Clients {
- public:
-  Decision Get(const XlaOptions& options, TargetKind kind, pjrt::Client** client) {
-    const Key key{options.plugin, options.plugin.empty() ? pjrt::XlaFolder() : "", kind};
-    const std::lock_guard lock(mutex_);
-    if (const auto it = known_.find(key); it != known_.end()) {
-      *client = it->second;
-      return Decision::Yes();
-    }
-    const Decision decision = OpenClient(options, kind, client);
-    if (decision.accepted) known_.emplace(key, *client);
-    return decision;
-  }
-
- private:
-  using Key = std::tuple<std::string, std::string, TargetKind>;
-  std::mutex mutex_;
-  std::map<Key, pjrt::Client*> known_;
-};
-
-}  // namespace
-
-Decision OpenSession(const XlaOptions& options, TargetKind kind, Session* session) {
-  static Clients& clients = *new Clients();  // never destroyed: a plugin's threads may outlive static objects
+Decision Clients::Open(const XlaOptions& options, TargetKind kind, Session* session) {
   pjrt::Client* client = nullptr;
-  if (const Decision decision = clients.Get(options, kind, &client); !decision.accepted) return decision;
+  if (const Decision decision = Find(options, kind, &client); !decision.accepted) return decision;
   const Decision decision = CheckDevice(options.device, client->devices(), "the plugin");
   if (decision.accepted) *session = {client, options.device};
   return decision;
+}
+
+Result<const pjrt::Topology*> Topologies::Get(const pjrt::Plugin& plugin, const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  const auto key = std::make_pair(&plugin, name);
+  if (const auto at = made_.find(key); at != made_.end()) return &at->second;
+  pjrt::Topology topology = TESSERA_TRY(pjrt::Topology::Create(plugin, name));
+  return &made_.emplace(key, std::move(topology)).first->second;
 }
 
 Decision CheckDevice(int64_t device, std::span<const pjrt::DeviceInfo> devices, std::string_view whose) {
@@ -151,21 +148,44 @@ Decision CheckDevice(int64_t device, std::span<const pjrt::DeviceInfo> devices, 
                       fmt::format("device {} was asked for, and {} has 0 to {}", device, whose, count - 1));
 }
 
-XlaUse UseOf(const pjrt::Plugin& plugin) {
+DeviceUse UseOf(const pjrt::Plugin& plugin) {
   const pjrt::PluginInfo& info = plugin.info();
-  return {.plugin = info.path,
+  return {.memory = "host",
+          .plugin = info.path,
           .pjrt = fmt::format("{}.{}", info.api_major, info.api_minor),
           .stablehlo = info.stablehlo_version,
           .guard = GuardText()};
 }
 
-XlaUse UseOf(const Session& session) {
+namespace {
+
+DeviceUse UseOfDevice(const pjrt::Plugin& plugin, const std::string& platform, const pjrt::DeviceInfo& device,
+                      int64_t ordinal) {
+  DeviceUse use = UseOf(plugin);
+  use.platform = platform;
+  use.ordinal = ordinal;
+  for (const TargetKind kind : {TargetKind::kCpu, TargetKind::kGpu, TargetKind::kTpu}) {
+    if (Fits(platform, kind)) use.kind = ToText(kind);
+  }
+  // The CPU plugin calls its devices "cpu".
+  use.name = use.kind == "cpu" ? HostProcessor() : device.kind;
+  return use;
+}
+
+}  // namespace
+
+DeviceUse UseOf(const Session& session) {
   const pjrt::Client& client = *session.client;
-  XlaUse use = UseOf(client.plugin());
-  use.platform = client.platform();
+  DeviceUse use = UseOfDevice(client.plugin(), client.platform(), client.devices()[static_cast<size_t>(session.device)],
+                              session.device);
   use.platform_version = client.platform_version();
-  use.device = session.device;
-  use.device_kind = client.devices()[static_cast<size_t>(session.device)].kind;
+  return use;
+}
+
+DeviceUse UseOf(const pjrt::Topology& topology, int64_t device) {
+  DeviceUse use =
+      UseOfDevice(topology.plugin(), topology.platform(), topology.devices()[static_cast<size_t>(device)], device);
+  use.topology = topology.name();
   return use;
 }
 

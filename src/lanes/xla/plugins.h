@@ -1,11 +1,18 @@
-// Which plugin a run goes through, and whether that one can run here at all.
+// Which plugin a run goes through, whether that one can run here at all, and its clients and topologies, made once for
+// an engine.
 #pragma once
 
+#include <map>
+#include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
+#include <utility>
 
 #include "lanes/xla/pjrt/client.h"
+#include "lanes/xla/pjrt/topology.h"
 #include "tessera/cpu_guard.h"
 #include "tessera/lane.h"
 #include "tessera/target.h"
@@ -19,24 +26,53 @@ struct PluginChoice {
 };
 // Compiling alone needs no device of the target.
 enum class Purpose : uint8_t { kRun, kCompile };
-// Looks at files only: nothing is loaded.
-PluginChoice ChoosePlugin(const XlaOptions& options, TargetKind kind, Purpose purpose = Purpose::kRun);
+// The one asked for, else the newest in the folder. Looks at files only: nothing is loaded.
+PluginChoice ChoosePlugin(const XlaOptions& options, const std::string& folder, TargetKind kind,
+                          Purpose purpose = Purpose::kRun);
 
 struct Session {
   pjrt::Client* client = nullptr;
   int64_t device = 0;
 };
-// Loads the plugin, once per process, and checks that it has the device. Nothing is written to `session` on a refusal.
-Decision OpenSession(const XlaOptions& options, TargetKind kind, Session* session);
+
+// An engine's clients, each made on first use. Looking for a plugin reads folders and files, tens of microseconds of
+// every run, so a choice that led to a client is kept.
+class Clients {
+ public:
+  explicit Clients(std::string folder) : folder_(std::move(folder)) {}
+  Result<pjrt::Client*> Of(const pjrt::Plugin& plugin);
+  // Loads the plugin and checks that it has the device. Nothing is written to `session` on a refusal.
+  Decision Open(const XlaOptions& options, TargetKind kind, Session* session);
+
+ private:
+  using Question = std::pair<std::string, TargetKind>;
+  Result<pjrt::Client*> Get(const pjrt::Plugin& plugin);  // with the mutex held
+  Decision Find(const XlaOptions& options, TargetKind kind, pjrt::Client** client);
+
+  const std::string folder_;
+  std::mutex mutex_;
+  std::map<const pjrt::Plugin*, std::unique_ptr<pjrt::Client>> clients_;
+  std::map<Question, pjrt::Client*> known_;
+};
+
+class Topologies {
+ public:
+  Result<const pjrt::Topology*> Get(const pjrt::Plugin& plugin, const std::string& name);
+
+ private:
+  std::mutex mutex_;
+  std::map<std::pair<const pjrt::Plugin*, std::string>, pjrt::Topology> made_;
+};
 
 // The target's kind that a platform is; "cpu", "cuda", "rocm", "tpu".
 bool Fits(const std::string& platform, TargetKind kind);
 // "No" to a number that is none of these devices'.
 Decision CheckDevice(int64_t device, std::span<const pjrt::DeviceInfo> devices, std::string_view whose);
 
-// What a receipt says of a plugin, and of a device of its client's.
-XlaUse UseOf(const pjrt::Plugin& plugin);
-XlaUse UseOf(const Session& session);
+// What a receipt says of a plugin, of a device of its client's, and of one that programs are only made for.
+DeviceUse UseOf(const pjrt::Plugin& plugin);
+DeviceUse UseOf(const Session& session);
+DeviceUse UseOf(const pjrt::Topology& topology, int64_t device);
 
 // Against hidden SVE, asked once; and as a receipt says it.
 const CpuGuard& Guard();

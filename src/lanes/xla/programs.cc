@@ -4,16 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <limits>
 #include <map>
-#include <mutex>
 
 #include "base/clock.h"
-#include "base/file.h"
-#include "base/hash.h"
-#include "lanes/xla/pjrt/find_plugins.h"
-#include "lanes/xla/recent.h"
+#include "base/try.h"
 #include "lanes/xla/store/host_features.h"
 #include "lanes/xla/store/program_store.h"
 
@@ -46,31 +40,15 @@ std::string HashOf(std::string_view text) {
 
 // ---- on disk
 
-// Options that XLA and libtpu read from the environment by themselves, once in a process; and so do we. XLA_FLAGS may
-// be the name of a file that has them.
-constexpr int64_t kMaxFlagsBytes = 1 << 20;
-const std::string& FlagsOfEnvironment() {
-  static const std::string kFlags = [] {
-    std::string flags;
-    for (const char* name : {"XLA_FLAGS", "LIBTPU_INIT_ARGS"}) {
-      const char* value = std::getenv(name);
-      if (value == nullptr || *value == '\0') continue;
-      const std::string text = *value == '-' ? value : ReadFile(value, kMaxFlagsBytes).value_or(value);
-      flags += fmt::format("{}{}={}", flags.empty() ? "" : " ", name, text);
-    }
-    return flags;
-  }();
-  return kFlags;
-}
-
-ProgramKey KeyOf(const Session& session, std::string_view text, const pjrt::CompileOptions& options) {
+ProgramKey KeyOf(const Session& session, std::string_view text, const pjrt::CompileOptions& options,
+                 const std::string& flags) {
   const pjrt::Client& client = *session.client;
   const pjrt::PluginInfo& plugin = client.plugin().info();
   // A CPU program is made for the very core; others for the kind of device.
   const std::string host =
       client.platform() == "cpu" ? HostFeatures() : client.devices()[static_cast<size_t>(session.device)].kind;
   return {.program = HashOf(text),
-          .options = HashOf(pjrt::Encode(options) + FlagsOfEnvironment()),
+          .options = HashOf(pjrt::Encode(options) + flags),
           .plugin = fmt::format("{} {} {} {}", plugin.identity, client.platform(), client.platform_version(),
                                 plugin.stablehlo_version),
           .host = host};
@@ -93,76 +71,95 @@ void AddNote(std::string& note, const std::string& text) {
   if (!text.empty()) note += (note.empty() ? "" : "; ") + text;
 }
 
-// What a program is compiled with, and where it lies on disk. Names it in `use`.
-struct OnDisk {
-  OnDisk(const Session& session, const stablehlo::Program& program, const XlaOptions& options, XlaProgramUse* use)
-      : compile(CompileOptionsFor(program, options)),
-        key(KeyOf(session, program.text, compile)),
-        store(pjrt::XlaFolder() + "/programs", options.keep_programs ? kMaxProgramStoreBytes : 0) {
-    use->name = program.name;
-    use->parts = program.parts;
-    use->key = HashOf(key.program + key.options + key.plugin + key.host);
-    AddNote(use->note, FlagsOfEnvironment());
+pjrt::CompileOptions CompileOptionsFor(const stablehlo::Program& program, const XlaOptions& options) {
+  pjrt::CompileOptions compile;
+  if (options.optimization) compile.overrides["xla_backend_optimization_level"] = *options.optimization;
+  for (const stablehlo::NamedType& input : program.inputs) {
+    compile.inputs.push_back({ToPjrt(input.type.element), input.type.dims});
   }
+  return compile;
+}
+
+// The part that the compiled program itself tells.
+Status Describe(const pjrt::CompiledProgram& program, ProgramUse* use) {
+  const pjrt::ProgramFigures figures = TESSERA_TRY(program.Figures());
+  use->argument_bytes = figures.argument_bytes;
+  use->output_bytes = figures.output_bytes;
+  use->temp_bytes = figures.temp_bytes;
+  use->code_bytes = figures.generated_code_bytes;
+  const pjrt::OptimizedProgram optimized = TESSERA_TRY(program.Optimized());
+  use->name = optimized.module_name;
+  use->instructions = optimized.instructions;
+  use->opcodes = CountsText(optimized.opcodes);
+  use->custom_calls = CountsText(optimized.custom_calls);
+  use->collectives = CountsText(optimized.collectives);
+  return {};
+}
+
+// One program on its way from text to an executable: what it is compiled with, where it lies on disk, and what there
+// is to say of it.
+struct Making {
+  Making(const Session& session_in, const ProgramQuestion& question, stablehlo::Program lowered,
+         const XlaSettings& settings)
+      : session(session_in),
+        program(std::move(lowered)),
+        compile(CompileOptionsFor(program, question.options)),
+        key(KeyOf(session, program.text, compile, settings.flags)),
+        store(settings.folder + "/programs", question.options.keep_programs ? kMaxProgramStoreBytes : 0),
+        is_kept(question.options.keep_programs) {
+    use.pass = ToText(question.pass);
+    use.name = program.name;
+    use.parts = program.parts;
+    use.key = HashOf(key.program + key.options + key.plugin + key.host);
+    AddNote(use.note, settings.flags);
+  }
+
+  Result<pjrt::Executable> CompileAndPut() {
+    const Clock clock;
+    pjrt::Executable compiled = TESSERA_TRY(session.client->Compile(program.text, compile));
+    use.source = "compiled";
+    use.compile_ns = clock.Ns();
+    if (!is_kept) return compiled;
+    const Result<std::vector<std::byte>> bytes = compiled.Serialize();
+    AddNote(use.note, bytes ? store.Put(key, *bytes).reason : "not kept on disk: " + bytes.error().message);
+    return compiled;
+  }
+
+  // From the disk where it is there and can be loaded, else compiled and put there.
+  Result<pjrt::Executable> LoadOrCompile() {
+    const Clock clock;
+    const FindResult found = store.Find(key);
+    AddNote(use.note, found.reason);
+    if (found.bytes) {
+      Result<pjrt::Executable> loaded = session.client->Deserialize(*found.bytes, compile);
+      if (loaded) {
+        use.source = "disk";
+        use.compile_ns = clock.Ns();
+        return loaded;
+      }
+      AddNote(use.note, "an entry on disk did not load: " + loaded.error().message);
+    }
+    return CompileAndPut();
+  }
+
+  const Session& session;
+  stablehlo::Program program;
   pjrt::CompileOptions compile;
   ProgramKey key;
   ProgramStore store;
+  bool is_kept;
+  ProgramUse use;
 };
 
-Result<pjrt::Executable> CompileAndPut(const Session& session, const stablehlo::Program& program,
-                                       const XlaOptions& options, const OnDisk& disk, XlaProgramUse* use) {
-  const Clock clock;
-  Result<pjrt::Executable> compiled = session.client->Compile(program.text, disk.compile);
-  if (!compiled) return compiled;
-  use->source = "compiled";
-  use->compile_ns = clock.Ns();
-  if (!options.keep_programs) return compiled;
-  const Result<std::vector<std::byte>> bytes = compiled->Serialize();
-  AddNote(use->note, bytes ? disk.store.Put(disk.key, *bytes).reason : "not kept on disk: " + bytes.error().message);
-  return compiled;
-}
-
-// From the disk where it is there and can be loaded, else compiled and put there.
-Result<pjrt::Executable> LoadOrCompile(const Session& session, const stablehlo::Program& program,
-                                       const XlaOptions& options, XlaProgramUse* use) {
-  const OnDisk disk(session, program, options, use);
-  const Clock clock;
-  const FindResult found = disk.store.Find(disk.key);
-  AddNote(use->note, found.reason);
-  if (found.bytes) {
-    Result<pjrt::Executable> loaded = session.client->Deserialize(*found.bytes, disk.compile);
-    if (loaded) {
-      use->source = "disk";
-      use->compile_ns = clock.Ns();
-      return loaded;
-    }
-    AddNote(use->note, "an entry on disk did not load: " + loaded.error().message);
-  }
-  return CompileAndPut(session, program, options, disk, use);
-}
-
-Result<std::shared_ptr<const CompiledPass>> Make(const Session& session, const stablehlo::ProgramSpec& spec, Pass pass,
-                                                 const XlaOptions& options) {
-  const Result<stablehlo::Program> program = Lower(spec, pass);
-  if (!program) return tl::unexpected(program.error());
-  XlaProgramUse facts;
-  Result<pjrt::Executable> executable = LoadOrCompile(session, *program, options, &facts);
-  if (!executable) return tl::unexpected(executable.error());
-  if (Status ok = Describe(executable->program(), &facts); !ok) return tl::unexpected(ok.error());
-  return std::make_shared<const CompiledPass>(
-      CompiledPass{std::move(*executable), program->inputs, program->outputs, std::move(facts)});
-}
-
-// ---- in memory
-
-Hash128 MemoryKey(const Session& session, const stablehlo::ProgramSpec& spec, Pass pass, const XlaOptions& options) {
+Hash128 MemoryKey(const Session& session, const ProgramQuestion& question) {
   const auto& [class_key, shape, has_softcap, has_sink_logits, has_documents, has_valid, masks, lists, items, words,
-               parts] = spec;
+               parts] = question.spec;
   const auto& [batch, q_len, kv_len, num_q_heads, num_kv_heads, dim_qk, dim_v, dtype] = shape;
   Hasher hasher;
   hasher.Int(static_cast<int64_t>(reinterpret_cast<intptr_t>(session.client)));
-  hasher.Int(static_cast<int64_t>(pass));
-  hasher.Int(options.optimization.value_or(-1));
+  hasher.Text(question.lowering.name);
+  hasher.Int(static_cast<int64_t>(question.pass));
+  hasher.Int(question.options.optimization.value_or(-1));
   hasher.Text(class_key);
   for (const int64_t value : {batch, q_len, kv_len, num_q_heads, num_kv_heads, dim_qk, dim_v,
                               static_cast<int64_t>(dtype), masks, items, words, parts}) {
@@ -175,99 +172,49 @@ Hash128 MemoryKey(const Session& session, const stablehlo::ProgramSpec& spec, Pa
   return hasher.Finish();
 }
 
-// What is looked for and made while its place is locked, so that threads that ask for one program at once wait for one
-// compilation.
-struct Place {
-  std::mutex mutex;
-  std::shared_ptr<const CompiledPass> program;
-};
-
-class Programs {
- public:
-  Result<FoundProgram> Find(const Session& session, const stablehlo::ProgramSpec& spec, Pass pass,
-                            const XlaOptions& options) {
-    const std::shared_ptr<Place> place = places_.Get(MemoryKey(session, spec, pass, options));
-    const std::lock_guard lock(place->mutex);
-    if (place->program != nullptr) {
-      XlaProgramUse use = place->program->facts;
-      use.source = "memory";
-      use.note.clear();
-      use.compile_ns = 0;
-      return FoundProgram{place->program, std::move(use)};
-    }
-    Result<std::shared_ptr<const CompiledPass>> made = Make(session, spec, pass, options);
-    if (!made) return tl::unexpected(made.error());
-    place->program = *made;
-    return FoundProgram{*made, (*made)->facts};
-  }
-
- private:
-  Recent<Hash128, Place> places_{kMaxPrograms};
-};
-
 }  // namespace
 
-std::string_view KernelName(DType dtype) {
-  return dtype == DType::kF32 ? "xla_chunked_f32" : dtype == DType::kBf16 ? "xla_chunked_bf16" : "xla_chunked_f16";
-}
-
-Decision CheckSize(const stablehlo::ProgramSpec& spec) {
-  for (const stablehlo::ListShape& list : spec.lists) {
-    const double slots = static_cast<double>(spec.masks) * static_cast<double>(list.rows) *
-                         static_cast<double>(list.width) * stablehlo::kSlotColumns;
-    if (slots > std::numeric_limits<int32_t>::max()) {
-      return Decision::No(ReasonCode::kXlaTooLarge,
-                          fmt::format("its padded worklist has {:.0f} numbers, more than 2^31; a tighter "
-                                      "capacity.width or larger tiles make it smaller",
-                                      slots));
-    }
+Result<FoundProgram> Programs::Find(const Session& session, const ProgramQuestion& question) {
+  const std::shared_ptr<Entry> entry = entries_.Get(MemoryKey(session, question));
+  const std::lock_guard lock(entry->mutex);
+  if (entry->program != nullptr) {
+    ProgramUse use = entry->program->facts;
+    use.source = "memory";
+    use.note.clear();
+    use.compile_ns = 0;
+    return FoundProgram{entry->program, std::move(use)};
   }
-  return Decision::Yes();
+  Making making(session, question, TESSERA_TRY(question.lowering.lower(question.spec, question.pass)), settings_);
+  pjrt::Executable executable = TESSERA_TRY(making.LoadOrCompile());
+  TESSERA_TRY(Describe(executable.program(), &making.use));
+  entry->program = std::make_shared<const CompiledPass>(
+      CompiledPass{std::move(executable), making.program.inputs, making.program.outputs, std::move(making.use)});
+  return FoundProgram{entry->program, entry->program->facts};
 }
 
-Result<stablehlo::Program> Lower(const stablehlo::ProgramSpec& spec, Pass pass) {
-  return pass == Pass::kForward ? stablehlo::LowerForward(spec) : stablehlo::LowerBackward(spec);
+Result<ProgramUse> Programs::CompileAnew(const Session& session, const ProgramQuestion& question) const {
+  Making making(session, question, TESSERA_TRY(question.lowering.lower(question.spec, question.pass)), settings_);
+  const pjrt::Executable executable = TESSERA_TRY(making.CompileAndPut());
+  TESSERA_TRY(Describe(executable.program(), &making.use));
+  return std::move(making.use);
 }
 
-pjrt::CompileOptions CompileOptionsFor(const stablehlo::Program& program, const XlaOptions& options) {
-  pjrt::CompileOptions compile;
-  if (options.optimization) compile.overrides["xla_backend_optimization_level"] = *options.optimization;
-  for (const stablehlo::NamedType& input : program.inputs) {
-    compile.inputs.push_back({ToPjrt(input.type.element), input.type.dims});
+Result<ProgramUse> Programs::CompileFor(const pjrt::Topology& topology, const ProgramQuestion& question) const {
+  const stablehlo::Program program = TESSERA_TRY(question.lowering.lower(question.spec, question.pass));
+  const pjrt::CompileOptions compile = CompileOptionsFor(program, question.options);
+  const Clock clock;
+  const pjrt::CompiledProgram compiled = TESSERA_TRY(topology.Compile(program.text, compile));
+  ProgramUse use{.pass = std::string(ToText(question.pass)), .source = "compiled"};
+  use.compile_ns = clock.Ns();
+  use.parts = program.parts;
+  Hasher hasher;
+  for (const std::string& part :
+       {topology.plugin().info().identity, topology.name(), pjrt::Encode(compile), program.text}) {
+    hasher.Text(part);
   }
-  return compile;
-}
-
-Status Describe(const pjrt::CompiledProgram& program, XlaProgramUse* use) {
-  const Result<pjrt::ProgramFigures> figures = program.Figures();
-  if (!figures) return tl::unexpected(figures.error());
-  use->argument_bytes = figures->argument_bytes;
-  use->output_bytes = figures->output_bytes;
-  use->temp_bytes = figures->temp_bytes;
-  use->code_bytes = figures->generated_code_bytes;
-  const Result<pjrt::OptimizedProgram> optimized = program.Optimized();
-  if (!optimized) return tl::unexpected(optimized.error());
-  use->name = optimized->module_name;
-  use->instructions = optimized->instructions;
-  use->opcodes = CountsText(optimized->opcodes);
-  use->custom_calls = CountsText(optimized->custom_calls);
-  use->collectives = CountsText(optimized->collectives);
-  return {};
-}
-
-Status CompileAnew(const Session& session, const stablehlo::Program& program, const XlaOptions& options,
-                   XlaProgramUse* use) {
-  const OnDisk disk(session, program, options, use);
-  const Result<pjrt::Executable> compiled = CompileAndPut(session, program, options, disk, use);
-  if (!compiled) return tl::unexpected(compiled.error());
-  return Describe(compiled->program(), use);
-}
-
-Result<FoundProgram> FindProgram(const Session& session, const stablehlo::ProgramSpec& spec, Pass pass,
-                                 const XlaOptions& options) {
-  // Never destroyed: a plugin's threads may outlive static objects.
-  static Programs& programs = *new Programs();
-  return programs.Find(session, spec, pass, options);
+  use.key = Hex(hasher.Finish());
+  TESSERA_TRY(Describe(compiled, &use));
+  return use;
 }
 
 }  // namespace tessera::lanes::xla

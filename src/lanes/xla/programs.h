@@ -1,14 +1,20 @@
-// Compiled programs of this process: found in memory, else on disk, else compiled, and kept. Bounded; safe from any
+// Compiled programs of an engine: found in memory, else on disk, else compiled, and kept. Bounded; safe from any
 // thread, and a program that two threads ask for at once is compiled once.
 #pragma once
 
 #include <memory>
+#include <mutex>
+#include <string>
 #include <vector>
 
+#include "base/hash.h"
 #include "lanes/lane.h"
+#include "lanes/xla/lowerings.h"
 #include "lanes/xla/pjrt/client.h"
 #include "lanes/xla/plugins.h"
+#include "lanes/xla/recent.h"
 #include "lanes/xla/stablehlo/program.h"
+#include "lanes/xla/xla.h"
 
 namespace tessera::lanes::xla {
 
@@ -19,29 +25,40 @@ struct CompiledPass {
   pjrt::Executable executable;
   std::vector<stablehlo::NamedType> inputs;
   std::vector<stablehlo::NamedType> outputs;
-  XlaProgramUse facts;  // as it was made; a later use says "memory"
+  ProgramUse facts;  // as it was made; a later use says "memory"
 };
 
 struct FoundProgram {
   std::shared_ptr<const CompiledPass> program;
-  XlaProgramUse use;
+  ProgramUse use;
 };
-Result<FoundProgram> FindProgram(const Session& session, const stablehlo::ProgramSpec& spec, Pass pass,
-                                 const XlaOptions& options);
 
-// Compiled whatever is kept, and kept on disk for the next run.
-Status CompileAnew(const Session& session, const stablehlo::Program& program, const XlaOptions& options,
-                   XlaProgramUse* use);
+// A pass of a class, to be found or made with these options.
+struct ProgramQuestion {
+  const Lowering& lowering;
+  const stablehlo::ProgramSpec& spec;
+  Pass pass = Pass::kForward;
+  const XlaOptions& options;
+};
 
-// The kernel's name in receipts.
-std::string_view KernelName(DType dtype);
-// "No" to a program whose operands are too large to index.
-Decision CheckSize(const stablehlo::ProgramSpec& spec);
-Result<stablehlo::Program> Lower(const stablehlo::ProgramSpec& spec, Pass pass);
+class Programs {
+ public:
+  explicit Programs(XlaSettings settings) : settings_(std::move(settings)) {}
+  Result<FoundProgram> Find(const Session& session, const ProgramQuestion& question);
+  // Compiled whatever is kept, and kept on disk for the next run.
+  Result<ProgramUse> CompileAnew(const Session& session, const ProgramQuestion& question) const;
+  // For devices that are not here, so that it can be neither kept nor run.
+  Result<ProgramUse> CompileFor(const pjrt::Topology& topology, const ProgramQuestion& question) const;
 
-// What a plugin of this process was asked to compile with.
-pjrt::CompileOptions CompileOptionsFor(const stablehlo::Program& program, const XlaOptions& options);
-// The part of XlaProgramUse that the compiled program itself tells.
-Status Describe(const pjrt::CompiledProgram& program, XlaProgramUse* use);
+ private:
+  // What is looked for and made while it is locked, so that threads that ask for one program at once wait for one
+  // compilation.
+  struct Entry {
+    std::mutex mutex;
+    std::shared_ptr<const CompiledPass> program;
+  };
+  const XlaSettings settings_;
+  Recent<Hash128, Entry> entries_{kMaxPrograms};
+};
 
 }  // namespace tessera::lanes::xla

@@ -2,14 +2,14 @@
 #include <fmt/format.h>
 
 #include "lanes/xla/pjrt/find_plugins.h"
-#include "lanes/xla/plugins.h"
+#include "lanes/xla/state.h"
 
 namespace tessera {
 namespace {
 
 namespace xla = lanes::xla;
 
-PluginReport ReportOn(const std::string& name, const std::string& path) {
+PluginReport ReportOn(xla::State& state, const std::string& name, const std::string& path) {
   PluginReport report{.name = name, .use = {.plugin = path}, .devices = {}, .usable = {}};
   report.use.guard = xla::GuardText();
   const Result<const pjrt::Plugin*> plugin = pjrt::Plugin::Load(path);
@@ -24,7 +24,7 @@ PluginReport ReportOn(const std::string& name, const std::string& path) {
     report.usable = "compile-only: this machine has no TPU";
     return report;
   }
-  const Result<pjrt::Client*> client = pjrt::Client::Get(**plugin);
+  const Result<pjrt::Client*> client = state.clients.Of(**plugin);
   if (!client) {
     report.usable = "no: " + client.error().message;
     return report;
@@ -41,10 +41,12 @@ PluginReport ReportOn(const std::string& name, const std::string& path) {
 
 }  // namespace
 
-std::vector<PluginReport> ReportPlugins(const XlaOptions& options) {
+std::vector<PluginReport> ReportPlugins(xla::State& state, const std::string& given) {
   std::vector<PluginReport> reports;
-  if (!options.plugin.empty()) reports.push_back(ReportOn("given", options.plugin));
-  for (const pjrt::FoundPlugin& found : pjrt::FindPlugins()) reports.push_back(ReportOn(found.name, found.path));
+  if (!given.empty()) reports.push_back(ReportOn(state, "given", given));
+  for (const pjrt::FoundPlugin& found : pjrt::FindPlugins(state.settings.folder)) {
+    reports.push_back(ReportOn(state, found.name, found.path));
+  }
   return reports;
 }
 

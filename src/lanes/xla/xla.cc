@@ -1,15 +1,17 @@
-// The lane object: from a plan and tensors to a compiled program's operands, and back.
+// The lane object: a plan becomes a compiled program's operands once, tensors become them at every call.
 #include "lanes/xla/xla.h"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <vector>
 
+#include "base/math.h"
+#include "base/try.h"
 #include "lanes/check_args.h"
 #include "lanes/xla/call.h"
-#include "lanes/xla/compile.h"
-#include "lanes/xla/operands.h"
-#include "lanes/xla/programs.h"
-#include "lanes/xla/stablehlo/tiles.h"
+#include "lanes/xla/pjrt/find_plugins.h"
+#include "lanes/xla/state.h"
 #include "lanes/xla/transfer.h"
 
 namespace tessera {
@@ -17,146 +19,122 @@ namespace {
 
 namespace xla = lanes::xla;
 
+constexpr std::string_view kIsa = "pjrt";
+
 TensorAxes QueryAxes(const Shape& s, int64_t dim) { return {s.batch, s.num_q_heads, s.q_len, dim}; }
 TensorAxes KeyAxes(const Shape& s, int64_t dim) { return {s.batch, s.num_kv_heads, s.kv_len, dim}; }
 int64_t StatBytes(const Shape& s) { return s.batch * s.num_q_heads * s.q_len * 4; }
 
 // Of the workspace; what follows is aligned.
-int64_t DeltaBytes(const Shape& s) { return stablehlo::CeilTo(StatBytes(s), kWorkspaceAlignment); }
+int64_t DeltaBytes(const Shape& s) { return RoundUp(StatBytes(s), static_cast<int64_t>(kWorkspaceAlignment)); }
 
-// Dense f32, one number for each token.
-TensorRef StatRef(std::span<float> values, const TensorAxes& axes) {
-  return {.type = ElementType::kF32,
-          .data = std::as_writable_bytes(values).data(),
-          .batch_stride = axes[1] * axes[2],
-          .head_stride = axes[2],
-          .token_stride = 1};
+// Dense f32, one number for each token. Inputs are only read.
+xla::PassTensor StatOf(std::span<const float> values, const TensorAxes& axes) {
+  return {DenseView(values.data(), ElementType::kF32, {axes[0], axes[1], axes[2], 1}), axes};
 }
 
-stablehlo::ProgramSpec SpecOf(const LaneRequest& request) {
-  return stablehlo::SpecOf(*request.contract, *request.plan, request.target);
-}
+// Programs that were made and that nothing here can run.
+class CompiledOnly final : public BoundLane {
+ public:
+  CompiledOnly(std::string kernel, DeviceUse device, std::vector<ProgramUse> programs)
+      : kernel_(std::move(kernel)), device_(std::move(device)), programs_(std::move(programs)) {}
+  int64_t WorkspaceBytes(Pass) const override { return 0; }
+  Result<int64_t> Forward(const ForwardArgs&, const LaneCall&) const override { return Refuse(); }
+  Result<int64_t> Backward(const BackwardArgs&, const LaneCall&) const override { return Refuse(); }
+  Facts Describe() const override { return {kernel_, kIsa, device_, programs_}; }
 
-// Scale and softcap as the program takes them.
-struct ScoreOperands {
-  explicit ScoreOperands(const Score& score)
-      : scale(static_cast<float>(score.scale)), softcap(static_cast<float>(score.softcap)) {}
-  float scale;
-  float softcap;
+ private:
+  static Result<int64_t> Refuse() {
+    return Fail(ErrorCode::kPluginUnusable, "these programs were compiled to be looked at, not to be run");
+  }
+  std::string kernel_;
+  DeviceUse device_;
+  std::vector<ProgramUse> programs_;
 };
 
-class Xla final : public Lane {
+class BoundXla final : public BoundLane {
  public:
-  std::string_view name() const override { return "xla_chunked"; }
-  std::vector<std::string_view> Isas() const override { return {"pjrt"}; }
-
-  Decision Decide(const Contract&, const Target& target, const XlaOptions& options) const override {
-    return xla::ChoosePlugin(options, target.kind).decision;
+  BoundXla(std::shared_ptr<xla::State> state, std::string_view lane, const Contract& contract)
+      : state_(std::move(state)), lane_(lane), contract_(contract) {
+    kernel_ = fmt::format("{}_{}", lane, ToText(contract.shape.dtype));
   }
-
-  Decision DecidePlan(const Contract& contract, const PlanView& plan, const Target& target,
-                      const XlaOptions& options) const override {
-    const Decision fits = xla::CheckSize(stablehlo::SpecOf(contract, plan, target.kind));
-    if (!fits.accepted) return fits;
-    xla::Session session;
-    return xla::OpenSession(options, target.kind, &session);
+  void Add(Pass pass, std::unique_ptr<xla::BoundPass> bound) {
+    (pass == Pass::kForward ? forward_ : backward_) = std::move(bound);
+  }
+  void SetDevice(DeviceUse device, int64_t threads) {
+    device_ = std::move(device);
+    threads_ = threads;
   }
 
   // The delta of a backward, and where outputs of parts wait.
-  int64_t WorkspaceBytes(const LaneRequest& request, Pass pass) const override {
-    const int64_t staging = xla::StagingBytes(SpecOf(request), pass, request.threads);
-    return pass == Pass::kForward ? staging : DeltaBytes(request.contract->shape) + staging;
+  int64_t WorkspaceBytes(Pass pass) const override {
+    if (pass == Pass::kForward) return forward_ == nullptr ? 0 : forward_->StagingBytes();
+    return backward_ == nullptr ? 0 : DeltaBytes(contract_.shape) + backward_->StagingBytes();
   }
 
-  Result<RunStats> Forward(const LaneRequest& request, const ForwardArgs& args) const override {
-    if (Status ok = CheckForward(request, args, *this); !ok) return tl::unexpected(ok.error());
-    const Shape& s = request.contract->shape;
-    const stablehlo::ProgramSpec spec = SpecOf(request);
-    Result<Begun> begun = Begin(request, spec, Pass::kForward);
-    if (!begun) return tl::unexpected(begun.error());
-    const xla::PlanTables tables = xla::MakeTables(spec, *request.plan, begun->found.program->inputs);
-    const ScoreOperands score(request.contract->score);
-    xla::PassCall call(begun->session, *begun->found.program, spec);
-    AddCommon(call, s, score, args.q, args.k, args.v, args.sink_logits, tables);
+  Result<int64_t> Forward(const ForwardArgs& args, const LaneCall& call) const override {
+    TESSERA_TRY(CheckForward(CheckOf(Pass::kForward), args, call));
+    const Shape& s = contract_.shape;
     const TensorAxes stat = QueryAxes(s, 1);
-    call.Output({.name = "o", .into = args.o, .axes = QueryAxes(s, s.dim_v)});
-    call.Output({.name = "lse", .into = StatRef(args.lse, stat), .axes = stat});
-    call.Output({.name = "max", .into = StatRef(args.row_max, stat), .axes = stat});
-    return Finish(
-        *begun, s.dtype,
-        call.Run(xla::HeaviestFirst(spec, *request.plan, Pass::kForward), request.threads, request.workspace));
+    xla::PassTensors tensors = Inputs(args.q, args.k, args.v, args.sink_logits);
+    tensors["o"] = {args.o, QueryAxes(s, s.dim_v)};
+    tensors["lse"] = StatOf(args.lse, stat);
+    tensors["max"] = StatOf(args.row_max, stat);
+    return forward_->Run(tensors, call.workspace);
   }
 
-  Result<RunStats> Backward(const LaneRequest& request, const BackwardArgs& args) const override {
-    if (Status ok = CheckBackward(request, args, *this); !ok) return tl::unexpected(ok.error());
-    const Shape& s = request.contract->shape;
-    const stablehlo::ProgramSpec spec = SpecOf(request);
-    Result<Begun> begun = Begin(request, spec, Pass::kBackward);
-    if (!begun) return tl::unexpected(begun.error());
-    const xla::PlanTables tables = xla::MakeTables(spec, *request.plan, begun->found.program->inputs);
-    const ScoreOperands score(request.contract->score);
-
+  Result<int64_t> Backward(const BackwardArgs& args, const LaneCall& call) const override {
+    TESSERA_TRY(CheckBackward(CheckOf(Pass::kBackward), args, call));
+    const Shape& s = contract_.shape;
+    const TensorAxes stat = QueryAxes(s, 1);
     std::span<const float> delta = args.delta;
     if (delta.empty()) {
-      const std::span<float> sums(reinterpret_cast<float*>(request.workspace.data()),
+      const std::span<float> sums(reinterpret_cast<float*>(call.workspace.data()),
                                   static_cast<size_t>(StatBytes(s)) / 4);
-      xla::FillDelta({args.o, args.dout, args.lse, QueryAxes(s, s.dim_v)}, request.threads, sums);
+      xla::FillDelta({args.o, args.dout, args.lse, QueryAxes(s, s.dim_v)}, threads_, sums);
       delta = sums;
     }
-    const int64_t rows = spec.RowsOf(Direction::kDq).rows;
+    const int64_t rows = backward_->spec().RowsOf(Direction::kDq).rows;
     std::vector<float> sink_shares(args.dsink_logits.empty() ? 0 : static_cast<size_t>(rows));
-    const TensorAxes shares{1, 1, rows, 1};
-
-    xla::PassCall call(begun->session, *begun->found.program, spec);
-    AddCommon(call, s, score, args.q, args.k, args.v, args.sink_logits, tables);
-    call.Tensor("do", args.dout, QueryAxes(s, s.dim_v));
-    call.Floats("lse", args.lse);
-    call.Floats("delta", delta);
-    call.Output({"dq", Direction::kDq, args.dq, QueryAxes(s, s.dim_qk)});
-    call.Output({"dk", Direction::kDkv, args.dk, KeyAxes(s, s.dim_qk)});
-    call.Output({"dv", Direction::kDkv, args.dv, KeyAxes(s, s.dim_v)});
-    call.Output({"dsink_logits", Direction::kDq, StatRef(sink_shares, shares), shares, true});
-    Result<int64_t> tiles = call.Run(xla::HeaviestFirst(spec, *request.plan, Pass::kBackward), request.threads,
-                                     request.workspace.subspan(static_cast<size_t>(DeltaBytes(s))));
-    if (tiles) AddSinkShares(spec, sink_shares, args.dsink_logits);
-    return Finish(*begun, s.dtype, std::move(tiles));
+    xla::PassTensors tensors = Inputs(args.q, args.k, args.v, args.sink_logits);
+    tensors["do"] = {args.dout, QueryAxes(s, s.dim_v)};
+    tensors["lse"] = StatOf(args.lse, stat);
+    tensors["delta"] = StatOf(delta, stat);
+    tensors["dq"] = {args.dq, QueryAxes(s, s.dim_qk)};
+    tensors["dk"] = {args.dk, KeyAxes(s, s.dim_qk)};
+    tensors["dv"] = {args.dv, KeyAxes(s, s.dim_v)};
+    tensors["dsink_logits"] = StatOf(sink_shares, {1, 1, rows, 1});
+    const int64_t tiles =
+        TESSERA_TRY(backward_->Run(tensors, call.workspace.subspan(static_cast<size_t>(DeltaBytes(s)))));
+    AddSinkShares(sink_shares, args.dsink_logits);
+    return tiles;
   }
 
-  const Compiler* compiler() const override { return &xla::XlaCompiler(); }
+  Facts Describe() const override {
+    Facts facts{kernel_, kIsa, device_, {}};
+    for (const xla::BoundPass* pass : {forward_.get(), backward_.get()}) {
+      if (pass != nullptr) facts.programs.push_back(pass->use());
+    }
+    return facts;
+  }
 
  private:
-  struct Begun {
-    xla::Session session;
-    xla::FoundProgram found;
-  };
-  static Result<Begun> Begin(const LaneRequest& request, const stablehlo::ProgramSpec& spec, Pass pass) {
-    Begun begun;
-    const Decision decision = xla::OpenSession(request.xla, request.target, &begun.session);
-    if (!decision.accepted) {
-      return Fail(ErrorCode::kPluginUnusable, decision.detail);
-    }
-    Result<xla::FoundProgram> found = xla::FindProgram(begun.session, spec, pass, request.xla);
-    if (!found) return tl::unexpected(found.error());
-    begun.found = std::move(*found);
-    return begun;
+  CallCheck CheckOf(Pass pass) const {
+    return {.lane = lane_, .contract = contract_, .workspace_bytes = WorkspaceBytes(pass)};
   }
 
-  static void AddCommon(xla::PassCall& call, const Shape& s, const ScoreOperands& score, const TensorRef& q,
-                        const TensorRef& k, const TensorRef& v, std::span<const float> sink_logits,
-                        const xla::PlanTables& tables) {
-    call.Tensor("q", q, QueryAxes(s, s.dim_qk));
-    call.Tensor("k", k, KeyAxes(s, s.dim_qk));
-    call.Tensor("v", v, KeyAxes(s, s.dim_v));
-    call.Floats("scale", std::span(&score.scale, 1));
-    call.Floats("softcap", std::span(&score.softcap, 1));
-    call.Floats("sink_logits", sink_logits);
-    call.Tables(tables);
+  xla::PassTensors Inputs(const TensorRef& q, const TensorRef& k, const TensorRef& v,
+                          std::span<const float> sink_logits) const {
+    const Shape& s = contract_.shape;
+    return {{"q", {q, QueryAxes(s, s.dim_qk)}},
+            {"k", {k, KeyAxes(s, s.dim_qk)}},
+            {"v", {v, KeyAxes(s, s.dim_v)}},
+            {"sink_logits", StatOf(sink_logits, {1, 1, s.num_q_heads, 1})}};
   }
 
   // A head's gradient is the sum over its rows of tiles, in their order.
-  static void AddSinkShares(const stablehlo::ProgramSpec& spec, std::span<const float> shares,
-                            std::span<float> dsink_logits) {
-    const int64_t rows_per_head = spec.Of(Direction::kDq).rows;
+  void AddSinkShares(std::span<const float> shares, std::span<float> dsink_logits) const {
+    const int64_t rows_per_head = backward_->spec().Of(Direction::kDq).rows;
     std::vector<double> sums(dsink_logits.size(), 0.0);
     for (size_t row = 0; row < shares.size(); ++row) {
       sums[row / static_cast<size_t>(rows_per_head) % sums.size()] += static_cast<double>(shares[row]);
@@ -164,21 +142,132 @@ class Xla final : public Lane {
     std::transform(sums.begin(), sums.end(), dsink_logits.begin(), [](double sum) { return static_cast<float>(sum); });
   }
 
-  // The program counts its own tiles, so the receipt says what ran and not what was planned.
-  static Result<RunStats> Finish(const Begun& begun, DType dtype, Result<int64_t> tiles) {
-    if (!tiles) return tl::unexpected(std::move(tiles.error()));
-    RunStats stats{xla::KernelName(dtype), "pjrt", *tiles};
-    stats.xla = xla::UseOf(begun.session);
-    stats.program = begun.found.use;
-    return stats;
+  std::shared_ptr<xla::State> state_;  // whose clients and programs are used
+  std::string_view lane_;
+  const Contract& contract_;
+  std::string kernel_;
+  DeviceUse device_;
+  int64_t threads_ = 1;
+  std::unique_ptr<xla::BoundPass> forward_;
+  std::unique_ptr<xla::BoundPass> backward_;
+};
+
+class Xla final : public Lane {
+ public:
+  Xla(const xla::Lowering& lowering, std::shared_ptr<xla::State> state, XlaLaneOptions options)
+      : lowering_(lowering), state_(std::move(state)), options_(std::move(options)) {}
+
+  std::string_view name() const override { return lowering_.name; }
+  std::vector<std::string_view> Isas() const override { return {kIsa}; }
+
+  Decision Decide(const Contract&, const Target& target) const override {
+    if (NeedsTopology(target) && options_.compile_only && target.topology.empty()) {
+      return Decision::No(ReasonCode::kXlaNoTopology, fmt::format("the target is \"{}\"", target.name));
+    }
+    const xla::Purpose purpose = options_.compile_only ? xla::Purpose::kCompile : xla::Purpose::kRun;
+    return xla::ChoosePlugin(options_.xla, state_->settings.folder, target.kind, purpose).decision;
   }
+
+  Decision DecidePlan(const Contract& contract, const PlanView& plan, const Target& target) const override {
+    const Decision fits = xla::CheckSize(stablehlo::SpecOf(contract, plan, target.kind));
+    if (!fits.accepted) return fits;
+    Where where;
+    return Open(target, &where);
+  }
+
+  Result<std::unique_ptr<BoundLane>> Bind(const BindRequest& request) const override {
+    const std::vector<std::string_view> isas = Isas();
+    TESSERA_TRY(CheckBind(request, {.lane = name(), .isas = isas, .threads = options_.threads}));
+    Where where;
+    if (const Decision decision = Open(request.target, &where); !decision.accepted) {
+      return Fail(ErrorCode::kPluginUnusable, decision.detail);
+    }
+    const stablehlo::ProgramSpec spec = stablehlo::SpecOf(request.contract, request.plan, request.target.kind);
+    if (options_.compile_only) return CompileOnly(request, where, spec);
+    auto bound = std::make_unique<BoundXla>(state_, name(), request.contract);
+    bound->SetDevice(xla::UseOf(where.session), options_.threads);
+    for (const Pass pass : request.passes) {
+      xla::FoundProgram found =
+          TESSERA_TRY(state_->programs.Find(where.session, {lowering_, spec, pass, options_.xla}));
+      xla::PlanTables tables = lowering_.tables(spec, request.plan, found.program->inputs);
+      bound->Add(pass, TESSERA_TRY(xla::BoundPass::Make({.session = where.session,
+                                                         .form = &lowering_.Of(pass),
+                                                         .spec = spec,
+                                                         .found = std::move(found),
+                                                         .tables = std::move(tables),
+                                                         .score = request.contract.score,
+                                                         .order = xla::HeaviestFirst(spec, request.plan, pass),
+                                                         .threads = options_.threads})));
+    }
+    return bound;
+  }
+
+  Result<ProgramText> Lower(const BindRequest& request, Pass pass) const override {
+    const stablehlo::ProgramSpec spec = stablehlo::SpecOf(request.contract, request.plan, request.target.kind);
+    const Decision fits = xla::CheckSize(spec);
+    if (!fits.accepted) return Fail(ErrorCode::kTooLarge, fits.detail);
+    stablehlo::Program program = TESSERA_TRY(lowering_.lower(spec, pass));
+    return ProgramText{std::move(program.name), std::move(program.text)};
+  }
+
+ private:
+  // Where programs are compiled: on a client's device, or for a machine that is not here.
+  struct Where {
+    xla::Session session;
+    const pjrt::Topology* topology = nullptr;
+  };
+
+  // A TPU's client needs the TPU; the other plugins compile with theirs.
+  static bool NeedsTopology(const Target& target) { return target.kind == TargetKind::kTpu && !pjrt::HasTpu(); }
+
+  Decision Open(const Target& target, Where* where) const {
+    if (!options_.compile_only || !NeedsTopology(target)) {
+      return state_->clients.Open(options_.xla, target.kind, &where->session);
+    }
+    const xla::PluginChoice choice =
+        xla::ChoosePlugin(options_.xla, state_->settings.folder, target.kind, xla::Purpose::kCompile);
+    if (!choice.decision.accepted) return choice.decision;
+    const Result<const pjrt::Plugin*> plugin = pjrt::Plugin::Load(choice.path);
+    if (!plugin) return Decision::No(ReasonCode::kXlaPlugin, plugin.error().message);
+    const Result<const pjrt::Topology*> topology = state_->topologies.Get(**plugin, target.topology);
+    if (!topology) return Decision::No(ReasonCode::kXlaPlugin, topology.error().message);
+    if (!xla::Fits((*topology)->platform(), target.kind)) {
+      return Decision::No(ReasonCode::kXlaPlatform,
+                          fmt::format("the plugin {} compiles for \"{}\"", choice.path, (*topology)->platform()));
+    }
+    const Decision decision = xla::CheckDevice(options_.xla.device, (*topology)->devices(), (*topology)->name());
+    if (decision.accepted) where->topology = *topology;
+    return decision;
+  }
+
+  Result<std::unique_ptr<BoundLane>> CompileOnly(const BindRequest& request, const Where& where,
+                                                 const stablehlo::ProgramSpec& spec) const {
+    std::vector<ProgramUse> programs;
+    for (const Pass pass : request.passes) {
+      const xla::ProgramQuestion question{lowering_, spec, pass, options_.xla};
+      programs.push_back(TESSERA_TRY(where.topology != nullptr
+                                         ? state_->programs.CompileFor(*where.topology, question)
+                                         : state_->programs.CompileAnew(where.session, question)));
+    }
+    DeviceUse device =
+        where.topology != nullptr ? xla::UseOf(*where.topology, options_.xla.device) : xla::UseOf(where.session);
+    return std::make_unique<CompiledOnly>(fmt::format("{}_{}", name(), ToText(request.contract.shape.dtype)),
+                                          std::move(device), std::move(programs));
+  }
+
+  const xla::Lowering& lowering_;
+  std::shared_ptr<xla::State> state_;
+  XlaLaneOptions options_;
 };
 
 }  // namespace
 
-const Lane& XlaLane() {
-  static const Xla kLane;
-  return kLane;
+std::shared_ptr<xla::State> MakeXlaState(XlaSettings settings) {
+  return std::make_shared<xla::State>(std::move(settings));
+}
+
+std::unique_ptr<Lane> MakeXlaLane(std::string_view name, std::shared_ptr<xla::State> state, XlaLaneOptions options) {
+  return std::make_unique<Xla>(*xla::FindLowering(name), std::move(state), std::move(options));
 }
 
 }  // namespace tessera

@@ -1,11 +1,42 @@
-// The lane xla_chunked: attention as a StableHLO program, compiled by whatever PJRT plugin there is and run through it.
-// The plan is data, so one compiled program serves every batch of its class. docs/xla.md.
+// Lanes that run programs compiled by a PJRT plugin, whichever there is: the rows of lowerings.h. The plan is data, so
+// one compiled program serves every batch of its class. docs/xla.md.
 #pragma once
 
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
 #include "lanes/lane.h"
+#include "tessera/xla.h"
 
 namespace tessera {
 
-const Lane& XlaLane();
+// Attention as plain StableHLO: loops over tiles, on any plugin.
+inline constexpr std::string_view kXlaChunked = "xla_chunked";
+
+// What an engine keeps for these lanes: clients, topologies, compiled programs. Safe from any thread.
+namespace lanes::xla {
+struct State;
+}
+struct XlaSettings {
+  std::string folder = {};  // has plugins/ and programs/
+  std::string flags = {};   // that XLA and libtpu read from the environment by themselves: programs depend on them
+};
+std::shared_ptr<lanes::xla::State> MakeXlaState(XlaSettings settings);
+
+struct XlaLaneOptions {
+  XlaOptions xla = {};
+  int64_t threads = 1;
+  // Binding compiles anew, also for a machine that is not here, and nothing can be run.
+  bool compile_only = false;
+};
+// `name` is that of a row of lowerings.h.
+std::unique_ptr<Lane> MakeXlaLane(std::string_view name, std::shared_ptr<lanes::xla::State> state,
+                                  XlaLaneOptions options);
+
+// The plugin that `given` names and those installed, each loaded and asked.
+std::vector<PluginReport> ReportPlugins(lanes::xla::State& state, const std::string& given);
 
 }  // namespace tessera

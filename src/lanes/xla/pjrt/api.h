@@ -155,6 +155,15 @@ struct ClientCreateArgs {
   uint64_t spare[kSpareWords] = {};
 };
 
+struct ClientDestroyArgs {
+  static constexpr int kSlot = 11;
+  static constexpr const char* kName = "PJRT_Client_Destroy";
+  size_t struct_size = sizeof(ClientDestroyArgs);
+  void* extension_start = nullptr;
+  Client* client = nullptr;
+  uint64_t spare[kSpareWords] = {};
+};
+
 struct ClientPlatformNameArgs {
   static constexpr int kSlot = 12;
   static constexpr const char* kName = "PJRT_Client_PlatformName";

@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <memory>
-#include <mutex>
 
 #include "base/checked.h"
 
@@ -94,18 +92,8 @@ Status CheckStrided(const TensorType& type, std::span<const std::byte> data, std
 
 }  // namespace
 
-Result<Client*> Client::Get(const Plugin& plugin, const ClientOptions& options) {
-  static std::mutex* const kMutex = new std::mutex;
-  static auto* const kClients = new std::map<const Plugin*, Client*>;
+Result<std::unique_ptr<Client>> Client::Create(const Plugin& plugin, const ClientOptions& options) {
   if (IsForkedChild()) return FailForked("client");
-  const std::lock_guard<std::mutex> lock(*kMutex);
-  if (const auto at = kClients->find(&plugin); at != kClients->end()) return at->second;
-  Result<Client*> client = Make(plugin, options);
-  if (client) kClients->emplace(&plugin, *client);
-  return client;
-}
-
-Result<Client*> Client::Make(const Plugin& plugin, const ClientOptions& options) {
   if (options.cpu_devices < 1 || options.cpu_devices > kMostCpuDevices) {
     return Fail(ErrorCode::kBadArgument,
                 fmt::format("{} CPU devices; 1 to {} can be had", options.cpu_devices, kMostCpuDevices), "client");
@@ -115,7 +103,13 @@ Result<Client*> Client::Make(const Plugin& plugin, const ClientOptions& options)
   if (!raw) return tl::unexpected(raw.error());
   std::unique_ptr<Client> client(new Client(plugin, *raw));
   if (Status ok = client->ReadFacts(); !ok) return tl::unexpected(ok.error());
-  return client.release();
+  return client;
+}
+
+// In a forked child the plugin's threads are not there to be waited for, and Call refuses.
+Client::~Client() {
+  api::ClientDestroyArgs args{.client = raw_};
+  (void)Call(plugin_->table(), args);  // nobody is left to tell of a failure
 }
 
 Status Client::ReadFacts() {

@@ -1,9 +1,9 @@
-// A plugin at work: its devices, and everything made on them. One per plugin and process, made on first use and never
-// destroyed, since destroying one waits for threads that a plugin may never end.
+// A plugin at work: its devices, and everything made on them, which must be gone before it is.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -32,8 +32,8 @@ struct ClientOptions {
 
 class Client {
  public:
-  // The first call decides the options; a later one gets the same client whatever it asks.
-  static Result<Client*> Get(const Plugin& plugin, const ClientOptions& options = {});
+  static Result<std::unique_ptr<Client>> Create(const Plugin& plugin, const ClientOptions& options = {});
+  ~Client();
 
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
@@ -66,7 +66,6 @@ class Client {
 
  private:
   Client(const Plugin& plugin, api::Client* raw) : plugin_(&plugin), raw_(raw) {}
-  static Result<Client*> Make(const Plugin& plugin, const ClientOptions& options);
   Status ReadFacts();
   Status CheckOptions(const CompileOptions& options) const;
   Status CheckDevice(int64_t device, const char* where) const;

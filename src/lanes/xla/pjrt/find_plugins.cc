@@ -1,7 +1,6 @@
 #include "lanes/xla/pjrt/find_plugins.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <tuple>
 
@@ -9,11 +8,6 @@ namespace tessera::pjrt {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string Variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
 
 // What can be read of a folder, without exceptions.
 std::vector<fs::path> Entries(const fs::path& folder) {
@@ -26,14 +20,6 @@ std::vector<fs::path> Entries(const fs::path& folder) {
 }
 
 }  // namespace
-
-std::string XlaFolder() {
-  if (const std::string own = Variable("TESSERA_XLA"); !own.empty()) return own;
-  if (const std::string cache = Variable("XDG_CACHE_HOME"); !cache.empty()) return cache + "/tessera/xla";
-  return Variable("HOME") + "/.cache/tessera/xla";
-}
-
-std::vector<FoundPlugin> FindPlugins() { return FindPlugins(XlaFolder()); }
 
 std::vector<FoundPlugin> FindPlugins(const std::string& xla_folder) {
   std::vector<FoundPlugin> found;

@@ -12,11 +12,7 @@ struct FoundPlugin {
   bool operator==(const FoundPlugin&) const = default;
 };
 
-// $TESSERA_XLA, or tessera/xla in the user's cache folder ($XDG_CACHE_HOME, else $HOME/.cache).
-std::string XlaFolder();
-
 // Sorted by name, then path; none where the folder does not exist. Nothing is loaded.
-std::vector<FoundPlugin> FindPlugins();
 std::vector<FoundPlugin> FindPlugins(const std::string& xla_folder);
 
 // Google's plugin for TPUs, whose file has one name. Where the system has no TPU's chips among its devices, it can only

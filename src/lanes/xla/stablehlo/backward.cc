@@ -53,8 +53,8 @@ class Backward {
 
   // Every tensor, padded to whole tiles of this worklist.
   void Load(const ListShape& list) {
-    const int64_t q_tokens = CeilTo(shape_.q_len, list.tile_q);
-    const int64_t kv_tokens = CeilTo(shape_.kv_len, list.tile_kv);
+    const int64_t q_tokens = RoundUp(shape_.q_len, list.tile_q);
+    const int64_t kv_tokens = RoundUp(shape_.kv_len, list.tile_kv);
     q_ = PadTokens(b_, b_.Input("q"), q_tokens);
     k_ = PadTokens(b_, b_.Input("k"), kv_tokens);
     v_ = PadTokens(b_, b_.Input("v"), kv_tokens);

@@ -19,7 +19,7 @@ class Forward {
         b_(BeginModule(spec, "xla_chunked_forward", inputs_)) {}
 
   Result<Program> Lower() {
-    const int64_t kv_tokens = CeilTo(shape_.kv_len, list_.tile_kv);
+    const int64_t kv_tokens = RoundUp(shape_.kv_len, list_.tile_kv);
     q_ = PadTokens(b_, b_.Input("q"), list_.rows * list_.tile_q);
     k_ = PadTokens(b_, b_.Input("k"), kv_tokens);
     v_ = PadTokens(b_, b_.Input("v"), kv_tokens);

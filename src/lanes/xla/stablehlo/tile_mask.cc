@@ -125,7 +125,7 @@ class TileMask {
   }
 
   Value RowBits(const Item& item) {
-    const int64_t padded = CeilTo(list_.tile_q, 64);
+    const int64_t padded = RoundUp(list_.tile_q, 64);
     const Value bits = b_.Reshape(BitsOf(b_, Words(item, padded / 32)), {padded});
     const int64_t begin[] = {0};
     const int64_t end[] = {list_.tile_q};
@@ -133,7 +133,7 @@ class TileMask {
   }
 
   Value TileBits(const Item& item) {
-    const int64_t padded = CeilTo(list_.tile_kv, 64);
+    const int64_t padded = RoundUp(list_.tile_kv, 64);
     const Value words = b_.Reshape(Words(item, list_.tile_q * padded / 32), {list_.tile_q, padded / 32});
     const Value bits = b_.Reshape(BitsOf(b_, words), {list_.tile_q, padded});
     const int64_t begin[] = {0, 0};
@@ -156,7 +156,7 @@ MaskTables LoadTables(Builder& b, const ProgramSpec& spec, const ListShape& list
   if (!spec.has_documents) return tables;
   const auto whole_tiles = [&](const char* input, int64_t tile) {
     const Value& table = b.Input(input);
-    return b.PadEnd(table, {table.type.dims[0], CeilTo(table.type.dims[1], tile)});
+    return b.PadEnd(table, {table.type.dims[0], RoundUp(table.type.dims[1], tile)});
   };
   tables.q_documents = whole_tiles("q_documents", list.tile_q);
   tables.kv_documents = whole_tiles("kv_documents", list.tile_kv);

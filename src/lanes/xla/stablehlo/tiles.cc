@@ -38,7 +38,6 @@ Element ElementOf(DType dtype) {
   return dtype == DType::kF32 ? Element::kF32 : dtype == DType::kBf16 ? Element::kBf16 : Element::kF16;
 }
 
-int64_t CeilTo(int64_t value, int64_t step) { return CeilDiv(value, step) * step; }
 
 PartRows ProgramSpec::RowsOf(Direction direction) const {
   const int64_t heads = direction == Direction::kDkv ? shape.num_kv_heads : shape.num_q_heads;
@@ -90,7 +89,7 @@ std::vector<NamedType> CommonInputs(const ProgramSpec& spec, const std::vector<D
     const int64_t rows = spec.masks * list.rows;
     inputs.push_back({ListInput(direction, "counts"), {Element::kI32, {rows}}});
     inputs.push_back({ListInput(direction, "slots"), {Element::kI32, {rows * list.width, kSlotColumns}}});
-    tile_words = std::max(tile_words, list.tile_q * CeilTo(list.tile_kv, 64) / 32);
+    tile_words = std::max(tile_words, list.tile_q * RoundUp(list.tile_kv, 64) / 32);
   }
   inputs.push_back({"items", {Element::kI32, {spec.items, kItemColumns}}});
   // A tile's words are read as one piece, which must not run over the end.

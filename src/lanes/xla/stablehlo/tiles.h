@@ -9,7 +9,6 @@
 namespace tessera::stablehlo {
 
 Element ElementOf(DType dtype);
-int64_t CeilTo(int64_t value, int64_t step);
 
 // Operands that every program of a class has, in order; `directions` are those whose worklists it walks.
 std::vector<NamedType> CommonInputs(const ProgramSpec& spec, const std::vector<Direction>& directions);

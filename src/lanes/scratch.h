@@ -6,11 +6,11 @@
 #include <cstdint>
 #include <span>
 
-namespace tessera::lanes::cpu {
+#include "base/math.h"
+
+namespace tessera::lanes {
 
 inline constexpr int64_t kScratchAlign = 64;
-
-constexpr int64_t RoundUp(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
 
 class Scratch {
  public:
@@ -21,6 +21,10 @@ class Scratch {
   template <class T>
   T* Take(int64_t count) {
     return reinterpret_cast<T*>(TakeBytes(count * static_cast<int64_t>(sizeof(T))));
+  }
+  template <class T>
+  std::span<T> TakeSpan(int64_t count) {
+    return {Take<T>(count), static_cast<size_t>(count)};
   }
   std::byte* TakeBytes(int64_t bytes) {
     std::byte* slice = memory_ == nullptr ? nullptr : memory_ + used_;
@@ -34,4 +38,4 @@ class Scratch {
   int64_t used_ = 0;
 };
 
-}  // namespace tessera::lanes::cpu
+}  // namespace tessera::lanes

@@ -1,0 +1,56 @@
+#include "lanes/xla/lowerings.h"
+
+#include <fmt/format.h>
+
+#include <limits>
+
+#include "lanes/xla/xla.h"
+
+namespace tessera::lanes::xla {
+namespace {
+
+Result<stablehlo::Program> LowerChunked(const stablehlo::ProgramSpec& spec, Pass pass) {
+  return pass == Pass::kForward ? stablehlo::LowerForward(spec) : stablehlo::LowerBackward(spec);
+}
+
+constexpr std::string_view kForwardOperands[] = {"q", "k", "v", "scale", "softcap", "sink_logits"};
+constexpr std::string_view kBackwardOperands[] = {"q",           "k",  "v",   "scale", "softcap",
+                                                  "sink_logits", "do", "lse", "delta"};
+constexpr OutputForm kForwardOutputs[] = {{"o"}, {"lse"}, {"max"}};
+constexpr OutputForm kBackwardOutputs[] = {
+    {"dq", Direction::kDq}, {"dk", Direction::kDkv}, {"dv", Direction::kDkv}, {"dsink_logits", Direction::kDq, true}};
+
+constexpr Lowering kLowerings[] = {
+    {.name = kXlaChunked,
+     .forward = {kForwardOperands, kForwardOutputs},
+     .backward = {kBackwardOperands, kBackwardOutputs},
+     .lower = LowerChunked,
+     .tables = MakeTables},
+};
+
+}  // namespace
+
+std::span<const Lowering> Lowerings() { return kLowerings; }
+
+const Lowering* FindLowering(std::string_view name) {
+  for (const Lowering& lowering : kLowerings) {
+    if (lowering.name == name) return &lowering;
+  }
+  return nullptr;
+}
+
+Decision CheckSize(const stablehlo::ProgramSpec& spec) {
+  for (const stablehlo::ListShape& list : spec.lists) {
+    const double slots = static_cast<double>(spec.masks) * static_cast<double>(list.rows) *
+                         static_cast<double>(list.width) * stablehlo::kSlotColumns;
+    if (slots > std::numeric_limits<int32_t>::max()) {
+      return Decision::No(ReasonCode::kXlaTooLarge,
+                          fmt::format("its padded worklist has {:.0f} numbers, more than 2^31; a tighter "
+                                      "capacity.width or larger tiles make it smaller",
+                                      slots));
+    }
+  }
+  return Decision::Yes();
+}
+
+}  // namespace tessera::lanes::xla

@@ -1,0 +1,45 @@
+// The XLA family: lanes that run compiled programs, one row each. A row says what its programs take and give and how
+// they are written; client, store, operands and receipts are the same for all.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "lanes/lane.h"
+#include "lanes/xla/operands.h"
+#include "lanes/xla/stablehlo/program.h"
+
+namespace tessera::lanes::xla {
+
+// An output of a program, by its name among the tensors of a pass.
+struct OutputForm {
+  std::string_view name;
+  Direction direction = Direction::kForward;  // whose rows it has
+  bool is_per_row = false;                    // one number for each row of tiles and no tile
+};
+
+// What a pass takes beside the plan's tables, and gives.
+struct PassForm {
+  std::span<const std::string_view> operands;
+  std::span<const OutputForm> outputs;
+};
+
+struct Lowering {
+  std::string_view name;  // the lane's, and how its kernels' names begin
+  PassForm forward;
+  PassForm backward;
+  Result<stablehlo::Program> (*lower)(const stablehlo::ProgramSpec& spec, Pass pass) = nullptr;
+  PlanTables (*tables)(const stablehlo::ProgramSpec& spec, const PlanView& plan,
+                       const std::vector<stablehlo::NamedType>& inputs) = nullptr;
+  const PassForm& Of(Pass pass) const { return pass == Pass::kForward ? forward : backward; }
+};
+
+std::span<const Lowering> Lowerings();
+const Lowering* FindLowering(std::string_view name);
+
+// "No" to a program whose operands are too large to index.
+Decision CheckSize(const stablehlo::ProgramSpec& spec);
+
+}  // namespace tessera::lanes::xla

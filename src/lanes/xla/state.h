@@ -1,0 +1,21 @@
+// What an engine keeps for the lanes of lowerings.h. Programs go before the clients they belong to.
+#pragma once
+
+#include <utility>
+
+#include "lanes/xla/plugins.h"
+#include "lanes/xla/programs.h"
+#include "lanes/xla/xla.h"
+
+namespace tessera::lanes::xla {
+
+struct State {
+  explicit State(XlaSettings settings_in)
+      : settings(std::move(settings_in)), clients(settings.folder), programs(settings) {}
+  const XlaSettings settings;
+  Clients clients;
+  Topologies topologies;
+  Programs programs;
+};
+
+}  // namespace tessera::lanes::xla
