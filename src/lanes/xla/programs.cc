@@ -10,8 +10,8 @@
 #include <mutex>
 
 #include "base/clock.h"
-#include "base/file.h"
 #include "base/hash.h"
+#include "io/file.h"
 #include "lanes/xla/pjrt/find_plugins.h"
 #include "lanes/xla/recent.h"
 #include "lanes/xla/store/host_features.h"
