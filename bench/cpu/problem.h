@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cpu/cases.h"
+#include "tessera/io.h"
 #include "tessera/run.h"
 
 namespace tessera::bench {

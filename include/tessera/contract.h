@@ -12,23 +12,12 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/bitmap.h"
+#include "tessera/dtype.h"
 #include "tessera/error.h"
 
 #pragma GCC visibility push(default)
 namespace tessera {
-
-enum class DType : uint8_t { kF32, kBf16, kF16 };
-std::string_view ToText(DType dtype);  // "f32"
-int64_t BytesOf(DType dtype);
-
-// The content of a bitmap("file.npy") term: 1 = may attend. `heads` is 1 for a [q,kv] file.
-struct Bitmap {
-  int64_t heads = 1;
-  int64_t q_len = 0;
-  int64_t kv_len = 0;
-  std::vector<uint8_t> cells;  // [heads, q_len, kv_len], each 0 or 1
-  std::string digest;          // XXH3-128 of shape and cells, 32 hex digits
-};
 
 enum class TermKind : uint8_t {
   kFull,            // every pair

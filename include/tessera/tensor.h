@@ -1,23 +1,16 @@
-// Tensors as the program reads and writes them, and the safetensors files they travel in.
+// Tensors in memory: those that own their bytes and those that somebody else does. tessera/io.h has their files.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "tessera/contract.h"
-#include "tessera/error.h"
+#include "tessera/dtype.h"
 
 #pragma GCC visibility push(default)
 namespace tessera {
-
-enum class ElementType : uint8_t { kF32, kBf16, kF16, kI8, kI16, kI32, kI64, kBool };
-std::string_view ToText(ElementType type);  // safetensors spelling: "F32", "BF16", ...
-int64_t BytesOf(ElementType type);
-ElementType ToElementType(DType dtype);
 
 // A dense row-major tensor that owns its bytes.
 struct Tensor {
@@ -35,6 +28,8 @@ struct Tensor {
 };
 
 using TensorMap = std::map<std::string, Tensor>;
+// XXH3-128 over names, types, shapes and bytes, as 32 hex digits.
+std::string Digest(const TensorMap& tensors);
 
 // Where memory is: this machine's own, or that of a device, by its number among those of its kind. Row statistics and
 // workspace lie in the memory of the tensors they belong to, and nothing is copied from one memory to another.
@@ -70,27 +65,6 @@ TensorRef DenseView(float* data, const Sizes4& sizes, Layout layout = Layout::kB
 TensorRef DenseView(const void* data, ElementType type, const Sizes4& sizes, Layout layout = Layout::kBhtd);
 // Of a Tensor of rank 4, whose shape is in the layout's order.
 TensorRef DenseView(const Tensor& tensor, Layout layout = Layout::kBhtd);
-
-Result<TensorMap> ParseSafetensors(std::string_view bytes, const std::string& where = {});
-// Refuses a larger file before it takes memory for it.
-Result<TensorMap> ReadSafetensors(const std::string& path, int64_t max_bytes = int64_t{1} << 36);
-// Written to a temporary name and renamed: the old file or the new one, never half of one.
-Status WriteSafetensors(const std::string& path, const TensorMap& tensors);
-std::string ToSafetensors(const TensorMap& tensors);
-
-// XXH3-128 over names, types, shapes and bytes, as 32 hex digits.
-std::string Digest(const TensorMap& tensors);
-
-// Nearest-even conversions, NaN kept NaN.
-uint16_t F32ToBf16(float value);
-float Bf16ToF32(uint16_t bits);
-uint16_t F32ToF16(float value);
-float F16ToF32(uint16_t bits);
-
-// Whole files. Reads regular files and nameless pipes (process substitution) of at most `max_bytes`, and refuses a file
-// that changes meanwhile. Writing leaves the old file or the new one; docs/limits.md has the details.
-Result<std::string> ReadFile(const std::string& path, int64_t max_bytes = int64_t{1} << 36);
-Status WriteFile(const std::string& path, std::string_view bytes);
 
 }  // namespace tessera
 #pragma GCC visibility pop

@@ -3,11 +3,14 @@
 
 #ifdef __cplusplus
 #include "tessera/batch.h"
+#include "tessera/bitmap.h"
 #include "tessera/compile.h"
 #include "tessera/contract.h"
 #include "tessera/cpu_guard.h"
+#include "tessera/dtype.h"
 #include "tessera/error.h"
 #include "tessera/export.h"
+#include "tessera/io.h"
 #include "tessera/lane.h"
 #include "tessera/ledger.h"
 #include "tessera/mask_term.h"

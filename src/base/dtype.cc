@@ -1,5 +1,5 @@
-// Conversions to and from the 16-bit float types in integer arithmetic, so that every machine and every compiler
-// rounds alike.
+// Names and sizes of types; conversions to and from the 16-bit floats in integer arithmetic, so that every machine and
+// every compiler rounds alike.
 #include "base/dtype.h"
 
 #include <bit>
@@ -44,6 +44,72 @@ uint16_t Narrow(double value, int exponent_bits, int mantissa_bits) {
 }
 
 }  // namespace
+
+std::string_view ToText(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return "f32";
+    case DType::kBf16:
+      return "bf16";
+    case DType::kF16:
+      return "f16";
+  }
+  return "unknown";
+}
+
+int64_t BytesOf(DType dtype) { return BytesOf(ToElementType(dtype)); }
+
+std::string_view ToText(ElementType type) {
+  switch (type) {
+    case ElementType::kF32:
+      return "F32";
+    case ElementType::kBf16:
+      return "BF16";
+    case ElementType::kF16:
+      return "F16";
+    case ElementType::kI8:
+      return "I8";
+    case ElementType::kI16:
+      return "I16";
+    case ElementType::kI32:
+      return "I32";
+    case ElementType::kI64:
+      return "I64";
+    case ElementType::kBool:
+      return "BOOL";
+  }
+  return "UNKNOWN";
+}
+
+int64_t BytesOf(ElementType type) {
+  switch (type) {
+    case ElementType::kF32:
+    case ElementType::kI32:
+      return 4;
+    case ElementType::kBf16:
+    case ElementType::kF16:
+    case ElementType::kI16:
+      return 2;
+    case ElementType::kI64:
+      return 8;
+    case ElementType::kI8:
+    case ElementType::kBool:
+      return 1;
+  }
+  return 0;
+}
+
+ElementType ToElementType(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return ElementType::kF32;
+    case DType::kBf16:
+      return ElementType::kBf16;
+    case DType::kF16:
+      return ElementType::kF16;
+  }
+  return ElementType::kF32;
+}
 
 uint16_t F64ToBf16(double value) { return Narrow(value, 8, 7); }
 uint16_t F64ToF16(double value) { return Narrow(value, 5, 10); }

@@ -1,11 +1,9 @@
-// XXH3-128 over a growing sequence of values, the same on every machine: integers enter as little-endian 64-bit.
+// XXH3 over values, the same on every machine: integers enter as little-endian 64-bit. Only hash.cc knows the library.
 #pragma once
 
-#include <xxhash.h>
-
 #include <array>
+#include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <string>
 #include <string_view>
 
@@ -13,10 +11,11 @@ namespace tessera {
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "plan bytes and keys are little-endian");
 
+// XXH3-128 of a growing sequence.
 class Hasher {
  public:
-  Hasher() { XXH3_128bits_reset(&state_); }
-  void Bytes(const void* data, size_t size) { XXH3_128bits_update(&state_, data, size); }
+  Hasher();
+  void Bytes(const void* data, size_t size);
   void Int(int64_t value) { Bytes(&value, sizeof(value)); }
   void Real(double value) { Bytes(&value, sizeof(value)); }
   // Length first, so that ("ab", "c") and ("a", "bc") differ.
@@ -24,17 +23,17 @@ class Hasher {
     Int(static_cast<int64_t>(text.size()));
     Bytes(text.data(), text.size());
   }
-  std::array<uint8_t, 16> Finish() const {
-    XXH128_canonical_t canonical;
-    XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(&state_));
-    std::array<uint8_t, 16> out;
-    std::memcpy(out.data(), canonical.digest, out.size());
-    return out;
-  }
+  std::array<uint8_t, 16> Finish() const;
 
  private:
-  XXH3_state_t state_;
+  // The library's state lies here, so that a hash allocates nothing; hash.cc checks that it fits.
+  static constexpr size_t kStateBytes = 576;
+  static constexpr size_t kStateAlignment = 64;
+  alignas(kStateAlignment) std::array<std::byte, kStateBytes> state_;
 };
+
+// XXH3-64 of bytes that lie in one piece: for tables in memory, never for what is written down.
+uint64_t Hash64(const void* data, size_t size);
 
 std::string Hex(const std::array<uint8_t, 16>& hash);
 // Is `text` what Hex writes: kHexDigits lower-case hex digits?

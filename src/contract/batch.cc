@@ -10,10 +10,10 @@
 #include <limits>
 #include <utility>
 
-#include "base/file.h"
 #include "contract/batch_fields.h"
 #include "contract/limits.h"
-#include "contract/safetensors.h"
+#include "io/file.h"
+#include "io/safetensors.h"
 #include "tessera/tensor.h"
 
 namespace tessera {

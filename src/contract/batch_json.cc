@@ -7,10 +7,10 @@
 #include <span>
 #include <utility>
 
+#include "base/spelling.h"
 #include "contract/batch_fields.h"
-#include "contract/json_events.h"
 #include "contract/limits.h"
-#include "contract/spelling.h"
+#include "io/json_events.h"
 
 namespace tessera {
 namespace {

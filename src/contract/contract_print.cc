@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "contract/spelling.h"
+#include "base/spelling.h"
 #include "tessera/contract.h"
 
 namespace tessera {

@@ -8,13 +8,13 @@
 #include <optional>
 #include <utility>
 
+#include "base/spelling.h"
 #include "contract/contract_section.h"
-#include "contract/document.h"
 #include "contract/limits.h"
 #include "contract/mask_parse.h"
-#include "contract/spelling.h"
+#include "io/document.h"
 #include "tessera/contract.h"
-#include "tessera/tensor.h"
+#include "tessera/io.h"
 
 namespace tessera {
 namespace {

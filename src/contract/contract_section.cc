@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "contract/spelling.h"
+#include "base/spelling.h"
 
 namespace tessera {
 

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "contract/document.h"
+#include "io/document.h"
 #include "tessera/contract.h"
 
 namespace tessera {

@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "base/checked.h"
+#include "base/spelling.h"
 #include "contract/limits.h"
 #include "contract/mask_registry.h"
 #include "contract/mask_terms.h"
-#include "contract/spelling.h"
 #include "tessera/contract.h"
 
 namespace tessera {

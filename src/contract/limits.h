@@ -1,5 +1,5 @@
-// Every limit that contracts, batches and the files they name are held to, in one place. docs/limits.md lists them, and
-// a test holds the two together.
+// Every limit that contracts and batches are held to, in one place; io/limits.h has those of the files. docs/limits.md
+// lists them, and a test holds the two together.
 #pragma once
 
 #include <cstddef>
@@ -27,16 +27,9 @@ inline constexpr int64_t kMaxTile = 65536;
 inline constexpr int64_t kFreeTile = 256;                        // a smaller tile needs a reason
 inline constexpr int64_t kMaxTensorElements = int64_t{1} << 48;  // of any one of q, k, v, o
 
-// Files, and what one may make a reader build before it is refused.
-inline constexpr size_t kMaxJsonNesting = 64;  // of a contract
-inline constexpr int kMaxTomlNesting = 64;
-inline constexpr int kMaxTomlKeyParts = 16;
-inline constexpr int kMaxBatchRank = 4;                               // dimensions of a field of a batch
-inline constexpr int64_t kMaxBatchJsonBytes = int64_t{1} << 30;       // as JSON; more tokens fit in a tensor file
-inline constexpr int64_t kMaxBatchTensorBytes = int64_t{1} << 34;     // as safetensors
-inline constexpr int64_t kMaxBitmapBytes = int64_t{1} << 34;          // of one .npy file
-inline constexpr uint64_t kMaxTensorHeaderBytes = uint64_t{1} << 24;  // of a safetensors file
-inline constexpr size_t kMaxTensorsPerFile = 4096;
-inline constexpr size_t kMaxTensorRank = 8;
+// What a batch may make its reader build before it is refused.
+inline constexpr int kMaxBatchRank = 4;                            // dimensions of a field of a batch
+inline constexpr int64_t kMaxBatchJsonBytes = int64_t{1} << 30;    // as JSON; more tokens fit in a tensor file
+inline constexpr int64_t kMaxBatchTensorBytes = int64_t{1} << 34;  // as safetensors
 
 }  // namespace tessera

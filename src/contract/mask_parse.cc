@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "base/hash.h"
+#include "base/spelling.h"
 #include "contract/mask_registry.h"
 #include "contract/mask_terms.h"
-#include "contract/spelling.h"
 
 namespace tessera {
 namespace {

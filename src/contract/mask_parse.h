@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-#include "contract/bitmap.h"
+#include "io/bitmap.h"
 #include "tessera/contract.h"
 
 namespace tessera {

@@ -1,9 +1,9 @@
 // Mask expressions as canonical text, and their equality.
 #include <fmt/format.h>
 
+#include "base/spelling.h"
 #include "contract/mask_registry.h"
 #include "contract/mask_terms.h"
-#include "contract/spelling.h"
 #include "tessera/contract.h"
 
 namespace tessera {

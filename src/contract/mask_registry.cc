@@ -10,10 +10,10 @@
 #include <mutex>
 #include <utility>
 
+#include "base/spelling.h"
 #include "contract/limits.h"
 #include "contract/mask_terms.h"
 #include "contract/registered_set.h"
-#include "contract/spelling.h"
 
 namespace tessera {
 namespace {

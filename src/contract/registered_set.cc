@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/spelling.h"
 #include "contract/limits.h"
-#include "contract/spelling.h"
 
 namespace tessera {
 namespace {

@@ -8,8 +8,8 @@
 #include <map>
 #include <utility>
 
-#include "contract/bitmap.h"
 #include "contract/limits.h"
+#include "io/bitmap.h"
 #include "tessera/normalise.h"
 
 namespace tessera {

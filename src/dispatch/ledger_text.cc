@@ -8,13 +8,13 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "base/file.h"
 #include "base/hash.h"
-#include "contract/json_events.h"
+#include "base/spelling.h"
 #include "contract/limits.h"
-#include "contract/spelling.h"
 #include "dispatch/ledger.h"
 #include "dispatch/limits.h"
+#include "io/file.h"
+#include "io/json_events.h"
 #include "tessera/version.h"
 
 namespace tessera {

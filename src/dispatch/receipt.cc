@@ -6,13 +6,13 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "base/file.h"
-#include "contract/json_events.h"
-#include "contract/spelling.h"
+#include "base/spelling.h"
 #include "dispatch/lane_table.h"
 #include "dispatch/limits.h"
 #include "dispatch/receipt_fields.h"
 #include "dispatch/run.h"
+#include "io/file.h"
+#include "io/json_events.h"
 
 namespace tessera {
 namespace {

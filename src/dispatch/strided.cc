@@ -4,7 +4,7 @@
 #include <map>
 
 #include "base/hash.h"
-#include "contract/tensor_row.h"
+#include "base/tensor_row.h"
 #include "dispatch/tensors.h"
 #include "lanes/check_args.h"
 

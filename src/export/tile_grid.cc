@@ -19,7 +19,7 @@ bool IsUnconditional(std::span<const CleanupItem> items) {
 }  // namespace
 
 int32_t StoredTiles::Intern(std::vector<uint8_t> cells) {
-  const uint64_t hash = XXH3_64bits(cells.data(), cells.size());
+  const uint64_t hash = Hash64(cells.data(), cells.size());
   const auto [begin, end] = by_hash_.equal_range(hash);
   for (auto same = begin; same != end; ++same) {
     if (std::memcmp(cells_.data() + static_cast<size_t>(same->second) * cells.size(), cells.data(), cells.size()) ==

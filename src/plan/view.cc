@@ -5,9 +5,9 @@
 #include <cstring>
 #include <utility>
 
-#include "base/file.h"
 #include "base/hash.h"
-#include "base/limits.h"
+#include "io/file.h"
+#include "io/limits.h"
 #include "plan/layout.h"
 #include "tessera/version.h"
 

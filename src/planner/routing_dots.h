@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <span>
 
-#include "contract/tensor_row.h"
+#include "base/tensor_row.h"
 #include "tessera/tensor.h"
 
 namespace tessera::planner {

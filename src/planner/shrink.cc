@@ -1,9 +1,8 @@
 // shrink: tile runs become compact rows of slots, ascending, and equal cleanups become one table entry.
-#include <xxhash.h>
-
 #include <algorithm>
 #include <cstring>
 
+#include "base/hash.h"
 #include "planner/stages.h"
 
 namespace tessera::planner {
@@ -82,11 +81,11 @@ class TableWriter {
         .subspan(table_.bit_tile_offsets[tile], table_.bit_tile_offsets[tile + 1] - table_.bit_tile_offsets[tile]);
   }
   std::pair<uint32_t, bool> InternItems(std::span<const CleanupItem> items) {
-    return cleanups_.Intern(XXH3_64bits(items.data(), items.size_bytes()),
+    return cleanups_.Intern(Hash64(items.data(), items.size_bytes()),
                             [&](uint32_t i) { return std::ranges::equal(ItemsOf(i + 1), items); });
   }
   std::pair<uint32_t, bool> InternBits(std::span<const uint64_t> bits) {
-    return bit_tiles_.Intern(XXH3_64bits(bits.data(), bits.size_bytes()),
+    return bit_tiles_.Intern(Hash64(bits.data(), bits.size_bytes()),
                              [&](uint32_t i) { return std::ranges::equal(BitsOf(i), bits); });
   }
   uint32_t Store(const std::vector<uint64_t>& words, uint32_t number_in, size_t num_words) {

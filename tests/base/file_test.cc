@@ -1,5 +1,5 @@
 // Whole files: what reading refuses and why, and that a write that fails leaves everything as it was.
-#include "base/file.h"
+#include "io/file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "base/test_files.h"
-#include "tessera/tensor.h"
+#include "tessera/io.h"
 
 namespace tessera {
 namespace {

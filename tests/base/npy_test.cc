@@ -1,5 +1,5 @@
 // .npy: what NumPy writes is read, everything else is refused with a reason, and hostile bytes do no harm.
-#include "base/npy.h"
+#include "io/npy.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

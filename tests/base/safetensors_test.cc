@@ -6,7 +6,7 @@
 #include <random>
 
 #include "base/test_files.h"
-#include "tessera/tensor.h"
+#include "tessera/io.h"
 
 namespace tessera {
 namespace {

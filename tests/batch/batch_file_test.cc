@@ -8,7 +8,7 @@
 #include "contract/batch_fields.h"
 #include "support/proves.h"
 #include "tessera/batch.h"
-#include "tessera/tensor.h"
+#include "tessera/io.h"
 
 namespace tessera {
 namespace {

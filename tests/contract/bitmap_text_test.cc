@@ -7,7 +7,7 @@
 #include <string>
 
 #include "base/test_files.h"
-#include "contract/bitmap.h"
+#include "io/bitmap.h"
 #include "support/npy_file.h"
 #include "support/random_mask.h"
 #include "tessera/contract.h"

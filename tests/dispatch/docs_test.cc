@@ -8,11 +8,11 @@
 #include <sstream>
 #include <string>
 
-#include "base/limits.h"
 #include "contract/limits.h"
 #include "dispatch/limits.h"
 #include "dispatch/receipt_fields.h"
 #include "export/limits.h"
+#include "io/limits.h"
 #include "lanes/xla/store/limits.h"
 #include "plan/layout.h"
 #include "support/proves.h"
@@ -155,7 +155,7 @@ TEST(LimitsPage, Table_MatchesTheConstants) {
   };
   std::set<std::string> in_code = ConstantsIn("plan/layout.h", "kMax");
   for (const char* header :
-       {"base/limits.h", "contract/limits.h", "dispatch/limits.h", "export/limits.h", "lanes/xla/store/limits.h"})
+       {"io/limits.h", "contract/limits.h", "dispatch/limits.h", "export/limits.h", "lanes/xla/store/limits.h"})
     in_code.merge(ConstantsIn(header, "k"));
   std::set<std::string> known;
   for (const auto& [name, value] : constants) known.insert(name);

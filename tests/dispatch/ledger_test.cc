@@ -11,6 +11,7 @@
 #include "dispatch/limits.h"
 #include "fixtures.h"
 #include "support/proves.h"
+#include "tessera/io.h"
 
 namespace tessera {
 namespace {

@@ -14,6 +14,7 @@
 #include "oracle/oracle.h"
 #include "support/proves.h"
 #include "support/random_batch.h"
+#include "tessera/io.h"
 
 namespace tessera {
 namespace {

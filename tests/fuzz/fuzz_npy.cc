@@ -1,6 +1,6 @@
 // Bitmap files: any bytes give an error or an array whose cells match its shape.
-#include "base/npy.h"
 #include "fuzz.h"
+#include "io/npy.h"
 
 namespace tessera {
 

@@ -1,6 +1,6 @@
 // Safetensors files: any bytes give an error or tensors whose bytes match their shapes.
 #include "fuzz.h"
-#include "tessera/tensor.h"
+#include "tessera/io.h"
 
 namespace tessera {
 

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "contract/bitmap.h"
+#include "io/bitmap.h"
 #include "support/own_terms.h"
 #include "tessera/contract.h"
 

@@ -43,6 +43,8 @@ class Includes(unittest.TestCase):
         "Highway outside lanes": ("src/plan/a.h", '#include "hwy/highway.h"'),
         "oneTBB in a header": ("src/lanes/workers.h", "#include <tbb/parallel_for.h>"),
         "oneTBB in a lane": ("src/lanes/cpu/a.cc", "#include <tbb/parallel_for.h>"),
+        "xxHash in a header": ("src/base/hash.h", "#include <xxhash.h>"),
+        "xxHash beside its file": ("src/io/a.cc", "#include <xxhash.h>"),
         "an unlisted library": ("src/dispatch/a.cc", "#include <boost/json.hpp>"),
     }
     ALLOWED = {
@@ -52,7 +54,8 @@ class Includes(unittest.TestCase):
         "the CPU lane's library": ("src/lanes/cpu/a.cc", '#include "hwy/highway.h"'),
         "oneTBB where threads are": ("src/lanes/workers.cc", "#include <tbb/parallel_for.h>"),
         "json in a .cc": ("src/dispatch/a.cc", "#include <nlohmann/json.hpp>"),
-        "system headers": ("src/base/a.cc", "#include <sys/stat.h>\n#include <unistd.h>\n#include <xxhash.h>"),
+        "xxHash in its file": ("src/base/hash.cc", "#include <xxhash.h>"),
+        "system headers": ("src/base/a.cc", "#include <sys/stat.h>\n#include <unistd.h>"),
         "oracle from the program": ("tools/tessera/a.cc", '#include "oracle/oracle.h"\n#include "tessera/run.h"'),
         "anything from a test": ("tests/planner/a.cc", '#include "planner/stages.h"\n#include "support/proves.h"'),
     }

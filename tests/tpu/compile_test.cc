@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "contract/bitmap.h"
+#include "io/bitmap.h"
 #include "lanes/xla/pjrt/elf.h"
 #include "lanes/xla/pjrt/find_plugins.h"
 #include "lanes/xla/pjrt/topology.h"

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "tessera/tensor.h"
+#include "tessera/io.h"
 
 namespace tessera::program {
 

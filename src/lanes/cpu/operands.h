@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-#include "contract/tensor_row.h"
+#include "base/tensor_row.h"
 #include "lanes/cpu/kernel.h"
 #include "lanes/cpu/tile_mask.h"
 #include "lanes/lane.h"

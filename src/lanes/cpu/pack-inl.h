@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "contract/tensor_row.h"
+#include "base/tensor_row.h"
 #include "hwy/highway.h"
 #include "lanes/cpu/half-inl.h"
 #include "lanes/cpu/kernel.h"

@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "base/dtype.h"
-#include "contract/tensor_row.h"
+#include "base/tensor_row.h"
 
 namespace tessera::lanes::reference {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <limits>
 
-#include "contract/tensor_row.h"
+#include "base/tensor_row.h"
 #include "lanes/workers.h"
 
 namespace tessera::lanes::xla {

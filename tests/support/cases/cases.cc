@@ -10,7 +10,7 @@
 #include <optional>
 #include <random>
 
-#include "contract/bitmap.h"
+#include "io/bitmap.h"
 
 namespace tessera {
 namespace {

@@ -20,8 +20,6 @@ constexpr int64_t kLeastWords = 1024;
 // call costs. Not a count of cores, so that a program is the same on every machine.
 constexpr int64_t kCpuParts = 64;
 
-int64_t CeilDiv(int64_t value, int64_t by) { return (value + by - 1) / by; }
-
 int64_t Ceil2(int64_t value) {
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(value, 1))));
 }
@@ -37,7 +35,6 @@ Value ScalarAt(Builder& b, const Value& row, int64_t i) {
 Element ElementOf(DType dtype) {
   return dtype == DType::kF32 ? Element::kF32 : dtype == DType::kBf16 ? Element::kBf16 : Element::kF16;
 }
-
 
 PartRows ProgramSpec::RowsOf(Direction direction) const {
   const int64_t heads = direction == Direction::kDkv ? shape.num_kv_heads : shape.num_q_heads;

@@ -4,6 +4,7 @@
 #include <functional>
 #include <vector>
 
+#include "base/math.h"
 #include "lanes/xla/stablehlo/program.h"
 
 namespace tessera::stablehlo {

@@ -13,7 +13,7 @@
 #include <filesystem>
 #include <system_error>
 
-#include "base/file.h"
+#include "io/file.h"
 #include "lanes/xla/store/cpuinfo.h"
 #include "lanes/xla/store/limits.h"
 

@@ -9,7 +9,7 @@
 #include <set>
 #include <vector>
 
-#include "base/file.h"
+#include "io/file.h"
 #include "lanes/xla/store/cpuinfo.h"
 #include "lanes/xla/store/limits.h"
 

@@ -20,8 +20,8 @@
 #include <system_error>
 #include <utility>
 
-#include "base/file.h"
 #include "base/hash.h"
+#include "io/file.h"
 
 namespace tessera::lanes::xla {
 namespace {

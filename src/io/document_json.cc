@@ -7,9 +7,9 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "contract/document.h"
-#include "contract/limits.h"
-#include "contract/spelling.h"
+#include "base/spelling.h"
+#include "io/document.h"
+#include "io/limits.h"
 
 namespace tessera {
 namespace {

@@ -1,6 +1,6 @@
 // The bridge from nlohmann-json's event parser to JsonHandler. That parser keeps its own stack on the heap, so deep
 // nesting cannot overflow ours; the depth limit bounds the heap.
-#include "contract/json_events.h"
+#include "io/json_events.h"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "contract/spelling.h"
+#include "base/spelling.h"
 
 namespace tessera {
 namespace {

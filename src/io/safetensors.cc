@@ -1,7 +1,7 @@
 // The safetensors format: 8 bytes of header length, a JSON header that names each tensor's type, shape and byte
 // range, then the data. Files may be hostile: every number is checked against the bytes that are really there before
 // anything is allocated for it.
-#include "contract/safetensors.h"
+#include "io/safetensors.h"
 
 #include <fmt/format.h>
 
@@ -13,12 +13,11 @@
 #include <utility>
 
 #include "base/checked.h"
-#include "base/file.h"
-#include "base/hash.h"
-#include "contract/json_events.h"
-#include "contract/limits.h"
-#include "contract/spelling.h"
-#include "tessera/tensor.h"
+#include "base/spelling.h"
+#include "io/file.h"
+#include "io/json_events.h"
+#include "io/limits.h"
+#include "tessera/io.h"
 
 namespace tessera {
 namespace {
@@ -274,20 +273,6 @@ Status WriteSafetensors(const std::string& path, const TensorMap& tensors) {
     }
   }
   return WriteFile(path, ToSafetensors(tensors));
-}
-
-std::string Digest(const TensorMap& tensors) {
-  Hasher hasher;
-  hasher.Int(static_cast<int64_t>(tensors.size()));
-  for (const auto& [name, tensor] : tensors) {
-    hasher.Text(name);
-    hasher.Text(ToText(tensor.type));
-    hasher.Int(static_cast<int64_t>(tensor.shape.size()));
-    for (const int64_t dim : tensor.shape) hasher.Int(dim);
-    hasher.Int(static_cast<int64_t>(tensor.bytes.size()));
-    hasher.Bytes(tensor.bytes.data(), tensor.bytes.size());
-  }
-  return Hex(hasher.Finish());
 }
 
 }  // namespace tessera

@@ -1,5 +1,5 @@
 // Reads .npy. The header is a Python dictionary in text; only the one shape of it that NumPy writes is accepted.
-#include "base/npy.h"
+#include "io/npy.h"
 
 #include <fmt/format.h>
 
@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "base/checked.h"
-#include "base/file.h"
-#include "base/limits.h"
+#include "io/file.h"
+#include "io/limits.h"
 
 namespace tessera {
 namespace {

@@ -1,10 +1,10 @@
-#include "contract/document.h"
+#include "io/document.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "contract/spelling.h"
+#include "base/spelling.h"
 
 namespace tessera {
 

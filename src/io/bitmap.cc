@@ -1,4 +1,4 @@
-#include "contract/bitmap.h"
+#include "io/bitmap.h"
 
 #include <fmt/format.h>
 
@@ -6,11 +6,11 @@
 #include <system_error>
 #include <utility>
 
-#include "base/file.h"
 #include "base/hash.h"
-#include "base/npy.h"
-#include "contract/limits.h"
-#include "contract/spelling.h"
+#include "base/spelling.h"
+#include "io/file.h"
+#include "io/limits.h"
+#include "io/npy.h"
 
 namespace tessera {
 namespace {

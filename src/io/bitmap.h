@@ -6,7 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "tessera/contract.h"
+#include "tessera/bitmap.h"
+#include "tessera/error.h"
 
 namespace tessera {
 

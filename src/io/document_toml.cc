@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <string>
 
-#include "contract/document.h"
-#include "contract/limits.h"
-#include "contract/spelling.h"
+#include "base/spelling.h"
+#include "io/document.h"
+#include "io/limits.h"
 
 // toml++ 3.3 asserts things that malformed text can break ("[$" for one) before it reports them as errors, and with
 // NDEBUG under clang tells the optimiser to rely on them. Here its assertions mean nothing, in every build type.

@@ -1,5 +1,5 @@
-// Element types, and Tensor: a shape and the bytes behind it, read and written one element at a time. For tests,
-// tools and the reference lane; fast lanes work on the bytes.
+// Tensor: a shape and the bytes behind it, read and written one element at a time. For tests, tools and the reference
+// lane; fast lanes work on the bytes.
 #include "tessera/tensor.h"
 
 #include <fmt/format.h>
@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/dtype.h"
+#include "base/hash.h"
 
 namespace tessera {
 namespace {
@@ -27,72 +28,6 @@ void Store(std::vector<std::byte>& bytes, int64_t i, T value) {
 }
 
 }  // namespace
-
-std::string_view ToText(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return "f32";
-    case DType::kBf16:
-      return "bf16";
-    case DType::kF16:
-      return "f16";
-  }
-  return "unknown";
-}
-
-int64_t BytesOf(DType dtype) { return BytesOf(ToElementType(dtype)); }
-
-std::string_view ToText(ElementType type) {
-  switch (type) {
-    case ElementType::kF32:
-      return "F32";
-    case ElementType::kBf16:
-      return "BF16";
-    case ElementType::kF16:
-      return "F16";
-    case ElementType::kI8:
-      return "I8";
-    case ElementType::kI16:
-      return "I16";
-    case ElementType::kI32:
-      return "I32";
-    case ElementType::kI64:
-      return "I64";
-    case ElementType::kBool:
-      return "BOOL";
-  }
-  return "UNKNOWN";
-}
-
-int64_t BytesOf(ElementType type) {
-  switch (type) {
-    case ElementType::kF32:
-    case ElementType::kI32:
-      return 4;
-    case ElementType::kBf16:
-    case ElementType::kF16:
-    case ElementType::kI16:
-      return 2;
-    case ElementType::kI64:
-      return 8;
-    case ElementType::kI8:
-    case ElementType::kBool:
-      return 1;
-  }
-  return 0;
-}
-
-ElementType ToElementType(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return ElementType::kF32;
-    case DType::kBf16:
-      return ElementType::kBf16;
-    case DType::kF16:
-      return ElementType::kF16;
-  }
-  return ElementType::kF32;
-}
 
 Tensor Tensor::Zeros(ElementType type, std::vector<int64_t> shape) {
   Tensor tensor{type, std::move(shape), {}};
@@ -166,6 +101,20 @@ TensorRef DenseView(const Tensor& tensor, Layout layout) {
   const bool tokens_first = layout == Layout::kBthd;
   return DenseView(tensor.bytes.data(), tensor.type,
                    {d[0], tokens_first ? d[2] : d[1], tokens_first ? d[1] : d[2], d[3]}, layout);
+}
+
+std::string Digest(const TensorMap& tensors) {
+  Hasher hasher;
+  hasher.Int(static_cast<int64_t>(tensors.size()));
+  for (const auto& [name, tensor] : tensors) {
+    hasher.Text(name);
+    hasher.Text(ToText(tensor.type));
+    hasher.Int(static_cast<int64_t>(tensor.shape.size()));
+    for (const int64_t dim : tensor.shape) hasher.Int(dim);
+    hasher.Int(static_cast<int64_t>(tensor.bytes.size()));
+    hasher.Bytes(tensor.bytes.data(), tensor.bytes.size());
+  }
+  return Hex(hasher.Finish());
 }
 
 }  // namespace tessera

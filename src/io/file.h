@@ -1,14 +1,14 @@
-// Whole files in and out. tessera/tensor.h makes the two plain functions public; base knows no tensors.
+// Reading a whole file with a look at its head first. tessera/io.h has the plain functions.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
 
-#include "tessera/error.h"
+#include "tessera/io.h"
 
-#pragma GCC visibility push(default)  // public, as in tessera/tensor.h
 namespace tessera {
 
 // Looks at the first bytes of a file, all of them or at least kHeadBytes, and at its size, before memory is taken for
@@ -16,10 +16,7 @@ namespace tessera {
 using HeadCheck = std::function<Status(std::string_view head, int64_t size)>;
 inline constexpr size_t kHeadBytes = size_t{1} << 17;
 
-Result<std::string> ReadFile(const std::string& path, int64_t max_bytes);
 // A pipe has no size to check, so it is read without the check.
 Result<std::string> ReadFile(const std::string& path, int64_t max_bytes, const HeadCheck& check);
-Status WriteFile(const std::string& path, std::string_view bytes);
 
 }  // namespace tessera
-#pragma GCC visibility pop

@@ -1,6 +1,6 @@
 // Whole files in and out. Reading refuses what cannot be a document before it allocates; writing leaves the old
 // file or the new one, never half of one, and no litter behind when it fails.
-#include "base/file.h"
+#include "io/file.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -17,7 +17,7 @@
 #include <system_error>
 #include <utility>
 
-#include "base/limits.h"
+#include "io/limits.h"
 
 namespace tessera {
 namespace {
