@@ -4,25 +4,21 @@
 
 #include <vector>
 
-#include "tessera/batch.h"
-#include "tessera/contract.h"
 #include "tessera/run.h"
-#include "tessera/target.h"
-#include "tessera/tensor.h"
-#include "tessera/xla.h"
 
 #pragma GCC visibility push(default)
 namespace tessera {
 
 // Plans, lowers and compiles the passes that the options ask for, anew and whatever is kept, and runs nothing: the
 // receipt's runtime mode is "compile-only", and there are no outputs. Inputs are the q and k of a contract that routes;
-// no other needs any. A pinned run is refused: it is pinned for running.
-RunOutcome Compile(const Contract& contract, const Batch& batch, const Target& target, const RunOptions& options = {},
-                   const TensorMap& inputs = {});
+// no other needs any.
+RunOutcome Compile(const Engine& engine, const Contract& contract, const Batch& batch, const Target& target,
+                   const RunOptions& options = {}, const TensorMap& inputs = {});
 
 // The texts alone, forward then backward, of the lane that Compile would use: needs no plugin.
-Result<std::vector<ProgramText>> LowerPrograms(const Contract& contract, const Batch& batch, const Target& target,
-                                               const RunOptions& options = {}, const TensorMap& inputs = {});
+Result<std::vector<ProgramText>> LowerPrograms(const Engine& engine, const Contract& contract, const Batch& batch,
+                                               const Target& target, const RunOptions& options = {},
+                                               const TensorMap& inputs = {});
 
 }  // namespace tessera
 #pragma GCC visibility pop

@@ -40,9 +40,6 @@ struct LaneInfo {
   std::vector<std::string> isas;  // what it can run with on this machine, best first; none when it is not built
 };
 
-// Every lane there is, in order of preference, `reference` last.
-std::vector<LaneInfo> Lanes();
-
 struct LaneDecision {
   std::string lane;
   std::string step;  // "contract" or "plan"
@@ -57,7 +54,6 @@ struct Selection {
   std::string rule;  // the matching line of the table, in words
   std::vector<LaneDecision> decisions;
 };
-Result<Selection> SelectLane(const Contract& contract, const Target& target);
 
 // Where code ran, or was compiled for: what a lane tells a receipt of the machine. Empty as a whole when nothing ran.
 struct DeviceUse {

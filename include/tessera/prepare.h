@@ -1,27 +1,43 @@
-// What of a run no batch changes, made once and kept: the keys it is kept under, and the cache that keeps it. Run,
-// RunStrided and RunPlan use the process-wide cache without being told; docs/caching.md explains by example.
+// What an attention is prepared with, and the keys it is kept under. docs/caching.md explains the keys by example.
 //
-// Goals: one build for any number of batches; equal contracts meet however they are spelled; nothing a batch says is in
-// a key; memory is bounded and losing an entry costs time only. Not a goal: keeping anything between processes.
+// Goals: equal contracts meet however they are spelled; nothing a batch says is in a key. Not a goal: keeping anything
+// between processes.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/contract.h"
 #include "tessera/lane.h"
 #include "tessera/plan.h"
-#include "tessera/run.h"
+#include "tessera/planner.h"
 #include "tessera/target.h"
+#include "tessera/tensor.h"
+#include "tessera/xla.h"
 
 #pragma GCC visibility push(default)
 namespace tessera {
+
+struct AttentionOptions {
+  std::string lane = "auto";              // or a lane's name: that lane or an error; auto asks the engine's first
+  std::vector<std::string> exclude = {};  // lanes never to use
+  bool strict = false;                    // any fallback is an error
+  bool forward = true;                    // which passes will be called
+  bool backward = false;
+  std::optional<int64_t> threads = {};  // absent: as many as the target has workers; 0 is an error
+  std::string isa = "auto";             // or an instruction set's name: that one or an error; auto asks the engine's first
+  MemorySpace memory = {};              // where the tensors of the calls will be
+  XlaOptions xla = {};                  // for the lanes that go through XLA
+  std::string ledger = {};    // a file of measurements that may choose between lanes; empty = none (docs/ledger.md)
+  bool experimental = false;  // let it choose a lane that won at this shape only
+  PlanOptions plan = {};
+};
 
 // Which pairs a mask allows, as far as no batch says: read off the meaning, so every spelling gives the same key. Two
 // masks of one length that differ in a pair, or in what they need at run time, have different keys.
@@ -37,7 +53,7 @@ struct ExactMaskKey {
 Result<ExactMaskKey> MakeExactMaskKey(const Contract& contract);
 std::string ToText(const ExactMaskKey& key);  // "window (1023, 0), local window 1024, documents"
 
-// Everything that a prepared run depends on, and nothing else.
+// Everything that a prepared attention depends on, and nothing else.
 struct ForwardCacheKey {
   ExactMaskKey mask;
   bool use_fused_scoring = false;  // the contract routes
@@ -53,81 +69,24 @@ struct ForwardCacheKey {
   // from a bitmap or a registered term, which selection and stored tiles ask.
   std::string form_digest;
   Target target;
-  std::string lane;  // as asked for, with the lanes excluded, the instruction set and the stages disabled
-  std::vector<std::string> exclude;
-  std::string isa;
-  std::string plugin;  // empty: the installed one
-  std::vector<std::string> disable;
+  // The options that decisions depend on, by name and as receipts write them.
+  std::vector<std::pair<std::string, std::string>> options;
   bool operator==(const ForwardCacheKey&) const = default;
 };
 std::string ToText(const ForwardCacheKey& key);  // "mask: ...; q_len: 8192; ..."
 std::string Digest(const ForwardCacheKey& key);  // 32 hex digits of every field
 size_t HashOf(const ForwardCacheKey& key);
 
-struct PreparedContract;  // the planner's part
-
-// What follows from contract, target and options alone. Never changes once made, so any number of threads may run it.
-struct PreparedRun {
-  ForwardCacheKey key;
-  std::string key_digest;
-  Hash128 spelling{};  // of the request as it was written: equal ones need no second look
-  Contract contract;
-  std::string contract_text;  // canonical
-  MaskFacts facts;
-  Target target;
-  std::optional<ClassShape> shape;  // absent where planning would fail, which a run reports when it plans
-  Selection selection;              // with every lane's decision on the contract
-  std::shared_ptr<const PreparedContract> planning;
-  int64_t bytes = 0;  // of memory, about
-};
-
-// Prepares a run or finds it prepared, by the options' cache. A run may then be held to it: RunOptions::pinned.
-Result<std::shared_ptr<const PreparedRun>> Prepare(const Contract& contract, const Target& target,
-                                                   const RunOptions& options = {});
-
-struct RunCacheStats {
-  int64_t hits = 0;       // runs that found theirs prepared, or waited for a thread that was preparing it
-  int64_t misses = 0;     // runs that did not
-  int64_t builds = 0;     // runs prepared and kept; a miss whose contract is refused builds nothing
-  int64_t evictions = 0;  // prepared runs given up for others
+// Of an engine's cache of what it prepared, in totals.
+struct CacheStats {
+  int64_t hits = 0;       // requests that found theirs prepared, or waited for a thread that was preparing it
+  int64_t misses = 0;     // requests that did not
+  int64_t builds = 0;     // prepared and kept; a miss whose contract is refused builds nothing
+  int64_t evictions = 0;  // given up for others
   int64_t respelled = 0;  // hits found by meaning only: the first of each new spelling
   int64_t entries = 0;    // kept now
   int64_t bytes = 0;      // of memory they take, about
-  bool operator==(const RunCacheStats&) const = default;
-};
-
-// What a run got from a cache, with the totals as of then.
-struct CachedRun {
-  std::shared_ptr<const PreparedRun> prepared;
-  bool is_hit = false;
-  bool is_same_spelling = false;  // and not only the same meaning
-  RunCacheStats stats;
-};
-
-struct __attribute__((visibility("hidden"))) RunCacheAccess;  // the library's own way in
-
-// Keeps the prepared runs used last, bounded in number and in bytes. Thread-safe: when several threads ask for one key
-// at once, one builds and the others wait. What is given up stays alive for the runs that use it.
-class RunCache {
- public:
-  // Entries, 0 keeps nothing; and about as many bytes, docs/limits.md saying how many where the caller does not.
-  explicit RunCache(size_t capacity, std::optional<int64_t> max_bytes = {});
-  ~RunCache();
-  RunCache(const RunCache&) = delete;
-  RunCache& operator=(const RunCache&) = delete;
-
-  static RunCache& Default();  // the process's, used where no other is named
-
-  Result<CachedRun> Get(const Contract& contract, const Target& target, const RunOptions& options = {});
-
-  RunCacheStats stats() const;
-  size_t capacity() const;
-  void Clear();  // forgets every entry; counters stay
-
- private:
-  friend struct RunCacheAccess;
-  struct State;
-  std::unique_ptr<State> state_;
+  bool operator==(const CacheStats&) const = default;
 };
 
 }  // namespace tessera

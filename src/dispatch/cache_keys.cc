@@ -82,16 +82,12 @@ void AddContract(Hasher& hasher, const Contract& contract) {
 }
 
 void AddTarget(Hasher& hasher, const Target& target) {
-  const auto& [name, kind, description, forward, dq, dkv, workers, fast_bytes, scalar_bytes] = target;
+  const auto& [name, kind, description, forward, dq, dkv, workers, fast_bytes, scalar_bytes, topology] = target;
   hasher.Text(name);
   hasher.Text(description);
+  hasher.Text(topology);
   for (const TileSize* tile : {&forward, &dq, &dkv}) AddTile(hasher, *tile);
   AddInts(hasher, {static_cast<int64_t>(kind), workers, fast_bytes, scalar_bytes});
-}
-
-void AddNames(Hasher& hasher, const std::vector<std::string>& names) {
-  hasher.Int(static_cast<int64_t>(names.size()));
-  for (const std::string& name : names) hasher.Text(name);
 }
 
 // ---- the exact mask
@@ -160,25 +156,20 @@ std::string RoutingText(const std::optional<Routing>& routing) {
 }
 
 std::string TargetText(const Target& t) {
-  return fmt::format("{} ({}), tiles {} {} {}, workers {}, fast bytes {}, scalar bytes {}, {}", t.name, ToText(t.kind),
+  return fmt::format("{} ({}), tiles {} {} {}, workers {}, fast bytes {}, scalar bytes {}, {}{}{}", t.name, ToText(t.kind),
                      TileText(t.forward), TileText(t.dq), TileText(t.dkv), t.workers, t.fast_bytes, t.scalar_bytes,
-                     t.description);
+                     t.description, t.topology.empty() ? "" : ", ", t.topology);
 }
 
 }  // namespace
 
 Hash128 SpellingOf(const PrepareRequest& request) {
   Hasher hasher;
-  hasher.Int(AddressOf(request.table.data()));
   AddContract(hasher, request.contract);
   AddTarget(hasher, request.target);
-  hasher.Text(request.options.lane);
-  AddNames(hasher, request.options.exclude);
-  hasher.Text(request.isa);
-  hasher.Text(request.xla.plugin);
-  hasher.Int(request.options.plan.tile.has_value() ? 1 : 0);
-  if (request.options.plan.tile) AddTile(hasher, *request.options.plan.tile);
-  AddNames(hasher, request.options.plan.disable);
+  VisitOptions(request.options, [&](std::string_view, const auto& value, OptionUse use) {
+    if (use != OptionUse::kRuns) hasher.Text(OptionText(value));
+  });
   return hasher.Finish();
 }
 
@@ -242,17 +233,15 @@ ForwardCacheKey ForwardKeyOf(const PrepareRequest& request, const PreparedContra
   key.capacity = contract.capacity;
   key.contract_key = prepared.key;
   key.target = request.target;
-  key.lane = request.options.lane;
-  key.exclude = request.options.exclude;
-  key.isa = request.isa;
-  key.plugin = request.xla.plugin;
-  key.disable = request.options.plan.disable;
+  VisitOptions(request.options, [&](std::string_view name, const auto& value, OptionUse use) {
+    if (use == OptionUse::kDecides) key.options.emplace_back(name, OptionText(value));
+  });
   return key;
 }
 
 std::vector<std::pair<std::string, std::string>> FieldsOf(const ForwardCacheKey& key) {
   const Capacity& c = key.capacity;
-  return {
+  std::vector<std::pair<std::string, std::string>> fields = {
       {"mask", ToText(key.mask)},
       {"use_fused_scoring", key.use_fused_scoring ? "true" : "false"},
       {"use_pallas", key.use_pallas ? "true" : "false"},
@@ -265,12 +254,9 @@ std::vector<std::pair<std::string, std::string>> FieldsOf(const ForwardCacheKey&
       {"class_key", key.class_key},
       {"form_digest", key.form_digest},
       {"target", TargetText(key.target)},
-      {"lane", key.lane},
-      {"exclude", fmt::format("{}", fmt::join(key.exclude, ","))},
-      {"isa", key.isa},
-      {"plugin", key.plugin},
-      {"disable", fmt::format("{}", fmt::join(key.disable, ","))},
   };
+  fields.insert(fields.end(), key.options.begin(), key.options.end());
+  return fields;
 }
 
 std::string ToText(const ForwardCacheKey& key) {

@@ -55,15 +55,27 @@ std::string KindsText(TargetKinds kinds) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-using LaneFunction = const Lane& (*)();
-const Lane* Get(LaneFunction function) { return function == nullptr ? nullptr : &function(); }
+// What a row may be used for, as bits.
+constexpr unsigned kFallback = 1;
+constexpr unsigned kHost = 2;
+constexpr unsigned kPrograms = 4;
+
+std::shared_ptr<const Lane> MakeCpu(const LaneContext& context) {
+  return MakeCpuLane({.isa = context.isa, .machine_isa = context.machine_isa, .threads = context.threads});
+}
+std::shared_ptr<const Lane> MakeXlaChunked(const LaneContext& context) {
+  return MakeXlaLane(kXlaChunked, context.xla_state,
+                     {.xla = context.xla, .threads = context.threads, .compile_only = context.compile_only});
+}
+std::shared_ptr<const Lane> MakeReference(const LaneContext&) { return MakeReferenceLane(); }
 
 }  // namespace
 
 std::span<const LaneRow> LaneTable() {
   static const LaneRow kRows[] = {
-#define TESSERA_LANE(name, mode, targets, fallback, not_built, refuses, lane, determinism, description) \
-  {name, mode, targets, fallback, not_built, refuses, Get(lane), determinism, description},
+#define TESSERA_LANE(name, mode, targets, uses, not_built, refuses, make, determinism, description)            \
+  {name,    mode, targets,     ((uses)&kHost) != 0, ((uses)&kFallback) != 0, ((uses)&kPrograms) != 0, not_built, \
+   refuses, make, determinism, description},
 #include "dispatch/lanes.def"
 #undef TESSERA_LANE
   };
@@ -75,25 +87,32 @@ const LaneRow* FindLane(std::span<const LaneRow> table, std::string_view name) {
   return it == table.end() ? nullptr : &*it;
 }
 
-std::vector<std::string_view> IsasOf(const LaneRow& row) {
-  return row.lane == nullptr ? std::vector<std::string_view>() : row.lane->Isas();
+std::vector<MadeLane> MakeLanes(std::span<const LaneRow> table, const LaneContext& context) {
+  std::vector<MadeLane> lanes;
+  for (const LaneRow& row : table) lanes.push_back({&row, row.make ? row.make(context) : nullptr});
+  return lanes;
 }
 
-std::vector<LaneInfo> Lanes() {
+std::vector<std::string_view> IsasOf(const MadeLane& made) {
+  return made.lane == nullptr ? std::vector<std::string_view>() : made.lane->Isas();
+}
+
+std::vector<LaneInfo> InfosOf(std::span<const MadeLane> lanes) {
   std::vector<LaneInfo> infos;
-  for (const LaneRow& row : LaneTable()) {
-    const std::vector<std::string_view> isas = IsasOf(row);
-    infos.push_back({.name = std::string(row.name),
-                     .description = std::string(row.description),
-                     .runtime_mode = std::string(row.runtime_mode),
+  for (const MadeLane& made : lanes) {
+    const std::vector<std::string_view> isas = IsasOf(made);
+    infos.push_back({.name = std::string(made.row->name),
+                     .description = std::string(made.row->description),
+                     .runtime_mode = std::string(made.row->runtime_mode),
                      .isas = {isas.begin(), isas.end()}});
   }
   return infos;
 }
 
-Decision DecideContract(const LaneRow& row, const Contract& contract, const MaskFacts& facts, const Target& target,
-                        const XlaOptions& xla, Asked asked) {
-  if ((row.targets & KindBit(target.kind)) == 0) {
+Decision DecideContract(const MadeLane& made, const Contract& contract, const MaskFacts& facts, const Target& target,
+                        bool compile_only) {
+  const LaneRow& row = *made.row;
+  if ((row.targets & KindBit(target.kind)) == 0 && !row.is_host) {
     return Decision::No(
         ReasonCode::kOtherTarget,
         fmt::format("runs on {}; the target {} is a {}", KindsText(row.targets), target.name, ToText(target.kind)));
@@ -101,10 +120,9 @@ Decision DecideContract(const LaneRow& row, const Contract& contract, const Mask
   if (row.refuses != nullptr) {
     if (Decision decision = row.refuses(contract, facts); !decision.accepted) return decision;
   }
-  if (row.lane == nullptr) return Decision::No(row.not_built);
-  if (asked == Asked::kRun) return row.lane->Decide(contract, target, xla);
-  const Compiler* compiler = row.lane->compiler();
-  return compiler == nullptr ? Decision::No(ReasonCode::kNothingToCompile) : compiler->Decide(contract, target, xla);
+  if (made.lane == nullptr) return Decision::No(row.not_built);
+  if (compile_only && !row.has_programs) return Decision::No(ReasonCode::kNothingToCompile);
+  return made.lane->Decide(contract, target);
 }
 
 }  // namespace tessera

@@ -1,53 +1,51 @@
-// Preparing a run over any table of lanes; the public Prepare and RunCache use the one in lanes.def.
+// What of a request no batch changes, made once: its keys, the selected lane, every lane's decision on the contract,
+// and what planning starts from.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "dispatch/lane_table.h"
+#include "dispatch/options.h"
 #include "planner/prepared.h"
 #include "tessera/prepare.h"
-#include "tessera/receipt.h"
 
 namespace tessera {
 
-// All that a prepared run may depend on. Of the options: lane, exclude, plan.tile and plan.disable; of
-// those for XLA: plugin.
+// All that it may depend on. The options are settled: nothing in them is left to an engine any more.
 struct PrepareRequest {
   std::span<const LaneRow> table;
+  std::span<const MadeLane> lanes;  // of that table
   const Contract& contract;
   const Target& target;
-  const RunOptions& options;
-  std::string_view isa = "auto";
-  XlaOptions xla = {};
-  Asked asked = Asked::kRun;  // what is prepared for compiling is kept nowhere
+  const AttentionOptions& options;
+  bool compile_only = false;
 };
 
-// A lane was asked for by name.
-inline bool IsForced(const RunOptions& options) { return options.lane != "auto"; }
+// Never changes once made, so any number of threads may use it.
+struct Prepared {
+  ForwardCacheKey key;
+  std::string key_digest;
+  Hash128 spelling{};  // of the request as it was written: equal ones need no second look
+  Contract contract;
+  std::string contract_text;  // canonical
+  MaskFacts facts;
+  Target target;
+  std::optional<ClassShape> shape;  // absent where planning would fail, which a run reports when it plans
+  Selection selection;              // with every lane's decision on the contract
+  std::shared_ptr<const PreparedContract> planning;
+  int64_t bytes = 0;  // of memory, about
+};
 
 // Names in the request that no lane here has, which is a mistake of the caller's and no lane's refusal.
 Status CheckNames(const PrepareRequest& request);
 
-// Builds, whatever is kept already.
-Result<std::shared_ptr<const PreparedRun>> PrepareAnew(const PrepareRequest& request);
-
-// As the options say: pinned, from a cache, or anew; with what the receipt says of it.
-struct Obtained {
-  std::shared_ptr<const PreparedRun> prepared;
-  bool is_same_spelling = false;  // the texts of `prepared` are the request's own
-  CacheUse use;
-};
-Result<Obtained> Obtain(const PrepareRequest& request);
-
-// What RunCache::Get does, for a request whose instruction set is settled.
-struct RunCacheAccess {
-  static Result<CachedRun> Get(RunCache& cache, const PrepareRequest& request);
-};
+// Makes it, whatever is kept already.
+Result<std::shared_ptr<const Prepared>> Prepare(const PrepareRequest& request);
 
 // ---- keys (cache_keys.cc)
 

@@ -1,9 +1,7 @@
-// The selection tables and the public SelectLane.
+// The selection tables.
 #include "dispatch/select.h"
 
 #include <fmt/format.h>
-
-#include "tessera/run.h"
 
 namespace tessera {
 namespace {
@@ -27,7 +25,7 @@ constexpr SelectionRule kRules[] = {
     {TargetKind::kTpu, "a window", HasWindow, "xla_pallas"},
     {TargetKind::kTpu, "documents", HasDocuments, "xla_pallas"},
     {TargetKind::kTpu, "plain causal or full", IsPlain, "splash"},
-    {TargetKind::kTpu, "anything else", Always, "xla_chunked"},
+    {TargetKind::kTpu, "anything else", Always, kXlaChunked},
 };
 
 }  // namespace
@@ -48,28 +46,22 @@ std::string ToText(const SelectionRule& rule) {
   return fmt::format("{}: {} -> {}", ToText(rule.target), rule.when, rule.lane);
 }
 
-std::vector<const LaneRow*> Candidates(std::span<const LaneRow> table, std::string_view selected,
-                                       std::string_view over) {
-  std::vector<const LaneRow*> candidates;
-  if (const LaneRow* row = FindLane(table, selected)) candidates.push_back(row);
-  if (const LaneRow* row = FindLane(table, over)) candidates.push_back(row);
-  for (const LaneRow& row : table) {
-    if (row.is_fallback && row.name != selected && row.name != over) candidates.push_back(&row);
+std::vector<const MadeLane*> Candidates(std::span<const MadeLane> lanes, const Target& target,
+                                        std::string_view selected, std::string_view over) {
+  std::vector<const MadeLane*> candidates;
+  for (const std::string_view first : {selected, over}) {
+    for (const MadeLane& made : lanes) {
+      if (made.row->name == first) candidates.push_back(&made);
+    }
+  }
+  for (const bool on_target : {true, false}) {
+    for (const MadeLane& made : lanes) {
+      const LaneRow& row = *made.row;
+      if (((row.targets & KindBit(target.kind)) != 0) != on_target) continue;
+      if (row.is_fallback && row.name != selected && row.name != over) candidates.push_back(&made);
+    }
   }
   return candidates;
-}
-
-Result<Selection> SelectLane(const Contract& contract, const Target& target) {
-  Result<MaskFacts> facts = DescribeMask(contract);
-  if (!facts) return tl::unexpected(facts.error());
-  const SelectionRule& rule = SelectRule(contract, *facts, target);
-  const XlaOptions xla = AskedXla({});
-  Selection selection{.lane = std::string(rule.lane), .rule = ToText(rule), .decisions = {}};
-  for (const LaneRow& row : LaneTable()) {
-    selection.decisions.push_back(
-        {std::string(row.name), "contract", DecideContract(row, contract, *facts, target, xla)});
-  }
-  return selection;
 }
 
 }  // namespace tessera

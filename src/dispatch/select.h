@@ -27,9 +27,10 @@ const SelectionRule& SelectRule(const Contract& contract, const MaskFacts& facts
 // "tpu: softcap -> xla_pallas".
 std::string ToText(const SelectionRule& rule);
 
-// The selected lane, then the one a ledger put it in place of (`over`, often none), then the table's fallbacks in
-// order. A lane that is no fallback (a bridge, say) is never here unless it was selected.
-std::vector<const LaneRow*> Candidates(std::span<const LaneRow> table, std::string_view selected,
-                                       std::string_view over = {});
+// The selected lane, then the one a ledger put it in place of (`over`, often none), then the table's fallbacks: those
+// that run on the target, in order, then those whose code runs here instead, the fast one before `reference`. A lane
+// that is no fallback (a bridge, say) is never here unless it was selected.
+std::vector<const MadeLane*> Candidates(std::span<const MadeLane> lanes, const Target& target,
+                                        std::string_view selected, std::string_view over = {});
 
 }  // namespace tessera

@@ -1,8 +1,10 @@
-// The cache of prepared runs: least recently used first out, one build per key whoever asks.
+// See prepared_cache.h: least recently used first out, one build per key whoever asks.
 //
 // A request is looked up twice at most. By spelling, which costs a hash of its values; then, once per spelling, by
 // meaning, which costs the preparation itself: only a prepared contract knows what it means. A preparation that turns
 // out to mean what an entry means is thrown away, and the entry learns the spelling.
+#include "dispatch/prepared_cache.h"
+
 #include <algorithm>
 #include <cstring>
 #include <future>
@@ -11,7 +13,6 @@
 #include <unordered_map>
 
 #include "dispatch/limits.h"
-#include "dispatch/prepare.h"
 
 namespace tessera {
 namespace {
@@ -25,30 +26,30 @@ struct SpellingHash {
 };
 
 struct Entry {
-  std::shared_ptr<const PreparedRun> prepared;
+  std::shared_ptr<const Prepared> prepared;
   std::vector<Hash128> spellings;  // oldest first
 };
 using Entries = std::list<Entry>;  // used last first
 
-using Prepared = Result<std::shared_ptr<const PreparedRun>>;
+using Outcome = Result<std::shared_ptr<const Prepared>>;
 
 }  // namespace
 
-struct RunCache::State {
+struct PreparedCache::State {
   State(size_t capacity_in, int64_t max_bytes_in) : capacity(capacity_in), max_bytes(max_bytes_in) {}
 
   const size_t capacity;
   const int64_t max_bytes;
   std::mutex mutex;
-  RunCacheStats stats;  // entries and bytes are those of `entries`
+  CacheStats stats;  // entries and bytes are those of `entries`
   Entries entries;
   std::unordered_map<Hash128, Entries::iterator, SpellingHash> by_spelling;
   std::unordered_map<ForwardCacheKey, Entries::iterator> by_key;
-  std::unordered_map<Hash128, std::shared_future<Prepared>, SpellingHash> in_flight;
+  std::unordered_map<Hash128, std::shared_future<Outcome>, SpellingHash> in_flight;
 
   // All below with the mutex held.
 
-  CachedRun Use(Entries::iterator entry, const Hash128& spelling) {
+  CachedPrepared Use(Entries::iterator entry, const Hash128& spelling) {
     entries.splice(entries.begin(), entries, entry);
     ++stats.hits;
     return {entry->prepared, true, entry->prepared->spelling == spelling, stats};
@@ -70,7 +71,7 @@ struct RunCache::State {
     entries.erase(entry);
   }
 
-  void Keep(const std::shared_ptr<const PreparedRun>& made) {
+  void Keep(const std::shared_ptr<const Prepared>& made) {
     if (capacity == 0 || made->bytes > max_bytes) return;
     entries.push_front({made, {}});
     ++stats.entries;
@@ -85,7 +86,7 @@ struct RunCache::State {
   }
 
   // What a builder brings: new, or another spelling of what is here.
-  CachedRun Take(const std::shared_ptr<const PreparedRun>& made) {
+  CachedPrepared Take(const std::shared_ptr<const Prepared>& made) {
     if (const auto found = by_key.find(made->key); found != by_key.end()) {
       Learn(found->second, made->spelling);
       ++stats.respelled;
@@ -98,28 +99,15 @@ struct RunCache::State {
   }
 };
 
-RunCache::RunCache(size_t capacity, std::optional<int64_t> max_bytes)
-    : state_(std::make_unique<State>(capacity, max_bytes.value_or(kMaxCachedRunBytes))) {}
-RunCache::~RunCache() = default;
+PreparedCache::PreparedCache(size_t capacity, int64_t max_bytes)
+    : state_(std::make_unique<State>(capacity, max_bytes)) {}
+PreparedCache::~PreparedCache() = default;
 
-RunCache& RunCache::Default() {
-  static RunCache* const kCache = new RunCache(kMaxCachedRuns);  // never destroyed: a run may outlive main
-  return *kCache;
-}
-
-Result<CachedRun> RunCache::Get(const Contract& contract, const Target& target, const RunOptions& options) {
-  const std::string isa = AskedIsa(options);
-  const XlaOptions xla = AskedXla(options.xla);
-  return RunCacheAccess::Get(
-      *this,
-      {.table = LaneTable(), .contract = contract, .target = target, .options = options, .isa = isa, .xla = xla});
-}
-
-Result<CachedRun> RunCacheAccess::Get(RunCache& cache, const PrepareRequest& request) {
-  RunCache::State& state = *cache.state_;
+Result<CachedPrepared> PreparedCache::Get(const PrepareRequest& request) {
+  State& state = *state_;
   const Hash128 spelling = SpellingOf(request);
-  std::promise<Prepared> promise;
-  std::shared_future<Prepared> other;
+  std::promise<Outcome> promise;
+  std::shared_future<Outcome> other;
   {
     const std::lock_guard lock(state.mutex);
     if (const auto found = state.by_spelling.find(spelling); found != state.by_spelling.end()) {
@@ -132,7 +120,7 @@ Result<CachedRun> RunCacheAccess::Get(RunCache& cache, const PrepareRequest& req
     }
   }
   if (other.valid()) {
-    const Prepared& made = other.get();  // throws what the builder threw
+    const Outcome& made = other.get();  // throws what the builder threw
     const std::lock_guard lock(state.mutex);
     if (!made) {
       ++state.stats.misses;
@@ -142,11 +130,11 @@ Result<CachedRun> RunCacheAccess::Get(RunCache& cache, const PrepareRequest& req
     if (const auto found = state.by_key.find((*made)->key); found != state.by_key.end())
       return state.Use(found->second, spelling);
     ++state.stats.hits;
-    return CachedRun{*made, true, true, state.stats};
+    return CachedPrepared{*made, true, true, state.stats};
   }
   try {
-    const Prepared made = PrepareAnew(request);
-    Result<CachedRun> got;
+    const Outcome made = Prepare(request);
+    Result<CachedPrepared> got;
     {
       const std::lock_guard lock(state.mutex);
       state.in_flight.erase(spelling);
@@ -170,14 +158,12 @@ Result<CachedRun> RunCacheAccess::Get(RunCache& cache, const PrepareRequest& req
   }
 }
 
-RunCacheStats RunCache::stats() const {
+CacheStats PreparedCache::stats() const {
   const std::lock_guard lock(state_->mutex);
   return state_->stats;
 }
 
-size_t RunCache::capacity() const { return state_->capacity; }
-
-void RunCache::Clear() {
+void PreparedCache::Clear() {
   const std::lock_guard lock(state_->mutex);
   while (!state_->entries.empty()) state_->Remove(state_->entries.begin());
 }

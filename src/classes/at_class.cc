@@ -1,6 +1,6 @@
 // A request written at its class: contract, batch and tensors. Padding lies behind the request's own rows, tokens and
 // heads, so no position moves; what keeps it out of every result is the mask, never the values in it.
-#include "dispatch/at_class.h"
+#include "classes/at_class.h"
 
 #include <fmt/format.h>
 

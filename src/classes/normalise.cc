@@ -11,7 +11,7 @@
 
 #include "base/checked.h"
 #include "contract/limits.h"
-#include "dispatch/at_class.h"
+#include "classes/at_class.h"
 #include "tessera/planner.h"
 
 namespace tessera {

@@ -1,0 +1,122 @@
+// The engine. An Engine owns every mutable thing there is: what it prepared, workspaces, plugins' clients, compiled
+// programs, registered mask terms. Prepare gives an Attention, which says once and for all what will run and why; its
+// Plan takes a batch; its Bind gives a Bound, whose Forward and Backward are called on the caller's own memory, many
+// times and from any thread.
+//
+// Goals: nothing is decided, looked up or copied in a call that could be done before it; two engines share nothing but
+// loaded plugin libraries. Attentions and Bounds are values that share what is behind them, and keep their engine's
+// things alive. docs/engine.md has worked examples.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/batch.h"
+#include "tessera/contract.h"
+#include "tessera/mask_term.h"
+#include "tessera/planner.h"
+#include "tessera/prepare.h"
+#include "tessera/receipt.h"
+#include "tessera/route.h"
+#include "tessera/run_tensors.h"
+#include "tessera/target.h"
+
+#pragma GCC visibility push(default)
+namespace tessera {
+
+struct EngineOptions {
+  std::string lane = "auto";     // for requests that leave it open
+  std::string isa = "auto";      // the same
+  std::string plugin = {};       // the same: a PJRT plugin's path; empty: the installed one that fits the target
+  std::string ledger = {};       // the same
+  std::string machine_isa = {};  // the best instruction set that counts as this machine's; empty: what it has
+  std::string xla_folder = {};   // has the installed plugins, and programs that are kept; empty: no plugin is found
+  std::string xla_flags = {};    // what XLA reads from the environment by itself, on which its programs depend
+  size_t max_prepared = 64;      // attentions kept for requests like them; 0 keeps none
+  std::optional<int64_t> max_prepared_bytes = {};  // absent: as docs/limits.md says
+};
+// The one place that reads the environment: TESSERA_LANE, _ISA, _MACHINE_ISA, _PJRT_PLUGIN, _LEDGER and _XLA (or the
+// user's cache folder), XLA_FLAGS and LIBTPU_INIT_ARGS.
+EngineOptions OptionsFromEnvironment();
+
+// What one call brings beside its tensors.
+struct CallOptions {
+  void* stream = nullptr;      // of the tensors' device: the call is ordered on it; host lanes take none
+  Receipt* receipt = nullptr;  // filled when not null, also when the call fails
+  bool digests = false;        // also digests of inputs and outputs, and pairs counted, which takes as long as it takes
+  const Batch* batch = nullptr;  // what the plan was made from, for its digest
+  std::string input_source = {};
+  std::string batch_source = {};
+  std::string contract_source = {};
+};
+
+struct EngineState;     // behind an Engine
+struct AttentionState;  // behind an Attention
+struct BoundState;      // behind a Bound
+
+// A lane on a plan. Safe from any number of threads at once, as long as outputs differ.
+class Bound {
+ public:
+  // Writes o, and lse and row_max where they are given.
+  Status Forward(const RunTensors& tensors, const CallOptions& call = {}) const;
+  // Writes dq, dk, dv and, where given, dsink_logits, from what a forward wrote.
+  Status Backward(const RunTensors& tensors, const CallOptions& call = {}) const;
+
+  const std::string& lane() const;    // that was bound
+  const std::string& kernel() const;  // and what of it runs
+  const std::string& isa() const;
+  int64_t workspace_bytes() const;  // what a call takes of the engine's pool, at most
+  const Plan& plan() const;
+
+ private:
+  friend struct EngineAccess;
+  explicit Bound(std::shared_ptr<const BoundState> state) : state_(std::move(state)) {}
+  std::shared_ptr<const BoundState> state_;
+};
+
+class Attention {
+ public:
+  const Contract& contract() const;
+  const Target& target() const;
+  const ForwardCacheKey& key() const;
+  const Selection& selection() const;  // with every lane's decision on the contract
+  // "Yes" when some lane that may run this accepted the contract; a refusal before any input is made.
+  Status CheckAccepted() const;
+
+  // TSR-P009 when the contract routes, and q and k are missing.
+  Result<PlanResult> Plan(const Batch& batch) const;
+  Result<PlanResult> Plan(const Batch& batch, const TensorRef& q, const TensorRef& k) const;
+  // Asks the lanes about the plan in their order; the first that accepts is bound, and compiles what it must.
+  Result<Bound> Bind(tessera::Plan plan) const;
+
+ private:
+  friend struct EngineAccess;
+  explicit Attention(std::shared_ptr<const AttentionState> state) : state_(std::move(state)) {}
+  std::shared_ptr<const AttentionState> state_;
+};
+
+class Engine {
+ public:
+  explicit Engine(EngineOptions options = OptionsFromEnvironment());
+
+  Result<Attention> Prepare(const Contract& contract, const Target& target,
+                            const AttentionOptions& options = {}) const;
+
+  const EngineOptions& options() const;
+  std::vector<LaneInfo> Lanes() const;  // in order of preference, `reference` last
+  // Which lane the target's table names for this contract, and what every lane says of it.
+  Result<Selection> Select(const Contract& contract, const Target& target) const;
+  std::vector<PluginReport> Plugins(const std::string& given = {}) const;  // each is loaded and asked
+  CacheStats cache_stats() const;
+  void ClearCache() const;  // forgets what was prepared; counters stay
+
+ private:
+  friend struct EngineAccess;
+  std::shared_ptr<EngineState> state_;
+};
+
+}  // namespace tessera
+#pragma GCC visibility pop

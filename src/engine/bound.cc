@@ -1,0 +1,123 @@
+// Bound: a call, and what its receipt says.
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/try.h"
+#include "engine/describe.h"
+#include "engine/state.h"
+#include "engine/tensors.h"
+#include "plan/count_pairs.h"
+
+#include <fmt/format.h>
+
+namespace tessera {
+namespace {
+
+Status CheckPass(const BoundState& bound, Pass pass) {
+  const AttentionOptions& options = bound.attention->options;
+  if (pass == Pass::kForward ? options.forward : options.backward) return {};
+  return Fail(ErrorCode::kBadArgument,
+              fmt::format("this attention was prepared without a {}: say so in its options", ToText(pass)), "bound");
+}
+
+Status Call(const BoundState& bound, Pass pass, const RunTensors& tensors, const CallOptions& call) {
+  if (call.receipt == nullptr) return RunPass(bound, pass, tensors, call.stream).map([](const PassRun&) {});
+  const Clock clock;
+  Receipt& receipt = *call.receipt;
+  receipt = {};
+  DescribeRequest(*bound.attention, receipt);
+  DescribeSources(call, receipt);
+  DescribeAttention(*bound.attention, receipt);
+  DescribePlan(bound.plan.view(), bound.attention->options, receipt);
+  receipt.options["forward"] = pass == Pass::kForward ? "true" : "false";
+  receipt.options["backward"] = pass == Pass::kBackward ? "true" : "false";
+  const AttentionOptions only = OnlyPass(bound.attention->options, pass);
+  const bool is_readable = CheckTensors(bound.attention->contract, tensors, only).empty();
+  if (call.digests && is_readable) receipt.input_digest = DigestInputs(bound.attention->contract, tensors, only);
+  const int64_t digest_ns = call.digests ? clock.Ns() : 0;
+  Result<PassRun> ran = RunPass(bound, pass, tensors, call.stream);
+  if (ran) {
+    DescribeBound(bound, receipt);
+    DescribePass(bound, pass, *ran, receipt);
+    const Clock after;
+    if (call.digests) receipt.output_digest = DigestOutputs(bound.attention->contract, tensors, only);
+    if (call.digests) DescribeWork(bound, receipt);
+    if (call.digests) receipt.timings.push_back({"digest", digest_ns + after.Ns()});
+    receipt.ok = true;
+  } else {
+    receipt.failed_at = ToText(pass);
+    receipt.error = ToText(ran.error());
+  }
+  receipt.timings.push_back({"total", clock.Ns()});
+  if (!ran) return tl::unexpected(std::move(ran.error()));
+  return {};
+}
+
+}  // namespace
+
+Result<PassRun> RunPass(const BoundState& bound, Pass pass, const RunTensors& t, void* stream) {
+  TESSERA_TRY(CheckPass(bound, pass));
+  PassRun run{.workspace_bytes = bound.lane->WorkspaceBytes(pass)};
+  const Workspace workspace = bound.attention->engine->workspaces.Take(run.workspace_bytes);
+  if (!workspace.has_memory()) {
+    return Fail(ErrorCode::kTooLarge,
+                fmt::format("the lane needs {} bytes of workspace, more than this machine gives", run.workspace_bytes),
+                "workspace");
+  }
+  const LaneCall call{workspace.bytes(), stream};
+  const Clock clock;
+  if (pass == Pass::kForward) {
+    run.tiles = TESSERA_TRY(bound.lane->Forward({.q = t.q,
+                                                 .k = t.k,
+                                                 .v = t.v,
+                                                 .sink_logits = t.sink_logits,
+                                                 .o = t.o,
+                                                 .lse = t.lse,
+                                                 .row_max = t.row_max},
+                                                call));
+  } else {
+    run.tiles = TESSERA_TRY(bound.lane->Backward({.q = t.q,
+                                                  .k = t.k,
+                                                  .v = t.v,
+                                                  .o = t.o,
+                                                  .dout = t.dout,
+                                                  .sink_logits = t.sink_logits,
+                                                  .lse = t.lse,
+                                                  .delta = t.delta,
+                                                  .dq = t.dq,
+                                                  .dk = t.dk,
+                                                  .dv = t.dv,
+                                                  .dsink_logits = t.dsink_logits},
+                                                 call));
+  }
+  run.ns = clock.Ns();
+  return run;
+}
+
+int64_t PairsOf(const BoundState& bound) {
+  std::call_once(bound.pairs_once, [&] { bound.pairs = CountPairs(bound.plan.view()); });
+  return bound.pairs;
+}
+
+Status Bound::Forward(const RunTensors& tensors, const CallOptions& call) const {
+  return Call(*state_, Pass::kForward, tensors, call);
+}
+Status Bound::Backward(const RunTensors& tensors, const CallOptions& call) const {
+  return Call(*state_, Pass::kBackward, tensors, call);
+}
+const std::string& Bound::lane() const { return state_->lane_name; }
+const std::string& Bound::kernel() const { return state_->kernel; }
+const std::string& Bound::isa() const { return state_->isa; }
+const Plan& Bound::plan() const { return state_->plan; }
+
+int64_t Bound::workspace_bytes() const {
+  int64_t bytes = 0;
+  for (const Pass pass : PassesOf(state_->attention->options)) {
+    bytes = std::max(bytes, state_->lane->WorkspaceBytes(pass));
+  }
+  return bytes;
+}
+
+}  // namespace tessera

@@ -1,0 +1,237 @@
+// Engine and Attention: what is prepared once, and planning and binding from it.
+#include "tessera/engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/try.h"
+#include "dispatch/limits.h"
+#include "dispatch/select.h"
+#include "engine/state.h"
+#include "lanes/workers.h"
+#include "ledger/ledger.h"
+
+namespace tessera {
+namespace {
+
+CacheUse UseOf(const CachedPrepared& got) {
+  return {.outcome = got.is_hit ? "hit" : "miss",
+          .key = got.prepared->key_digest,
+          .hits = got.stats.hits,
+          .misses = got.stats.misses,
+          .builds = got.stats.builds,
+          .evictions = got.stats.evictions};
+}
+
+LaneContext ContextOf(const EngineState& engine, const AttentionOptions& options, int64_t threads) {
+  return {.isa = options.isa,
+          .machine_isa = engine.options.machine_isa,
+          .threads = threads,
+          .xla = options.xla,
+          .xla_state = engine.xla};
+}
+
+}  // namespace
+
+EngineState::EngineState(EngineOptions options_in, std::span<const LaneRow> table_in)
+    : options(std::move(options_in)),
+      table(table_in),
+      xla(MakeXlaState({.folder = options.xla_folder, .flags = options.xla_flags})),
+      cache(options.max_prepared, options.max_prepared_bytes.value_or(kMaxCachedRunBytes)) {}
+
+Engine EngineAccess::Make(EngineOptions options, std::span<const LaneRow> table) {
+  Engine engine(EngineOptions{});
+  engine.state_ = std::make_shared<EngineState>(std::move(options), table);
+  return engine;
+}
+
+AttentionOptions Settle(const EngineOptions& engine, AttentionOptions options) {
+  if (options.lane == "auto") options.lane = engine.lane;
+  if (options.isa == "auto") options.isa = engine.isa;
+  if (options.xla.plugin.empty()) options.xla.plugin = engine.plugin;
+  if (options.ledger.empty()) options.ledger = engine.ledger;
+  return options;
+}
+
+Status CheckRequest(const PrepareRequest& request) {
+  TESSERA_TRY(CheckNames(request));
+  if (const int64_t threads = request.options.threads.value_or(1); threads < 1) {
+    return Fail(ErrorCode::kBadArgument,
+                fmt::format("threads must be 1 or more, got {}; not given, they are as many as the target has workers",
+                            threads));
+  }
+  if (!request.options.forward && !request.options.backward) {
+    return Fail(ErrorCode::kBadArgument, "a run needs a forward, a backward or both, got neither");
+  }
+  return {};
+}
+
+BindAsk AttentionState::Ask() const {
+  return {.lanes = lanes,
+          .options = options,
+          .contract = contract,
+          .target = prepared->target,
+          .selection = prepared->selection,
+          .selected = selected,
+          .over = ledger.over,
+          .compile_only = compile_only};
+}
+
+Result<std::shared_ptr<const AttentionState>> PrepareAttention(const std::shared_ptr<EngineState>& engine,
+                                                               const Contract& contract, const Target& target,
+                                                               const AttentionOptions& options, bool compile_only) {
+  const Clock clock;
+  auto state = std::make_shared<AttentionState>();
+  state->engine = engine;
+  state->options = Settle(engine->options, options);
+  state->compile_only = compile_only;
+  state->contract = contract;
+  state->threads = std::max<int64_t>(options.threads.value_or(target.workers), 1);
+  LaneContext context = ContextOf(*engine, state->options, state->threads);
+  context.compile_only = compile_only;
+  state->lanes = MakeLanes(engine->table, context);
+  const PrepareRequest request{.table = engine->table,
+                               .lanes = state->lanes,
+                               .contract = state->contract,
+                               .target = target,
+                               .options = state->options,
+                               .compile_only = compile_only};
+  TESSERA_TRY(CheckRequest(request));
+  if (compile_only || engine->options.max_prepared == 0) {  // decisions on compiling are kept nowhere
+    state->prepared = TESSERA_TRY(Prepare(request));
+    state->cache = {.outcome = "off", .key = state->prepared->key_digest};
+  } else {
+    const CachedPrepared got = TESSERA_TRY(engine->cache.Get(request));
+    state->prepared = got.prepared;
+    state->is_same_spelling = got.is_same_spelling;
+    state->cache = UseOf(got);
+  }
+  // Selection and every lane's decision on the contract are two records, neither made from the other. Only a ledger
+  // looks at both, and it chooses between lanes that accepted.
+  const Selection& selection = state->prepared->selection;
+  state->ledger = ConsultLedger({.contract = state->contract,
+                                 .target = target,
+                                 .file = state->options.ledger,
+                                 .requested = state->options.lane,
+                                 .backward = state->options.backward,
+                                 .experimental = state->options.experimental,
+                                 .table_lane = selection.lane,
+                                 .decisions = selection.decisions});
+  state->selected = state->ledger.chose.empty() ? selection.lane : state->ledger.chose;
+  state->selection_rule = RuleWithLedger(selection.rule, state->ledger);
+  state->prepare_ns = clock.Ns();
+  return state;
+}
+
+Result<PlanResult> PlanFor(const AttentionState& attention, const Batch& batch, const RouteInputs* route) {
+  RouteInputs with_threads;
+  if (route != nullptr) {
+    with_threads = *route;
+    with_threads.parallel = [threads = attention.threads](int64_t count, const std::function<void(int64_t)>& work) {
+      lanes::RunUnits(threads, count, [&](int64_t unit, int64_t) { work(unit); });
+    };
+  }
+  return MakePlan(*attention.prepared->planning, batch, attention.prepared->target, attention.options.plan,
+                  route == nullptr ? nullptr : &with_threads);
+}
+
+BindOutcome BindPlan(const std::shared_ptr<const AttentionState>& attention, Plan plan) {
+  BindOutcome outcome;
+  const std::string& key = attention->prepared->key.contract_key;
+  if (plan.bytes().empty()) {
+    outcome.failure = Failure{"plan", {ErrorCode::kPlanMismatch, "a plan expected, got an empty one", {}, {}}};
+    return outcome;
+  }
+  // A plan says which contract it was made for; running it for another would compute something nobody asked for.
+  if (const std::string plan_key = ToHex(plan.view().contract_key); plan_key != key) {
+    outcome.failure = Failure{
+        "plan",
+        {ErrorCode::kPlanMismatch,
+         fmt::format("the plan was made for contract {}, but this contract is {}", plan_key, key),
+         {},
+         {}}};
+    return outcome;
+  }
+  const Clock clock;
+  auto state = std::make_shared<BoundState>();
+  state->attention = attention;
+  state->plan = std::move(plan);
+  BindResult bound = BindLane(attention->Ask(), state->plan.view());
+  outcome.decisions = bound.decisions;
+  outcome.fallback_reason = bound.fallback_reason;
+  outcome.failure = std::move(bound.failure);
+  if (outcome.failure) return outcome;
+  const BoundLane::Facts facts = bound.lane->Describe();
+  state->decisions = std::move(bound.decisions);
+  state->fallback_reason = std::move(bound.fallback_reason);
+  state->row = bound.row;
+  state->lane = std::move(bound.lane);
+  state->kernel = facts.kernel;
+  state->isa = facts.isa;
+  state->lane_name = bound.row->name;
+  state->bind_ns = clock.Ns();
+  outcome.bound = std::move(state);
+  return outcome;
+}
+
+// ---- the public values
+
+Engine::Engine(EngineOptions options) : state_(std::make_shared<EngineState>(std::move(options), LaneTable())) {}
+
+Result<Attention> Engine::Prepare(const Contract& contract, const Target& target,
+                                  const AttentionOptions& options) const {
+  return EngineAccess::Wrap(TESSERA_TRY(PrepareAttention(state_, contract, target, options, false)));
+}
+
+const EngineOptions& Engine::options() const { return state_->options; }
+
+std::vector<LaneInfo> Engine::Lanes() const {
+  return InfosOf(MakeLanes(state_->table, ContextOf(*state_, {}, 1)));
+}
+
+Result<Selection> Engine::Select(const Contract& contract, const Target& target) const {
+  const MaskFacts facts = TESSERA_TRY(DescribeMask(contract));
+  const SelectionRule& rule = SelectRule(contract, facts, target);
+  Selection selection{.lane = std::string(rule.lane), .rule = ToText(rule), .decisions = {}};
+  for (const MadeLane& made : MakeLanes(state_->table, ContextOf(*state_, Settle(state_->options, {}), 1))) {
+    selection.decisions.push_back({std::string(made.row->name), "contract", DecideContract(made, contract, facts, target)});
+  }
+  return selection;
+}
+
+std::vector<PluginReport> Engine::Plugins(const std::string& given) const {
+  return ReportPlugins(*state_->xla, given.empty() ? state_->options.plugin : given);
+}
+
+CacheStats Engine::cache_stats() const { return state_->cache.stats(); }
+void Engine::ClearCache() const { state_->cache.Clear(); }
+
+const Contract& Attention::contract() const { return state_->contract; }
+const Target& Attention::target() const { return state_->prepared->target; }
+const ForwardCacheKey& Attention::key() const { return state_->prepared->key; }
+const Selection& Attention::selection() const { return state_->prepared->selection; }
+
+Status Attention::CheckAccepted() const {
+  if (std::optional<Failure> failure = tessera::CheckAccepted(state_->Ask())) {
+    return tl::unexpected(std::move(failure->error));
+  }
+  return {};
+}
+
+Result<PlanResult> Attention::Plan(const Batch& batch) const { return PlanFor(*state_, batch, nullptr); }
+
+Result<PlanResult> Attention::Plan(const Batch& batch, const TensorRef& q, const TensorRef& k) const {
+  const RouteInputs route{.q = q, .k = k};
+  return PlanFor(*state_, batch, &route);
+}
+
+Result<Bound> Attention::Bind(tessera::Plan plan) const {
+  BindOutcome outcome = BindPlan(state_, std::move(plan));
+  if (outcome.failure) return tl::unexpected(std::move(outcome.failure->error));
+  return EngineAccess::Wrap(std::move(outcome.bound));
+}
+
+}  // namespace tessera
