@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,6 +21,7 @@ enum class ReasonCode : uint16_t {
 };
 std::string_view ReasonText(ReasonCode reason);  // "cuda.not_built"
 std::string_view ReasonMeaning(ReasonCode reason);
+std::optional<ReasonCode> FindReason(std::string_view text);
 
 // Never a bool: "yes", or "no, because" with a catalogued reason and the facts of this case.
 struct Decision {
@@ -56,6 +58,43 @@ struct Selection {
   std::vector<LaneDecision> decisions;
 };
 Result<Selection> SelectLane(const Contract& contract, const Target& target);
+
+// Where code ran, or was compiled for: what a lane tells a receipt of the machine. Empty as a whole when nothing ran.
+struct DeviceUse {
+  std::string kind = {};      // "cpu", "gpu", "tpu" or "interpreter"
+  std::string name = {};      // as it calls itself: "Neoverse-V1", "NVIDIA H200"
+  int64_t ordinal = 0;        // among those of its kind
+  std::string memory = {};    // the memory space its tensors were in: "host", "gpu:0"
+  std::string driver = {};    // a driver's or plugin's own version of itself
+  std::string plugin = {};    // of the lanes that go through PJRT: its path ...
+  std::string platform = {};  // ... what it calls itself: "cpu", "cuda", "tpu"
+  std::string platform_version = {};
+  std::string pjrt = {};       // version of its interface: "0.81"
+  std::string stablehlo = {};  // version it reads
+  std::string topology = {};   // "v6e:1x1": compiled for devices that are not here
+  std::string guard = {};      // "not needed", or "active": the processor was named as one without SVE (docs/xla.md)
+  bool operator==(const DeviceUse&) const = default;
+};
+
+// One compiled program of a run.
+struct ProgramUse {
+  std::string pass = {};       // "forward" or "backward"
+  std::string name = {};       // of the compiled module: pass and class key
+  std::string source = {};     // "compiled", "memory" or "disk"
+  std::string note = {};       // why it was not on disk, or could not be put there; empty when all is well
+  std::string key = {};        // of the text, the options, the plugin and the machine
+  int64_t compile_ns = 0;      // or the time to load it from disk; 0 when it was in memory
+  int64_t parts = 0;           // calls that share a pass, and run at once where there are threads
+  int64_t argument_bytes = 0;  // of one call, as those that follow
+  int64_t output_bytes = 0;
+  int64_t temp_bytes = 0;  // what is allocated beside arguments and outputs
+  int64_t code_bytes = 0;
+  int64_t instructions = 0;       // of the optimised program
+  std::string opcodes = {};       // the most frequent: "dot 4, while 3, ..."
+  std::string custom_calls = {};  // targets, with counts; empty: none
+  std::string collectives = {};
+  bool operator==(const ProgramUse&) const = default;
+};
 
 }  // namespace tessera
 #pragma GCC visibility pop

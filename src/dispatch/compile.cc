@@ -7,12 +7,15 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/host.h"
 #include "dispatch/prepare.h"
 #include "dispatch/run.h"
 #include "dispatch/select.h"
 
 namespace tessera {
 namespace {
+
+std::string_view TextOf(Pass pass) { return pass == Pass::kForward ? "forward" : "backward"; }
 
 std::vector<Pass> PassesOf(const RunOptions& options) {
   std::vector<Pass> passes;
@@ -49,11 +52,47 @@ void DescribeLane(const LaneRow& row, std::string_view mode, const RunStats& sta
   receipt.determinism = row.determinism;
   receipt.kernel = stats.kernel;
   receipt.isa = stats.isa;
-  receipt.xla = stats.xla;
 }
 
-void DescribeProgram(const XlaProgramUse& use, XlaProgramUse& into, Receipt& receipt) {
-  into = use;
+void DescribeDevice(const XlaUse& use, const Target& target, Receipt& receipt) {
+  const bool is_compile_only = receipt.runtime_mode == kCompileOnly;
+  const bool is_elsewhere = !use.plugin.empty() && target.kind != TargetKind::kCpu;
+  receipt.device = {.kind = std::string(ToText(is_elsewhere ? target.kind : TargetKind::kCpu)),
+                    .name = is_elsewhere ? use.device_kind : HostProcessor(),
+                    .ordinal = use.device,
+                    .memory = is_compile_only ? "" : "host",
+                    .plugin = use.plugin,
+                    .platform = use.platform,
+                    .platform_version = use.platform_version,
+                    .pjrt = use.pjrt,
+                    .stablehlo = use.stablehlo,
+                    .topology = use.topology,
+                    .guard = use.guard};
+  if (is_compile_only) return;
+  receipt.ran_on = receipt.device.name;
+  const bool is_other_machine = receipt.device.kind != ToText(target.kind);
+  if (is_other_machine && receipt.fallback_reason.empty()) {
+    receipt.fallback_reason = ReasonText(ReasonCode::kOffMachine);
+  }
+}
+
+void DescribeProgram(std::string_view pass, const XlaProgramUse& use, Receipt& receipt) {
+  if (use.source.empty()) return;
+  receipt.programs.push_back({.pass = std::string(pass),
+                              .name = use.name,
+                              .source = use.source,
+                              .note = use.note,
+                              .key = use.key,
+                              .compile_ns = use.compile_ns,
+                              .parts = use.parts,
+                              .argument_bytes = use.argument_bytes,
+                              .output_bytes = use.output_bytes,
+                              .temp_bytes = use.temp_bytes,
+                              .code_bytes = use.code_bytes,
+                              .instructions = use.instructions,
+                              .opcodes = use.opcodes,
+                              .custom_calls = use.custom_calls,
+                              .collectives = use.collectives});
   if (use.source == "compiled") ++receipt.compiles;
   if (use.source == "memory" || use.source == "disk") ++receipt.cache_hits;
 }
@@ -62,18 +101,19 @@ std::optional<RunFailure> CompileLane(const RunRequest& request, const LaneRow& 
                                       Receipt& receipt) {
   const CompileRequest compile{
       .contract = &request.contract, .plan = &plan, .target = &request.target, .xla = request.xla};
-  const Clock clock;
   std::map<Pass, RunStats> compiled;
+  std::vector<Timing> timings;
   for (const Pass pass : PassesOf(request.options)) {
+    const Clock clock;
     Result<RunStats> stats = row.lane->compiler()->Compile(compile, pass);
     if (!stats) return RunFailure{"compile", std::move(stats.error())};
     compiled.emplace(pass, std::move(*stats));
+    timings.push_back({fmt::format("compile.{}", TextOf(pass)), clock.Ns()});
   }
-  receipt.timings.push_back({"compile", clock.Ns()});
+  receipt.timings.insert(receipt.timings.end(), timings.begin(), timings.end());
   DescribeLane(row, kCompileOnly, compiled.begin()->second, receipt);
-  for (const auto& [pass, stats] : compiled) {
-    DescribeProgram(stats.program, pass == Pass::kForward ? receipt.xla_forward : receipt.xla_backward, receipt);
-  }
+  DescribeDevice(compiled.begin()->second.xla, request.target, receipt);
+  for (const auto& [pass, stats] : compiled) DescribeProgram(TextOf(pass), stats.program, receipt);
   if (request.options.backward) receipt.tiles_backward = CountTiles(plan, Direction::kDkv);
   return std::nullopt;
 }

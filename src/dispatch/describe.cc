@@ -20,26 +20,6 @@ void HashOptional(Hasher& hasher, const std::optional<T>& value, Add add) {
   if (value.has_value()) add(*value);
 }
 
-std::string CompilerName() {
-#if defined(__clang__)
-  return fmt::format("clang {}.{}.{}", __clang_major__, __clang_minor__, __clang_patchlevel__);
-#elif defined(__GNUC__)
-  return fmt::format("gcc {}.{}.{}", __GNUC__, __GNUC_MINOR__, __GNUC_PATCHLEVEL__);
-#else
-  return "unknown";
-#endif
-}
-
-std::string Arch() {
-#if defined(__aarch64__)
-  return "aarch64";
-#elif defined(__x86_64__)
-  return "x86_64";
-#else
-  return "unknown";
-#endif
-}
-
 std::string YesNo(bool value) { return value ? "true" : "false"; }
 
 }  // namespace
@@ -69,17 +49,6 @@ std::string BatchDigest(const Batch& batch) {
     add_values(picks.blocks);
   });
   return Hex(hasher.Finish());
-}
-
-std::map<std::string, std::string> Versions() {
-  return {
-      {"arch", Arch()},
-      {"compiler", CompilerName()},
-      {"contract", fmt::format("{}", kContractVersion)},
-      {"plan", fmt::format("{}", kPlanVersion)},
-      {"receipt", fmt::format("{}", kReceiptVersion)},
-      {"tessera", kVersion},
-  };
 }
 
 int64_t ThreadsOf(const RunRequest& request) {

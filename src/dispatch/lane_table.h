@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -43,7 +42,5 @@ std::vector<std::string_view> IsasOf(const LaneRow& row);
 enum class Asked : uint8_t { kRun, kCompile };
 Decision DecideContract(const LaneRow& row, const Contract& contract, const MaskFacts& facts, const Target& target,
                         const XlaOptions& xla = {}, Asked asked = Asked::kRun);
-
-std::optional<ReasonCode> FindReason(std::string_view text);
 
 }  // namespace tessera

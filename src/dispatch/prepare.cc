@@ -164,7 +164,7 @@ Result<std::shared_ptr<const PreparedRun>> PrepareAnew(const PrepareRequest& req
 Result<Obtained> Obtain(const PrepareRequest& request) {
   const std::shared_ptr<const PreparedRun>& pinned = request.options.pinned;
   if (pinned == nullptr) return ObtainUnpinned(request);
-  const CacheUse use{.outcome = "pinned", .key = pinned->key_digest};
+  const CacheUse use{.outcome = "off", .key = pinned->key_digest};
   if (SpellingOf(request) == pinned->spelling) return Obtained{pinned, true, use};
   if (request.options.on_change == OnChange::kNewContract) {
     Result<Obtained> got = ObtainUnpinned(request);

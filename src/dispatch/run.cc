@@ -11,11 +11,11 @@
 
 #include "base/clock.h"
 #include "dispatch/execute.h"
-#include "dispatch/ledger.h"
 #include "dispatch/prepare.h"
 #include "dispatch/select.h"
 #include "dispatch/tensors.h"
 #include "lanes/workers.h"
+#include "ledger/ledger.h"
 
 namespace tessera {
 namespace {
@@ -102,8 +102,14 @@ const Decision& ContractDecision(const Receipt& receipt, std::string_view lane) 
 // Selection and every lane's decision on the contract are two records, neither made from the other. Only a ledger looks
 // at both, and it chooses between lanes that accepted.
 void AskLedger(const RunRequest& request, Receipt& receipt) {
-  receipt.ledger =
-      ConsultLedger({request.contract, request.target, request.options, receipt.selected, receipt.decisions});
+  receipt.ledger = ConsultLedger({.contract = request.contract,
+                                  .target = request.target,
+                                  .file = request.options.ledger,
+                                  .requested = request.options.lane,
+                                  .backward = request.options.backward,
+                                  .experimental = request.options.experimental,
+                                  .table_lane = receipt.selected,
+                                  .decisions = receipt.decisions});
   if (!receipt.ledger.chose.empty()) receipt.selected = receipt.ledger.chose;
   receipt.selection_rule = RuleWithLedger(receipt.selection_rule, receipt.ledger);
 }
@@ -192,9 +198,10 @@ Outcome RunLane(const RunRequest& request, const LaneRow& row, const PlanView& p
   receipt.workspace_bytes = result.workspace_bytes;
   if (const std::optional<RunStats>& first = result.forward ? result.forward : result.backward) {
     DescribeLane(row, row.runtime_mode, *first, receipt);
+    DescribeDevice(first->xla, request.target, receipt);
   }
-  if (result.forward) DescribeProgram(result.forward->program, receipt.xla_forward, receipt);
-  if (result.backward) DescribeProgram(result.backward->program, receipt.xla_backward, receipt);
+  if (result.forward) DescribeProgram("forward", result.forward->program, receipt);
+  if (result.backward) DescribeProgram("backward", result.backward->program, receipt);
   if (result.forward) {
     receipt.tiles_executed = result.forward->tiles_executed;
     receipt.timings.push_back({"forward", result.forward_ns});

@@ -11,10 +11,6 @@
 
 namespace tessera {
 
-// A receipt's runtime_mode when programs were made and none was run; and the option that is there then.
-inline constexpr const char* kCompileOnly = "compile-only";
-inline constexpr const char* kCompileOnlyOption = "compile_only";
-
 struct RunRequest {
   std::span<const LaneRow> table;
   const Contract& contract;
@@ -44,8 +40,10 @@ std::optional<RunFailure> CompileLane(const RunRequest& request, const LaneRow& 
 
 // Which lane did the work, how, and with what.
 void DescribeLane(const LaneRow& row, std::string_view mode, const RunStats& stats, Receipt& receipt);
+// Where it did, and where that is not the target's kind of machine, that this is a fallback too.
+void DescribeDevice(const XlaUse& use, const Target& target, Receipt& receipt);
 // A program that was compiled counts as one compile, one that was found as one hit.
-void DescribeProgram(const XlaProgramUse& use, XlaProgramUse& into, Receipt& receipt);
+void DescribeProgram(std::string_view pass, const XlaProgramUse& use, Receipt& receipt);
 
 // The threads a run uses: those asked for, else the target's workers.
 int64_t ThreadsOf(const RunRequest& request);

@@ -2,7 +2,6 @@
 #include <optional>
 #include <string_view>
 
-#include "dispatch/lane_table.h"
 #include "tessera/lane.h"
 
 namespace tessera {
