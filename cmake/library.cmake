@@ -11,7 +11,7 @@ function(tessera_library name)
                                            VISIBILITY_INLINES_HIDDEN ON)
   if(CMAKE_CURRENT_SOURCE_DIR MATCHES "^${CMAKE_SOURCE_DIR}/src/")
     # Which tells a fuzz program where it has been: in the folders that read bytes from outside.
-    if(TESSERA_BUILD_FUZZ AND CMAKE_CURRENT_SOURCE_DIR MATCHES "/src/(base|io|contract|plan|dispatch|lanes/xla/pjrt)$")
+    if(TESSERA_BUILD_FUZZ AND CMAKE_CURRENT_SOURCE_DIR MATCHES "/src/(base|io|contract|plan|receipt|ledger|lanes/xla/pjrt)$")
       target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=fuzzer-no-link>)
     endif()
     set_property(GLOBAL APPEND PROPERTY tessera_parts ${name})

@@ -11,7 +11,7 @@
 #include "tessera/batch.h"
 #include "tessera/contract.h"
 #include "tessera/plan.h"
-#include "tessera/run.h"
+#include "tessera/planner.h"
 #include "tessera/target.h"
 #include "tessera/tensor.h"
 
@@ -60,11 +60,6 @@ struct PadOptions {
 };
 Result<TensorMap> PadToClass(const TensorMap& tensors, const RequestClass& at, const PadOptions& options = {});
 Result<TensorMap> CropToRequest(const TensorMap& tensors, const RequestClass& at, const PadOptions& options = {});
-
-// As Run, at the request's class: the receipt is that of the padded contract with the request in `class_request`, the
-// outputs and their digest are the request's.
-RunOutcome RunAtClass(const Contract& contract, const Batch& batch, const TensorMap& inputs, const Target& target,
-                      const RunOptions& options = {});
 
 }  // namespace tessera
 #pragma GCC visibility pop

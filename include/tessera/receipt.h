@@ -10,11 +10,17 @@
 #include "tessera/error.h"
 #include "tessera/lane.h"
 #include "tessera/plan.h"
-#include "tessera/xla.h"
 
 #pragma GCC visibility push(default)
 namespace tessera {
 
+// What a digest says that nobody asked for: hashing megabytes takes time.
+inline constexpr const char* kNotTaken = "not taken";
+// The runtime_mode when programs were made and none was run; and the option that is there then.
+inline constexpr const char* kCompileOnly = "compile-only";
+inline constexpr const char* kCompileOnlyOption = "compile_only";
+
+// docs/receipts.md lists the names: prepare, plan, bind, compile.forward, digest, forward, ...
 struct Timing {
   std::string name;
   int64_t ns = 0;
@@ -23,7 +29,7 @@ struct Timing {
 
 // What a run found prepared. The counts are the cache's totals once the run had asked: docs/caching.md.
 struct CacheUse {
-  std::string outcome;  // "hit", "miss", "off" or "pinned"; empty when the run failed before it asked
+  std::string outcome;  // "hit", "miss" or "off"; empty when the run failed before it asked
   std::string key;      // of what was prepared
   int64_t hits = 0;
   int64_t misses = 0;
@@ -66,8 +72,20 @@ struct PicksUse {
   bool operator==(const PicksUse&) const = default;
 };
 
+// How much there was to do, and how fast it was done: over the pairs that the mask allows, so that a lane which
+// computes more than it must gains nothing. 0 = not counted, not measured.
+struct WorkUse {
+  int64_t pairs = 0;  // query-key pairs that the mask allows, over batch and query heads
+  double forward_gflops = 0;
+  double backward_gflops = 0;
+  bool operator==(const WorkUse&) const = default;
+};
+// Of times as a receipt has them, 0 = not timed: 2 (dim_qk + dim_v) operations of a pair forward, and
+// 2 (3 dim_qk + 2 dim_v) backward, which makes the scores again.
+WorkUse WorkOf(const Shape& shape, int64_t pairs, int64_t forward_ns, int64_t backward_ns);
+
 struct Receipt {
-  int64_t version = 1;
+  int64_t version = 2;
   bool ok = false;
   std::string failed_at;  // empty when ok; else the step that failed
   std::string error;      // and its error text
@@ -76,8 +94,10 @@ struct Receipt {
   std::string selection_rule;
   std::string executed;  // empty when nothing ran
   std::string runtime_mode;
-  std::string fallback_reason;  // empty if and only if selected == executed
-  std::string target;
+  std::string fallback_reason;  // empty if and only if selected == executed, on the machine that was planned for
+  std::string target;           // planned for
+  std::string ran_on;           // this machine's processor, GPU or TPU by name, or "interpreter"; empty: nothing ran
+  DeviceUse device;             // the same with all that is known of it
   LedgerUse ledger;
   std::vector<LaneDecision> decisions;  // every lane's, also of lanes after the one that ran
   std::string contract_key;
@@ -100,13 +120,12 @@ struct Receipt {
   int64_t compiles = 0;
   int64_t cache_hits = 0;
   CacheUse cache;
-  XlaUse xla;
-  XlaProgramUse xla_forward;
-  XlaProgramUse xla_backward;
+  std::vector<ProgramUse> programs;
+  WorkUse work;
   int64_t workspace_bytes = 0;
   std::string determinism;   // "bitwise": the same plan and inputs give the same bits
   std::string input_source;  // "seed 7", or "file NAME"
-  std::string input_digest;
+  std::string input_digest;  // this and the next two: 32 hex digits, or kNotTaken
   std::string batch_source;
   std::string batch_digest;
   std::string output_digest;
@@ -116,18 +135,22 @@ struct Receipt {
 };
 
 std::string ToJson(const Receipt& receipt);
-// One line: "cpu ran (asked auto) ...".
+// One line: "cpu ran (asked auto, selected cpu) natively on Neoverse-V1, ...".
 std::string ToLine(const Receipt& receipt);
 // How receipts and ledgers write sizes: "b1 q2048 kv2048 h8/2 d64/64 f32".
 std::string ShapeText(const Shape& shape);
+// The program of a pass; empty as a whole where none ran.
+ProgramUse ProgramOf(const Receipt& receipt, std::string_view pass);
 // What a receipt of this build says under `versions`.
 std::map<std::string, std::string> Versions();
 
-// Schema and types only: what is enough to compare a receipt of another version with one of this.
+// Schema and types only: what is enough to compare a receipt of another version with one of this. One of version 1 is
+// read too, its groups of XLA as device and programs, and keeps its number: it can be compared, and no more.
 Result<Receipt> ParseReceiptFields(std::string_view json);
-// Every rule of docs/receipts.md that the receipt breaks. The rules and the tables they ask are this version's.
 // The names in an option such as "exclude", which a receipt writes with commas between them.
 std::vector<std::string> SplitNames(const std::string& text);
+// Every rule of docs/receipts.md that the receipt breaks: its parts agree with each other. Nothing is selected or
+// planned again to find out.
 std::vector<Violation> CheckReceipt(const Receipt& receipt);
 // Both.
 Result<Receipt> ParseReceipt(std::string_view json);

@@ -8,6 +8,7 @@
 #include "tessera/contract.h"
 #include "tessera/cpu_guard.h"
 #include "tessera/dtype.h"
+#include "tessera/engine.h"
 #include "tessera/error.h"
 #include "tessera/export.h"
 #include "tessera/io.h"

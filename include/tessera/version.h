@@ -12,7 +12,7 @@ namespace tessera {
 
 inline constexpr const char* kVersion = TESSERA_VERSION;
 inline constexpr int kContractVersion = 1;
-inline constexpr int kReceiptVersion = 1;
+inline constexpr int kReceiptVersion = 2;
 // Stays 0 until the CPU, XLA, TPU and routed lanes have all used the format.
 inline constexpr int kPlanVersion = 0;
 

@@ -11,6 +11,7 @@
 #include "contract/limits.h"
 #include "io/bitmap.h"
 #include "tessera/normalise.h"
+#include "tessera/receipt.h"
 
 namespace tessera {
 namespace {

@@ -1,4 +1,4 @@
-// The limits of runs and receipts: docs/limits.md lists them, and a test holds the two together.
+// The limits of runs: docs/limits.md lists them, and a test holds the two together.
 #pragma once
 
 #include <cstddef>
@@ -6,13 +6,6 @@
 
 namespace tessera {
 
-inline constexpr int64_t kMaxReceiptBytes = int64_t{1} << 26;
-inline constexpr int kMaxReceiptNesting = 8;
-inline constexpr int64_t kMaxReceiptValues = 65536;
-inline constexpr int64_t kMaxLedgerBytes = int64_t{1} << 23;
-inline constexpr int kMaxLedgerNesting = 4;
-inline constexpr int64_t kMaxLedgerEntries = 4096;
-inline constexpr int64_t kMaxLedgerNs = int64_t{1} << 55;  // of one time: more than a year
 // Beyond any machine's memory: asked for, it is a lane's mistake and not worth an allocator's time.
 inline constexpr int64_t kMaxWorkspaceBytes = int64_t{1} << 40;
 

@@ -1,4 +1,6 @@
 // Bound: a call, and what its receipt says.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -9,8 +11,6 @@
 #include "engine/state.h"
 #include "engine/tensors.h"
 #include "plan/count_pairs.h"
-
-#include <fmt/format.h>
 
 namespace tessera {
 namespace {
@@ -27,22 +27,32 @@ Status Call(const BoundState& bound, Pass pass, const RunTensors& tensors, const
   const Clock clock;
   Receipt& receipt = *call.receipt;
   receipt = {};
-  DescribeRequest(*bound.attention, receipt);
-  DescribeSources(call, receipt);
+  AttentionOptions only = bound.attention->options;
+  only.forward = pass == Pass::kForward;
+  only.backward = pass == Pass::kBackward;
+  DescribeRequest({.options = only,
+                   .target = bound.attention->prepared->target,
+                   .threads = bound.attention->threads,
+                   .plan_given = true,
+                   .row_max = only.forward && !tensors.row_max.empty()},
+                  receipt);
+  receipt.input_source = call.input_source;
+  receipt.batch_source = call.batch_source;
+  receipt.contract_source = call.contract_source;
   DescribeAttention(*bound.attention, receipt);
-  DescribePlan(bound.plan.view(), bound.attention->options, receipt);
-  receipt.options["forward"] = pass == Pass::kForward ? "true" : "false";
-  receipt.options["backward"] = pass == Pass::kBackward ? "true" : "false";
-  const AttentionOptions only = OnlyPass(bound.attention->options, pass);
-  const bool is_readable = CheckTensors(bound.attention->contract, tensors, only).empty();
-  if (call.digests && is_readable) receipt.input_digest = DigestInputs(bound.attention->contract, tensors, only);
+  DescribePlan(bound.plan.view(), only, receipt);
+  const Contract& contract = bound.attention->contract;
+  if (call.digests && CheckTensors(contract, tensors, only).empty()) {
+    receipt.input_digest = DigestInputs(contract, tensors, only);
+  }
+  if (call.digests && call.batch != nullptr) receipt.batch_digest = BatchDigest(*call.batch);
   const int64_t digest_ns = call.digests ? clock.Ns() : 0;
   Result<PassRun> ran = RunPass(bound, pass, tensors, call.stream);
   if (ran) {
     DescribeBound(bound, receipt);
     DescribePass(bound, pass, *ran, receipt);
     const Clock after;
-    if (call.digests) receipt.output_digest = DigestOutputs(bound.attention->contract, tensors, only);
+    receipt.output_digest = call.digests ? DigestOutputs(contract, tensors, only) : kNotTaken;
     if (call.digests) DescribeWork(bound, receipt);
     if (call.digests) receipt.timings.push_back({"digest", digest_ns + after.Ns()});
     receipt.ok = true;

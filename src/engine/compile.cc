@@ -3,105 +3,62 @@
 
 #include <fmt/format.h>
 
-#include <map>
 #include <utility>
 
-#include "base/clock.h"
-#include "dispatch/prepare.h"
-#include "dispatch/run.h"
+#include "base/try.h"
 #include "dispatch/select.h"
+#include "engine/run.h"
+#include "engine/state.h"
 
 namespace tessera {
 namespace {
 
-std::vector<Pass> PassesOf(const RunOptions& options) {
-  std::vector<Pass> passes;
-  if (options.forward) passes.push_back(Pass::kForward);
-  if (options.backward) passes.push_back(Pass::kBackward);
-  return passes;
-}
-
 // Whose programs: the lane asked for, else the first of a run's candidates that has any.
-Result<const Compiler*> CompilerFor(const Contract& contract, const Target& target, const RunOptions& options) {
-  const std::span<const LaneRow> table = LaneTable();
+Result<std::shared_ptr<const Lane>> LaneWithPrograms(const EngineState& engine, const Contract& contract,
+                                                     const Target& target, const AttentionOptions& options) {
+  const std::vector<MadeLane> lanes =
+      MakeLanes(engine.table, {.xla = options.xla, .compile_only = true, .xla_state = engine.xla});
   if (IsForced(options)) {
-    const LaneRow* row = FindLane(table, options.lane);
-    if (row == nullptr) return Fail(ErrorCode::kLaneUnknown, fmt::format("there is no lane \"{}\"", options.lane));
-    const Compiler* compiler = row->lane == nullptr ? nullptr : row->lane->compiler();
-    if (compiler != nullptr) return compiler;
-    const ReasonCode reason = row->lane == nullptr ? row->not_built : ReasonCode::kNothingToCompile;
-    return Fail(ErrorCode::kLaneRefused,
-                fmt::format("the lane asked for has no programs: {} ({})", ReasonText(reason), ReasonMeaning(reason)));
+    for (const MadeLane& made : lanes) {
+      if (made.row->name != options.lane) continue;
+      if (made.lane != nullptr && made.row->has_programs) return made.lane;
+      const ReasonCode reason = made.lane == nullptr ? made.row->not_built : ReasonCode::kNothingToCompile;
+      return Fail(ErrorCode::kLaneRefused, fmt::format("the lane asked for has no programs: {} ({})",
+                                                       ReasonText(reason), ReasonMeaning(reason)));
+    }
+    return Fail(ErrorCode::kLaneUnknown, fmt::format("there is no lane \"{}\"", options.lane));
   }
-  Result<MaskFacts> facts = DescribeMask(contract);
-  if (!facts) return tl::unexpected(std::move(facts.error()));
-  for (const LaneRow* row : Candidates(table, SelectRule(contract, *facts, target).lane)) {
-    if (row->lane != nullptr && row->lane->compiler() != nullptr) return row->lane->compiler();
+  const MaskFacts facts = TESSERA_TRY(DescribeMask(contract));
+  for (const MadeLane* made : Candidates(lanes, target, SelectRule(contract, facts, target).lane)) {
+    if (made->lane != nullptr && made->row->has_programs) return made->lane;
   }
   return Fail(ErrorCode::kLaneRefused, fmt::format("no lane has programs for the target {}", target.name));
 }
 
 }  // namespace
 
-void DescribeLane(const LaneRow& row, std::string_view mode, const RunStats& stats, Receipt& receipt) {
-  receipt.executed = row.name;
-  receipt.runtime_mode = mode;
-  receipt.determinism = row.determinism;
-  receipt.kernel = stats.kernel;
-  receipt.isa = stats.isa;
-  receipt.xla = stats.xla;
+RunOutcome Compile(const Engine& engine, const Contract& contract, const Batch& batch, const Target& target,
+                   const RunOptions& options, const TensorMap& inputs) {
+  return RunOnce(EngineAccess::Of(engine), {.contract = contract,
+                                            .batch = batch,
+                                            .target = target,
+                                            .options = options,
+                                            .inputs = &inputs,
+                                            .compile_only = true});
 }
 
-void DescribeProgram(const XlaProgramUse& use, XlaProgramUse& into, Receipt& receipt) {
-  into = use;
-  if (use.source == "compiled") ++receipt.compiles;
-  if (use.source == "memory" || use.source == "disk") ++receipt.cache_hits;
-}
-
-std::optional<RunFailure> CompileLane(const RunRequest& request, const LaneRow& row, const PlanView& plan,
-                                      Receipt& receipt) {
-  const CompileRequest compile{
-      .contract = &request.contract, .plan = &plan, .target = &request.target, .xla = request.xla};
-  const Clock clock;
-  std::map<Pass, RunStats> compiled;
-  for (const Pass pass : PassesOf(request.options)) {
-    Result<RunStats> stats = row.lane->compiler()->Compile(compile, pass);
-    if (!stats) return RunFailure{"compile", std::move(stats.error())};
-    compiled.emplace(pass, std::move(*stats));
-  }
-  receipt.timings.push_back({"compile", clock.Ns()});
-  DescribeLane(row, kCompileOnly, compiled.begin()->second, receipt);
-  for (const auto& [pass, stats] : compiled) {
-    DescribeProgram(stats.program, pass == Pass::kForward ? receipt.xla_forward : receipt.xla_backward, receipt);
-  }
-  if (request.options.backward) receipt.tiles_backward = CountTiles(plan, Direction::kDkv);
-  return std::nullopt;
-}
-
-RunOutcome Compile(const Contract& contract, const Batch& batch, const Target& target, const RunOptions& options,
-                   const TensorMap& inputs) {
-  return RunOn({.table = LaneTable(),
-                .contract = contract,
-                .batch = &batch,
-                .target = target,
-                .options = options,
-                .inputs = &inputs,
-                .asked = Asked::kCompile});
-}
-
-Result<std::vector<ProgramText>> LowerPrograms(const Contract& contract, const Batch& batch, const Target& target,
-                                               const RunOptions& options, const TensorMap& inputs) {
-  const Result<const Compiler*> compiler = CompilerFor(contract, target, options);
-  if (!compiler) return tl::unexpected(compiler.error());
-  Result<RouteInputs> route = RouteInputsOf(contract, inputs, options.layout);
-  if (!route) return tl::unexpected(std::move(route.error()));
-  const Result<PlanResult> made = MakePlan(contract, batch, target, options.plan, &*route);
-  if (!made) return tl::unexpected(made.error());
+Result<std::vector<ProgramText>> LowerPrograms(const Engine& engine, const Contract& contract, const Batch& batch,
+                                               const Target& target, const RunOptions& options,
+                                               const TensorMap& inputs) {
+  const AttentionOptions settled = Settle(engine.options(), options);
+  const std::shared_ptr<const Lane> lane =
+      TESSERA_TRY(LaneWithPrograms(*EngineAccess::Of(engine), contract, target, settled));
+  const RouteInputs route = TESSERA_TRY(RouteInputsOf(contract, inputs, options.layout));
+  const PlanResult made = TESSERA_TRY(MakePlan(contract, batch, target, options.plan, &route));
+  const std::vector<Pass> passes = PassesOf(options);
   std::vector<ProgramText> programs;
-  for (const Pass pass : PassesOf(options)) {
-    Result<ProgramText> program = (*compiler)->Lower(contract, made->plan.view(), target, pass);
-    if (!program) return tl::unexpected(std::move(program.error()));
-    programs.push_back(std::move(*program));
+  for (const Pass pass : passes) {
+    programs.push_back(TESSERA_TRY(lane->Lower({contract, made.plan.view(), target, passes}, pass)));
   }
   return programs;
 }

@@ -1,12 +1,12 @@
-// The part of a receipt that is known before anything is tried.
+#include "engine/describe.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "base/hash.h"
-#include "dispatch/run.h"
-#include "dispatch/tensors.h"
+#include "dispatch/options.h"
+#include "engine/tensors.h"
 #include "tessera/ledger.h"
 #include "tessera/version.h"
 
@@ -20,27 +20,12 @@ void HashOptional(Hasher& hasher, const std::optional<T>& value, Add add) {
   if (value.has_value()) add(*value);
 }
 
-std::string CompilerName() {
-#if defined(__clang__)
-  return fmt::format("clang {}.{}.{}", __clang_major__, __clang_minor__, __clang_patchlevel__);
-#elif defined(__GNUC__)
-  return fmt::format("gcc {}.{}.{}", __GNUC__, __GNUC_MINOR__, __GNUC_PATCHLEVEL__);
-#else
-  return "unknown";
-#endif
+int64_t TimeOf(const Receipt& receipt, std::string_view name) {
+  for (const Timing& timing : receipt.timings) {
+    if (timing.name == name) return timing.ns;
+  }
+  return 0;
 }
-
-std::string Arch() {
-#if defined(__aarch64__)
-  return "aarch64";
-#elif defined(__x86_64__)
-  return "x86_64";
-#else
-  return "unknown";
-#endif
-}
-
-std::string YesNo(bool value) { return value ? "true" : "false"; }
 
 }  // namespace
 
@@ -71,94 +56,96 @@ std::string BatchDigest(const Batch& batch) {
   return Hex(hasher.Finish());
 }
 
-std::map<std::string, std::string> Versions() {
-  return {
-      {"arch", Arch()},
-      {"compiler", CompilerName()},
-      {"contract", fmt::format("{}", kContractVersion)},
-      {"plan", fmt::format("{}", kPlanVersion)},
-      {"receipt", fmt::format("{}", kReceiptVersion)},
-      {"tessera", kVersion},
-  };
-}
-
-int64_t ThreadsOf(const RunRequest& request) {
-  return std::max<int64_t>(request.options.threads.value_or(request.target.workers), 1);
-}
-
-// The one place that reads the environment: what it says becomes part of the request, and of the receipt.
-std::string AskedIsa(const RunOptions& options) {
-  if (options.isa != "auto") return options.isa;
-  const char* from_environment = std::getenv("TESSERA_ISA");
-  return from_environment == nullptr || *from_environment == '\0' ? options.isa : from_environment;
-}
-
-XlaOptions AskedXla(const XlaOptions& options) {
-  XlaOptions asked = options;
-  const char* from_environment = std::getenv("TESSERA_PJRT_PLUGIN");
-  if (asked.plugin.empty() && from_environment != nullptr) asked.plugin = from_environment;
-  return asked;
-}
-
-void DescribeRequest(const RunRequest& request, Receipt& receipt) {
-  const RunOptions& options = request.options;
+void DescribeRequest(const RequestFacts& facts, Receipt& receipt) {
   receipt.version = kReceiptVersion;
-  receipt.requested = options.lane;
-  receipt.target = request.target.name;
-  receipt.metadata_limit = request.target.scalar_bytes;
-  receipt.input_source = options.input_source;
-  // Memory of the caller's is not read before it is checked: until then this is the digest of nothing.
-  receipt.input_digest = Digest(request.inputs != nullptr ? *request.inputs : TensorMap{});
-  receipt.batch_source = options.batch_source;
-  receipt.contract_source = options.contract_source;
-  if (request.batch != nullptr) receipt.batch_digest = BatchDigest(*request.batch);
-  receipt.options = {
-      {"backward", YesNo(options.backward)},
-      {"disable", fmt::format("{}", fmt::join(options.plan.disable, ","))},
-      {"exclude", fmt::format("{}", fmt::join(options.exclude, ","))},
-      {"experimental", YesNo(options.experimental)},
-      {"forward", YesNo(options.forward)},
-      {"isa", request.isa},
-      {"lane", options.lane},
-      {"layout", std::string(ToText(request.tensors != nullptr ? Layout::kBhtd : options.layout))},
-      {"optimization", request.xla.optimization ? fmt::format("{}", *request.xla.optimization) : "default"},
-      {"plan", request.plan != nullptr ? "given" : "made"},
-      {"plugin", request.xla.plugin},
-      {"plugin_device", fmt::format("{}", request.xla.device)},
-      {"row_max", YesNo(request.tensors != nullptr ? !request.tensors->row_max.empty() : options.row_max)},
-      {"strict", YesNo(options.strict)},
-      {"target", request.target.name},
-      {"threads", fmt::format("{}", ThreadsOf(request))},
-      {"tile", options.plan.tile ? fmt::format("{}x{}", options.plan.tile->q, options.plan.tile->kv) : "default"},
-      {"widen_class", YesNo(options.plan.widen_class)},
-      {"workers", fmt::format("{}", std::max<int64_t>(request.target.workers, 1))},
-  };
-  // Only there where it is true.
-  if (request.asked == Asked::kCompile) receipt.options[kCompileOnlyOption] = "true";
+  receipt.requested = facts.options.lane;
+  receipt.target = facts.target.name;
+  receipt.metadata_limit = facts.target.scalar_bytes;
+  receipt.input_digest = receipt.batch_digest = kNotTaken;
+  VisitOptions(facts.options, [&](std::string_view name, const auto& value, OptionUse) {
+    receipt.options[std::string(name)] = OptionText(value);
+  });
+  // What runs is said, not what was left open.
+  receipt.options["threads"] = OptionText(facts.threads);
+  receipt.options["layout"] = ToText(facts.layout);
+  receipt.options["row_max"] = OptionText(facts.row_max);
+  receipt.options["plan"] = facts.plan_given ? "given" : "made";
+  receipt.options["target"] = facts.target.name;
+  receipt.options["workers"] = OptionText(std::max<int64_t>(facts.target.workers, 1));
+  if (facts.compile_only) receipt.options[kCompileOnlyOption] = "true";  // only there where it is true
   receipt.versions = Versions();
-  receipt.ledger = {.file = options.ledger, .machine = MachineId()};
+  receipt.ledger = {.file = facts.options.ledger, .machine = MachineId()};
 }
 
-Receipt ReceiptOf(const UnbegunRun& run, const RunOptions& options, const Error& error) {
-  const Contract no_contract;
-  Result<Target> known = FindTarget(run.target);
-  const Target target = known ? *known : Target{.name = run.target, .description = {}};
-  const Contract& contract = run.contract == nullptr ? no_contract : *run.contract;
-  Receipt receipt;
-  RunRequest request{
-      .table = LaneTable(), .contract = contract, .batch = run.batch, .target = target, .options = options};
-  request.inputs = run.inputs;
-  request.isa = AskedIsa(options);
-  request.xla = AskedXla(options.xla);
-  DescribeRequest(request, receipt);
-  if (run.inputs == nullptr) receipt.input_digest.clear();
-  if (run.contract != nullptr) {
-    receipt.contract_text = ToToml(*run.contract);
-    receipt.contract_key = ContractKey(*run.contract).value_or("");
+void DescribeAttention(const AttentionState& attention, Receipt& receipt) {
+  const Prepared& prepared = *attention.prepared;
+  receipt.contract_key = prepared.key.contract_key;
+  receipt.contract_text = attention.is_same_spelling ? prepared.contract_text : ToToml(attention.contract);
+  receipt.cache = attention.cache;
+  receipt.ledger = attention.ledger;
+  receipt.selected = attention.selected;
+  receipt.selection_rule = attention.selection_rule;
+  receipt.decisions = prepared.selection.decisions;
+  for (const LaneDecision& decision : receipt.decisions) {
+    if (decision.lane == attention.selected) receipt.fallback_reason = ReasonText(decision.decision.reason);
   }
-  receipt.failed_at = run.failed_at;
-  receipt.error = ToText(error);
-  return receipt;
+  receipt.timings.push_back({"prepare", attention.prepare_ns});
+}
+
+void DescribePlan(const PlanView& view, const AttentionOptions& options, Receipt& receipt) {
+  receipt.class_key = ToHex(view.class_key);
+  receipt.mask_digest = ToHex(view.mask_digest);
+  receipt.plan_fingerprint = ToHex(view.fingerprint);
+  receipt.plan_bytes = static_cast<int64_t>(view.bytes.size());
+  receipt.metadata_bytes = MetadataBytes(view);
+  if (options.forward) receipt.tiles = CountTiles(view, Direction::kForward);
+}
+
+void DescribePicks(const PicksReport& report, Receipt& receipt) {
+  receipt.picks = {.source = report.source,
+                   .reason = report.source == kRerouted ? "indexer_returned_none" : "",
+                   .picks = report.picks,
+                   .kept = report.kept,
+                   .nan_scores = report.nan_scores,
+                   .widest_union = report.widest_union};
+}
+
+void DescribeBound(const BoundState& bound, Receipt& receipt) {
+  const LaneRow& row = *bound.row;
+  const BoundLane::Facts facts = bound.lane->Describe();
+  receipt.executed = row.name;
+  receipt.runtime_mode = bound.attention->compile_only ? kCompileOnly : row.runtime_mode;
+  receipt.determinism = row.determinism;
+  receipt.kernel = facts.kernel;
+  receipt.isa = facts.isa;
+  receipt.device = facts.device;
+  if (!bound.attention->compile_only) receipt.ran_on = facts.device.name;
+  receipt.programs = facts.programs;
+  receipt.decisions.insert(receipt.decisions.end(), bound.decisions.begin(), bound.decisions.end());
+  receipt.fallback_reason = bound.fallback_reason;
+  receipt.timings.push_back({"bind", bound.bind_ns});
+  for (const ProgramUse& program : facts.programs) {
+    const bool is_compiled = program.source == "compiled";
+    ++(is_compiled ? receipt.compiles : receipt.cache_hits);
+    if (program.compile_ns == 0) continue;
+    receipt.timings.push_back({(is_compiled ? "compile." : "load.") + program.pass, program.compile_ns});
+  }
+}
+
+void DescribePass(const BoundState& bound, Pass pass, const PassRun& run, Receipt& receipt) {
+  receipt.workspace_bytes = std::max(receipt.workspace_bytes, run.workspace_bytes);
+  if (pass == Pass::kForward) {
+    receipt.tiles_executed = run.tiles;
+  } else {
+    receipt.tiles_backward = CountTiles(bound.plan.view(), Direction::kDkv);
+    receipt.tiles_executed_backward = run.tiles;
+  }
+  receipt.timings.push_back({std::string(ToText(pass)), run.ns});
+}
+
+void DescribeWork(const BoundState& bound, Receipt& receipt) {
+  receipt.work = WorkOf(bound.attention->contract.shape, PairsOf(bound), TimeOf(receipt, "forward"),
+                        TimeOf(receipt, "backward"));
 }
 
 }  // namespace tessera

@@ -34,6 +34,22 @@ LaneContext ContextOf(const EngineState& engine, const AttentionOptions& options
           .xla_state = engine.xla};
 }
 
+// What stands before preparing: names, threads, passes.
+Status CheckRequest(const PrepareRequest& request) {
+  TESSERA_TRY(CheckNames(request));
+  if (const int64_t threads = request.options.threads.value_or(1); threads < 1) {
+    return Fail(ErrorCode::kBadArgument,
+                fmt::format("threads must be 1 or more, got {}; not given, they are as many as the target has workers",
+                            threads));
+  }
+  if (!request.options.forward && !request.options.backward) {
+    return Fail(ErrorCode::kBadArgument, "a run needs a forward, a backward or both, got neither");
+  }
+  return {};
+}
+
+Failure At(std::string step, Error error) { return {std::move(step), std::move(error)}; }
+
 }  // namespace
 
 EngineState::EngineState(EngineOptions options_in, std::span<const LaneRow> table_in)
@@ -56,19 +72,6 @@ AttentionOptions Settle(const EngineOptions& engine, AttentionOptions options) {
   return options;
 }
 
-Status CheckRequest(const PrepareRequest& request) {
-  TESSERA_TRY(CheckNames(request));
-  if (const int64_t threads = request.options.threads.value_or(1); threads < 1) {
-    return Fail(ErrorCode::kBadArgument,
-                fmt::format("threads must be 1 or more, got {}; not given, they are as many as the target has workers",
-                            threads));
-  }
-  if (!request.options.forward && !request.options.backward) {
-    return Fail(ErrorCode::kBadArgument, "a run needs a forward, a backward or both, got neither");
-  }
-  return {};
-}
-
 BindAsk AttentionState::Ask() const {
   return {.lanes = lanes,
           .options = options,
@@ -80,9 +83,9 @@ BindAsk AttentionState::Ask() const {
           .compile_only = compile_only};
 }
 
-Result<std::shared_ptr<const AttentionState>> PrepareAttention(const std::shared_ptr<EngineState>& engine,
-                                                               const Contract& contract, const Target& target,
-                                                               const AttentionOptions& options, bool compile_only) {
+Attempt<std::shared_ptr<const AttentionState>> PrepareAttention(const std::shared_ptr<EngineState>& engine,
+                                                                const Contract& contract, const Target& target,
+                                                                const AttentionOptions& options, bool compile_only) {
   const Clock clock;
   auto state = std::make_shared<AttentionState>();
   state->engine = engine;
@@ -99,15 +102,18 @@ Result<std::shared_ptr<const AttentionState>> PrepareAttention(const std::shared
                                .target = target,
                                .options = state->options,
                                .compile_only = compile_only};
-  TESSERA_TRY(CheckRequest(request));
+  if (Status ok = CheckRequest(request); !ok) return tl::unexpected(At("request", std::move(ok.error())));
   if (compile_only || engine->options.max_prepared == 0) {  // decisions on compiling are kept nowhere
-    state->prepared = TESSERA_TRY(Prepare(request));
+    Result<std::shared_ptr<const Prepared>> made = Prepare(request);
+    if (!made) return tl::unexpected(At("contract", std::move(made.error())));
+    state->prepared = std::move(*made);
     state->cache = {.outcome = "off", .key = state->prepared->key_digest};
   } else {
-    const CachedPrepared got = TESSERA_TRY(engine->cache.Get(request));
-    state->prepared = got.prepared;
-    state->is_same_spelling = got.is_same_spelling;
-    state->cache = UseOf(got);
+    Result<CachedPrepared> got = engine->cache.Get(request);
+    if (!got) return tl::unexpected(At("contract", std::move(got.error())));
+    state->prepared = got->prepared;
+    state->is_same_spelling = got->is_same_spelling;
+    state->cache = UseOf(*got);
   }
   // Selection and every lane's decision on the contract are two records, neither made from the other. Only a ledger
   // looks at both, and it chooses between lanes that accepted.
@@ -183,7 +189,9 @@ Engine::Engine(EngineOptions options) : state_(std::make_shared<EngineState>(std
 
 Result<Attention> Engine::Prepare(const Contract& contract, const Target& target,
                                   const AttentionOptions& options) const {
-  return EngineAccess::Wrap(TESSERA_TRY(PrepareAttention(state_, contract, target, options, false)));
+  Attempt<std::shared_ptr<const AttentionState>> made = PrepareAttention(state_, contract, target, options, false);
+  if (!made) return tl::unexpected(std::move(made.error().error));
+  return EngineAccess::Wrap(std::move(*made));
 }
 
 const EngineOptions& Engine::options() const { return state_->options; }

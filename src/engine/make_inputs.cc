@@ -2,7 +2,7 @@
 // the tensor and the element's (batch, head, token, dim) place only, so machines and layouts agree to the last bit.
 #include <cstdint>
 
-#include "dispatch/tensors.h"
+#include "engine/tensors.h"
 #include "tessera/run.h"
 
 namespace tessera {

@@ -72,12 +72,13 @@ struct EngineAccess {
 // The request's options with what they leave open filled from the engine's.
 AttentionOptions Settle(const EngineOptions& engine, AttentionOptions options);
 
-// What stands before preparing: names, threads, passes. `step` of a failure is "request".
-Status CheckRequest(const PrepareRequest& request);
+// A value, or the step that failed and why.
+template <class T>
+using Attempt = tl::expected<T, Failure>;
 
-Result<std::shared_ptr<const AttentionState>> PrepareAttention(const std::shared_ptr<EngineState>& engine,
-                                                               const Contract& contract, const Target& target,
-                                                               const AttentionOptions& options, bool compile_only);
+Attempt<std::shared_ptr<const AttentionState>> PrepareAttention(const std::shared_ptr<EngineState>& engine,
+                                                                const Contract& contract, const Target& target,
+                                                                const AttentionOptions& options, bool compile_only);
 
 Result<PlanResult> PlanFor(const AttentionState& attention, const Batch& batch, const RouteInputs* route);
 

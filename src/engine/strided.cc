@@ -5,14 +5,14 @@
 
 #include "base/hash.h"
 #include "base/tensor_row.h"
-#include "dispatch/tensors.h"
+#include "engine/tensors.h"
 #include "lanes/check_args.h"
 
 namespace tessera {
 namespace {
 
 // Finds what the run uses; complaints where that is not what it needs.
-void Collect(const RunTensors& t, const RunOptions& options, TensorChecker& check) {
+void Collect(const RunTensors& t, const AttentionOptions& options, TensorChecker& check) {
   check.Input("q", t.q, check.q_axes);
   check.Input("k", t.k, check.k_axes);
   check.Input("v", t.v, check.v_axes);
@@ -57,7 +57,7 @@ void HashStrided(Hasher& hasher, const TensorRef& ref, const TensorAxes& axes) {
   }
 }
 
-std::string DigestOf(const Contract& contract, const RunTensors& tensors, const RunOptions& options, bool outputs) {
+std::string DigestOf(const Contract& contract, const RunTensors& tensors, const AttentionOptions& options, bool outputs) {
   TensorChecker check(contract);
   Collect(tensors, options, check);
   std::map<std::string, UsedTensor> uses = check.uses();
@@ -82,17 +82,17 @@ std::string DigestOf(const Contract& contract, const RunTensors& tensors, const 
 
 }  // namespace
 
-std::vector<Violation> CheckTensors(const Contract& contract, const RunTensors& tensors, const RunOptions& options) {
+std::vector<Violation> CheckTensors(const Contract& contract, const RunTensors& tensors, const AttentionOptions& options) {
   TensorChecker check(contract);
   Collect(tensors, options, check);
   return check.Finish();
 }
 
-std::string DigestInputs(const Contract& contract, const RunTensors& tensors, const RunOptions& options) {
+std::string DigestInputs(const Contract& contract, const RunTensors& tensors, const AttentionOptions& options) {
   return DigestOf(contract, tensors, options, false);
 }
 
-std::string DigestOutputs(const Contract& contract, const RunTensors& tensors, const RunOptions& options) {
+std::string DigestOutputs(const Contract& contract, const RunTensors& tensors, const AttentionOptions& options) {
   return DigestOf(contract, tensors, options, true);
 }
 

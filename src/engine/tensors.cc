@@ -1,5 +1,5 @@
 // Specs, checks and views of a run's tensors.
-#include "dispatch/tensors.h"
+#include "engine/tensors.h"
 
 #include <fmt/format.h>
 
@@ -37,7 +37,9 @@ std::vector<TensorSpec> InputSpecs(const Contract& contract, bool backward, Layo
 std::vector<TensorSpec> InputSpecs(const Contract& contract, const RunOptions& options) {
   std::vector<TensorSpec> specs = InputSpecs(contract, options.backward, options.layout);
   if (options.forward) return specs;
-  const std::vector<TensorSpec> forward = OutputSpecs(contract, {.layout = options.layout});
+  RunOptions forward_alone;
+  forward_alone.layout = options.layout;
+  const std::vector<TensorSpec> forward = OutputSpecs(contract, forward_alone);
   specs.insert(specs.end(), forward.begin(), forward.end());
   return specs;
 }
@@ -106,7 +108,7 @@ RunTensors BindTensors(const Contract& contract, const TensorMap& inputs, const 
   auto view = [&](const char* name) {
     for (const TensorMap* tensors : {&inputs, static_cast<const TensorMap*>(&outputs)}) {
       const auto it = tensors->find(name);
-      if (it != tensors->end()) return ViewOf(it->second, options.layout);
+      if (it != tensors->end()) return DenseView(it->second, options.layout);
     }
     return TensorRef{};
   };
@@ -130,17 +132,6 @@ RunTensors BindTensors(const Contract& contract, const TensorMap& inputs, const 
   return tensors;
 }
 
-TensorRef ViewOf(const Tensor& tensor, Layout layout) {
-  const std::vector<int64_t>& d = tensor.shape;
-  TensorRef ref{.type = tensor.type, .data = const_cast<std::byte*>(tensor.bytes.data())};
-  ref.batch_stride = d[1] * d[2] * d[3];
-  const int64_t outer = d[2] * d[3];
-  const int64_t inner = d[3];
-  ref.head_stride = layout == Layout::kBhtd ? outer : inner;
-  ref.token_stride = layout == Layout::kBhtd ? inner : outer;
-  return ref;
-}
-
 std::span<const float> FloatsOf(const TensorMap& tensors, const std::string& name) {
   auto it = tensors.find(name);
   if (it == tensors.end()) return {};
@@ -159,8 +150,8 @@ Result<RouteInputs> RouteInputsOf(const Contract& contract, const TensorMap& inp
   std::erase_if(specs, [](const TensorSpec& spec) { return spec.name != "q" && spec.name != "k"; });
   std::vector<Violation> violations = CheckNamed(inputs, specs);
   if (!violations.empty()) return Fail(ErrorCode::kTensorMismatch, std::move(violations), "inputs");
-  route.q = ViewOf(inputs.at("q"), layout);
-  route.k = ViewOf(inputs.at("k"), layout);
+  route.q = DenseView(inputs.at("q"), layout);
+  route.k = DenseView(inputs.at("k"), layout);
   return route;
 }
 

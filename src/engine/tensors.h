@@ -35,14 +35,11 @@ RunTensors BindTensors(const Contract& contract, const TensorMap& inputs, const 
                        TensorMap& outputs);
 
 // The same check for memory of the caller's, outputs included. What the run does not use is not looked at.
-std::vector<Violation> CheckTensors(const Contract& contract, const RunTensors& tensors, const RunOptions& options);
+std::vector<Violation> CheckTensors(const Contract& contract, const RunTensors& tensors, const AttentionOptions& options);
 // Digests of checked tensors, equal to Digest of a TensorMap that holds the same values as [B,H,T,D].
-std::string DigestInputs(const Contract& contract, const RunTensors& tensors, const RunOptions& options);
-std::string DigestOutputs(const Contract& contract, const RunTensors& tensors, const RunOptions& options);
+std::string DigestInputs(const Contract& contract, const RunTensors& tensors, const AttentionOptions& options);
+std::string DigestOutputs(const Contract& contract, const RunTensors& tensors, const AttentionOptions& options);
 
-// The strided view of a rank-4 tensor. Lanes only read inputs; the view has no const form, so this takes the constness
-// off at this one place.
-TensorRef ViewOf(const Tensor& tensor, Layout layout);
 // An f32 tensor as a span; empty when the map has no such tensor.
 std::span<const float> FloatsOf(const TensorMap& tensors, const std::string& name);
 std::span<float> FloatsOf(TensorMap& tensors, const std::string& name);

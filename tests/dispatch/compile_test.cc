@@ -37,19 +37,19 @@ TEST(Compile, Receipt_SaysWhatWasMadeAndThatNothingRan) {
   EXPECT_EQ(r.kernel, "test_kernel");
   EXPECT_EQ(r.compiles, 2);
   EXPECT_EQ(r.cache_hits, 0);
-  EXPECT_EQ(r.xla.topology, "v6e:1x1");
-  EXPECT_EQ(r.xla_forward.name, "forward_" + r.class_key);
-  EXPECT_EQ(r.xla_backward.name, "backward_" + r.class_key);
+  EXPECT_EQ(r.device.topology, "v6e:1x1");
+  EXPECT_EQ(ProgramOf(r, "forward").name, "forward_" + r.class_key);
+  EXPECT_EQ(ProgramOf(r, "backward").name, "backward_" + r.class_key);
   EXPECT_EQ(r.output_digest, "");
   EXPECT_TRUE(outcome.outputs.empty());
   EXPECT_GT(r.tiles.partial + r.tiles.full, 0);
   EXPECT_GT(r.tiles_backward.partial + r.tiles_backward.full, 0);
   EXPECT_EQ(r.tiles_executed, 0);
   EXPECT_EQ(r.tiles_executed_backward, 0);
-  EXPECT_EQ(TimedSteps(r), (std::set<std::string>{"prepare", "plan", "compile", "total"}));
+  EXPECT_EQ(TimedSteps(r), (std::set<std::string>{"prepare", "plan", "compile.forward", "compile.backward", "total"}));
   EXPECT_EQ(table.lane.made_up.compiled, (std::vector<Pass>{Pass::kForward, Pass::kBackward}));
   EXPECT_EQ(table.lane.forwards + table.lane.backwards, 0);
-  EXPECT_TRUE(Contains(ToLine(r), "xla_chunked compiled")) << ToLine(r);
+  EXPECT_TRUE(Contains(ToLine(r), "xla_chunked compiled for v6e:1x1 (asked auto, ")) << ToLine(r);
 }
 
 TEST(Compile, OnePass_IsAllThatIsCompiled) {
@@ -57,13 +57,13 @@ TEST(Compile, OnePass_IsAllThatIsCompiled) {
   const Receipt forward = table.Compile(MakeContract(), TargetNamed("v6e")).receipt;
   ExpectSound(forward);
   EXPECT_EQ(forward.compiles, 1);
-  EXPECT_EQ(forward.xla_backward, XlaProgramUse{});
+  EXPECT_EQ(ProgramOf(forward, "backward"), ProgramUse{});
   RunOptions options = Ask{.backward = true};
   options.forward = false;
   const Receipt backward = table.Compile(MakeContract(), TargetNamed("v6e"), options).receipt;
   ExpectSound(backward);
   EXPECT_EQ(backward.compiles, 1);
-  EXPECT_EQ(backward.xla_forward, XlaProgramUse{});
+  EXPECT_EQ(ProgramOf(backward, "forward"), ProgramUse{});
   EXPECT_EQ(table.lane.made_up.compiled, (std::vector<Pass>{Pass::kForward, Pass::kBackward}));
 }
 
@@ -77,7 +77,7 @@ TEST(Compile, ProgramThatDoesNotCompile_IsAFailureThatMadeNothing) {
   EXPECT_EQ(outcome.receipt.failed_at, "compile");
   EXPECT_EQ(outcome.receipt.executed, "");
   EXPECT_EQ(outcome.receipt.compiles, 0);
-  EXPECT_EQ(outcome.receipt.xla_forward, XlaProgramUse{});
+  EXPECT_EQ(ProgramOf(outcome.receipt, "forward"), ProgramUse{});
 }
 
 TEST(Compile, LanesWithoutPrograms_SaySo) {
@@ -154,15 +154,16 @@ TEST(Compile, Receipts_AreNotMistakenForRuns) {
   EXPECT_TRUE(Contains(complaint([](Receipt& r) { r.tiles_executed_backward = 1; }), "tiles_executed_backward"));
   EXPECT_TRUE(Contains(complaint([](Receipt& r) { r.output_digest = std::string(32, 'a'); }), "output_digest"));
   EXPECT_TRUE(Contains(complaint([](Receipt& r) { r.timings.push_back({"forward", 0}); }), "timings"));
-  EXPECT_TRUE(Contains(
-      complaint([](Receipt& r) { std::erase_if(r.timings, [](const Timing& t) { return t.name == "compile"; }); }),
-      "a time of compile"));
   EXPECT_TRUE(Contains(complaint([](Receipt& r) {
-                         r.xla_forward.source = "memory";
+                         std::erase_if(r.timings, [](const Timing& t) { return t.name == "compile.forward"; });
+                       }),
+                       "a time of compile.forward"));
+  EXPECT_TRUE(Contains(complaint([](Receipt& r) {
+                         r.programs[0].source = "memory";
                          r.compiles = 1;
                          r.cache_hits = 1;
                        }),
-                       "xla_forward.source"));
+                       "programs[0].source"));
   Receipt run = tessera::Run(MakeContract(), {}, MakeInputs(MakeContract(), 1, false), TargetNamed("cpu")).receipt;
   run.options["compile_only"] = "true";
   EXPECT_NE(Words(CheckReceipt(run)), "");

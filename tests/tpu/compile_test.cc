@@ -138,10 +138,10 @@ class TpuTest : public testing::Test {
     EXPECT_EQ(r.runtime_mode, "compile-only");
     EXPECT_EQ(r.executed, "xla_chunked");
     EXPECT_EQ(r.compiles, 1);
-    EXPECT_EQ(r.xla.platform, "tpu");
-    EXPECT_EQ(r.xla.topology, "v6e:1x1");
-    EXPECT_NE(r.xla.device_kind.find("v6"), std::string::npos) << r.xla.device_kind;
-    const XlaProgramUse& use = is_backward ? r.xla_backward : r.xla_forward;
+    EXPECT_EQ(r.device.platform, "tpu");
+    EXPECT_EQ(r.device.topology, "v6e:1x1");
+    EXPECT_NE(r.device.name.find("v6"), std::string::npos) << r.device.name;
+    const ProgramUse use = ProgramOf(r, is_backward ? "backward" : "forward");
     EXPECT_NE(use.name.find(is_backward ? "backward" : "forward"), std::string::npos) << use.name;
     EXPECT_NE(use.name.find(r.class_key), std::string::npos) << use.name;
     EXPECT_GT(use.compile_ns, 0);

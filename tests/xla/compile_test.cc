@@ -33,10 +33,11 @@ TEST_F(XlaCompileTest, Compile_IsAnewEachTimeAndLeavesTheProgramsForARun) {
     EXPECT_EQ(r.runtime_mode, "compile-only");
     EXPECT_EQ(r.executed, "xla_chunked");
     EXPECT_EQ(r.compiles, 2);
-    EXPECT_EQ(r.xla.platform, "cpu");
-    EXPECT_EQ(r.xla.topology, "");
+    EXPECT_EQ(r.device.platform, "cpu");
+    EXPECT_EQ(r.device.topology, "");
     EXPECT_TRUE(outcome.outputs.empty());
-    for (const XlaProgramUse& use : {r.xla_forward, r.xla_backward}) {
+    ASSERT_EQ(r.programs.size(), 2u);
+    for (const ProgramUse& use : r.programs) {
       EXPECT_EQ(use.source, "compiled");
       EXPECT_EQ(use.note, "");
       EXPECT_GT(use.compile_ns, 0);
@@ -49,8 +50,8 @@ TEST_F(XlaCompileTest, Compile_IsAnewEachTimeAndLeavesTheProgramsForARun) {
   const RunOutcome run = tessera::Run(contract, {}, MakeInputs(contract, 1, true), Cpu(), options);
   ASSERT_FALSE(run.error.has_value()) << ToText(*run.error);
   EXPECT_EQ(run.receipt.compiles, 0);
-  EXPECT_EQ(run.receipt.xla_forward.source, "disk");
-  EXPECT_EQ(run.receipt.xla_backward.source, "disk");
+  EXPECT_EQ(ProgramOf(run.receipt, "forward").source, "disk");
+  EXPECT_EQ(ProgramOf(run.receipt, "backward").source, "disk");
 }
 
 TEST_F(XlaCompileTest, Texts_AreWhatIsCompiled) {
@@ -59,8 +60,8 @@ TEST_F(XlaCompileTest, Texts_AreWhatIsCompiled) {
   ASSERT_TRUE(texts.has_value()) << ToText(texts.error());
   ASSERT_EQ(texts->size(), 2u);
   const Receipt r = Compile(contract, {}, Cpu(), Options()).receipt;
-  EXPECT_EQ((*texts)[0].name, r.xla_forward.name);
-  EXPECT_EQ((*texts)[1].name, r.xla_backward.name);
+  EXPECT_EQ((*texts)[0].name, ProgramOf(r, "forward").name);
+  EXPECT_EQ((*texts)[1].name, ProgramOf(r, "backward").name);
 }
 
 TEST_F(XlaCompileTest, DeviceThatIsNotThere_IsRefused) {
@@ -80,11 +81,12 @@ TEST_F(XlaCompileTest, Program_PrintsFiguresAndLeavesAReceiptThatIsNotRepeated) 
   ASSERT_TRUE(receipt.has_value()) << ToText(receipt.error());
   EXPECT_EQ(receipt->runtime_mode, "compile-only");
   EXPECT_EQ(receipt->compiles, 2);
-  for (const std::string& part : {receipt->xla_forward.name, receipt->xla_backward.name, std::string("compiled in "),
-                                  std::string("temporary "), std::string("instructions: "), ToLine(*receipt)}) {
+  for (const std::string& part :
+       {ProgramOf(*receipt, "forward").name, ProgramOf(*receipt, "backward").name, std::string("compiled in "),
+        std::string("temporary "), std::string("instructions: "), ToLine(*receipt)}) {
     EXPECT_TRUE(Contains(result.out, part)) << part << "\n" << result.out;
   }
-  EXPECT_TRUE(std::filesystem::exists(folder_.File("texts/" + receipt->xla_forward.name + ".mlir")));
+  EXPECT_TRUE(std::filesystem::exists(folder_.File("texts/" + ProgramOf(*receipt, "forward").name + ".mlir")));
   const ProgramResult repeat = RunProgram({TESSERA_PROGRAM, "run", "--from-receipt", file});
   EXPECT_EQ(repeat.exit_code, 2);
   EXPECT_TRUE(Contains(repeat.err, "runtime_mode: ")) << repeat.err;

@@ -48,7 +48,7 @@ TEST_F(Runs, TwoContractsOfOneClass_ShareThePrograms) {
   EXPECT_EQ(tessera::Run(narrow, {}, inputs, Cpu(), Options()).receipt.compiles, 2);
   const RunOutcome got = tessera::Run(wide, {}, inputs, Cpu(), Options());
   EXPECT_EQ(got.receipt.compiles, 0);
-  EXPECT_EQ(got.receipt.xla_forward.source, "memory");
+  EXPECT_EQ(ProgramOf(got.receipt, "forward").source, "memory");
   ExpectClose(got.outputs, tessera::Run(wide, {}, inputs, Cpu(), Options("reference")).outputs);
 }
 
@@ -108,7 +108,7 @@ TEST_F(Runs, TwoDevicesTwoThreads_NeitherMixesWithTheOther) {
     for (size_t i = 0; i < kRounds; ++i) {
       const RunOutcome& got = work.got[i];
       ASSERT_FALSE(got.error) << ToText(*got.error);
-      EXPECT_EQ(got.receipt.xla.device, device);
+      EXPECT_EQ(got.receipt.device.ordinal, device);
       compiles += got.receipt.compiles;
       ExpectClose(got.outputs,
                   tessera::Run(contract, work.batches[i], work.inputs[i], Cpu(), Options("reference")).outputs);
@@ -131,8 +131,8 @@ TEST_F(Runs, AnyNumberOfThreads_SameBits) {
   options.threads = 1;
   const RunOutcome alone = tessera::Run(contract, batch, inputs, Cpu(), options);
   ASSERT_FALSE(alone.error) << ToText(*alone.error);
-  EXPECT_EQ(alone.receipt.xla_forward.parts, 44) << "88 rows of tiles, two for each part";
-  EXPECT_EQ(alone.receipt.xla_backward.parts, 44);
+  EXPECT_EQ(ProgramOf(alone.receipt, "forward").parts, 44) << "88 rows of tiles, two for each part";
+  EXPECT_EQ(ProgramOf(alone.receipt, "backward").parts, 44);
   ExpectClose(alone.outputs, tessera::Run(contract, batch, inputs, Cpu(), Options("reference")).outputs);
   for (const int64_t threads : {2, 3, 8, 1000}) {
     options.threads = threads;
@@ -169,19 +169,20 @@ TEST_F(Runs, Receipt_SaysWhatWasCompiledAndWhereItRan) {
   const Receipt& r = got.receipt;
   EXPECT_EQ(r.executed, "xla_chunked");
   EXPECT_EQ(r.runtime_mode, "native");
-  EXPECT_EQ(r.xla.plugin, std::filesystem::canonical(plugin_));
-  EXPECT_EQ(r.xla.platform, "cpu");
-  EXPECT_FALSE(r.xla.stablehlo.empty());
-  for (const XlaProgramUse* use : {&r.xla_forward, &r.xla_backward}) {
-    EXPECT_NE(use->name.find(r.class_key), std::string::npos) << use->name;
-    EXPECT_EQ(use->source, "compiled");
-    EXPECT_GT(use->compile_ns, 0);
-    EXPECT_GT(use->argument_bytes, 0);
-    EXPECT_GT(use->temp_bytes, 0);
-    EXPECT_GT(use->instructions, 10);
-    EXPECT_NE(use->opcodes, "");
-    EXPECT_EQ(use->custom_calls, "");
-    EXPECT_EQ(use->collectives, "");
+  EXPECT_EQ(r.device.plugin, std::filesystem::canonical(plugin_));
+  EXPECT_EQ(r.device.platform, "cpu");
+  EXPECT_EQ(r.programs.size(), 2u);
+  EXPECT_FALSE(r.device.stablehlo.empty());
+  for (const ProgramUse& use : r.programs) {
+    EXPECT_NE(use.name.find(r.class_key), std::string::npos) << use.name;
+    EXPECT_EQ(use.source, "compiled");
+    EXPECT_GT(use.compile_ns, 0);
+    EXPECT_GT(use.argument_bytes, 0);
+    EXPECT_GT(use.temp_bytes, 0);
+    EXPECT_GT(use.instructions, 10);
+    EXPECT_NE(use.opcodes, "");
+    EXPECT_EQ(use.custom_calls, "");
+    EXPECT_EQ(use.collectives, "");
   }
   EXPECT_EQ(r.tiles_executed, 2 * 6) << "the program counts them: 3 x 3 tiles, lower half, two heads";
   const Result<Receipt> read = ParseReceipt(ToJson(r));
@@ -197,7 +198,7 @@ TEST_F(Runs, TemporaryMemory_GrowsWithTheLengthAndNotItsSquare) {
     options.backward = false;
     const RunOutcome got = tessera::Run(contract, {}, MakeInputs(contract, 1, false), Cpu(), options);
     EXPECT_FALSE(got.error);
-    return got.receipt.xla_forward.temp_bytes;
+    return ProgramOf(got.receipt, "forward").temp_bytes;
   };
   const int64_t at_1k = temp_bytes(1024);
   const int64_t at_4k = temp_bytes(4096);

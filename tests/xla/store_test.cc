@@ -37,14 +37,14 @@ TEST_F(Processes, SecondOne_CompilesNothing) {
   Proves("B23");
   const Receipt first = RunOnce();
   EXPECT_EQ(first.compiles, 2);
-  EXPECT_EQ(first.xla_forward.source, "compiled");
+  EXPECT_EQ(ProgramOf(first, "forward").source, "compiled");
   EXPECT_EQ(Entries().size(), 2u);
   const Receipt second = RunOnce();
   EXPECT_EQ(second.compiles, 0);
   EXPECT_EQ(second.cache_hits, 2);
-  EXPECT_EQ(second.xla_forward.source, "disk");
-  EXPECT_EQ(second.xla_backward.source, "disk");
-  EXPECT_EQ(second.xla_forward.key, first.xla_forward.key);
+  EXPECT_EQ(ProgramOf(second, "forward").source, "disk");
+  EXPECT_EQ(ProgramOf(second, "backward").source, "disk");
+  EXPECT_EQ(ProgramOf(second, "forward").key, ProgramOf(first, "forward").key);
   EXPECT_EQ(second.output_digest, first.output_digest);
 }
 
@@ -55,7 +55,7 @@ TEST_F(Processes, OtherOptions_OtherEntries) {
   const std::string flags = "--xla_cpu_prefer_vector_width=64";
   const Receipt flagged = RunOnce("0", flags);
   EXPECT_EQ(flagged.compiles, 2) << "another program";
-  EXPECT_EQ(flagged.xla_forward.note, "XLA_FLAGS=" + flags);
+  EXPECT_EQ(ProgramOf(flagged, "forward").note, "XLA_FLAGS=" + flags);
   EXPECT_EQ(RunOnce("0", flags).compiles, 0);
 }
 
@@ -68,11 +68,11 @@ TEST_F(Processes, DamagedEntry_IsSaidAndReplaced) {
   }
   const Receipt second = RunOnce();
   EXPECT_EQ(second.compiles, 2);
-  EXPECT_NE(second.xla_forward.note, "");
+  EXPECT_NE(ProgramOf(second, "forward").note, "");
   EXPECT_EQ(second.output_digest, first.output_digest);
   const Receipt third = RunOnce();
   EXPECT_EQ(third.compiles, 0);
-  EXPECT_EQ(third.xla_forward.note, "");
+  EXPECT_EQ(ProgramOf(third, "forward").note, "");
 }
 
 }  // namespace

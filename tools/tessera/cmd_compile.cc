@@ -60,7 +60,7 @@ Status Emit(const Options& options, const Problem& problem, Outcome& outcome) {
 // One that the plugin does not tell is -1.
 std::string Size(int64_t bytes) { return bytes < 0 ? "unknown" : Bytes(bytes); }
 
-std::string InWords(const XlaProgramUse& use) {
+std::string InWords(const ProgramUse& use) {
   std::string text = fmt::format("{}\n  compiled in {}\n", use.name, Milliseconds(use.compile_ns));
   text += fmt::format("  arguments {}, outputs {}, temporary {}, code {}\n", Size(use.argument_bytes),
                       Size(use.output_bytes), Size(use.temp_bytes), Size(use.code_bytes));
@@ -86,14 +86,11 @@ void PrintWords(const Options& options, const Outcome& outcome) {
   for (const ProgramText& program : outcome.texts) Print(fmt::format("wrote {}\n", EmittedFile(options, program)));
   if (!outcome.why_not.empty()) return Print(fmt::format("nothing was compiled: {}\n", outcome.why_not));
   const Receipt& receipt = outcome.compiled.receipt;
-  const XlaUse& use = receipt.xla;
-  Print(fmt::format(
-      "target {}: {}, {} with PJRT {} and StableHLO {}\n", receipt.target,
-      use.topology.empty() ? use.device_kind : fmt::format("topology {}, {}", use.topology, use.device_kind),
-      use.plugin, use.pjrt, use.stablehlo));
-  for (const XlaProgramUse* program : {&receipt.xla_forward, &receipt.xla_backward}) {
-    if (!program->name.empty()) Print(InWords(*program));
-  }
+  const DeviceUse& use = receipt.device;
+  Print(fmt::format("target {}: {}, {} with PJRT {} and StableHLO {}\n", receipt.target,
+                    use.topology.empty() ? use.name : fmt::format("topology {}, {}", use.topology, use.name),
+                    use.plugin, use.pjrt, use.stablehlo));
+  for (const ProgramUse& program : receipt.programs) Print(InWords(program));
   Print(ToLine(receipt) + "\n");
 }
 

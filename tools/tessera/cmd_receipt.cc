@@ -33,9 +33,32 @@ std::string CountsText(const TileCounts& counts, int64_t executed) {
 }
 
 std::string CacheText(const CacheUse& cache) {
-  if (cache.outcome.empty() || cache.outcome == "off" || cache.outcome == "pinned") return cache.outcome;
+  if (cache.outcome.empty() || cache.outcome == "off") return cache.outcome;
   return fmt::format("{}; {} hits, {} misses, {} builds, {} evictions so far", cache.outcome, Grouped(cache.hits),
                      Grouped(cache.misses), Grouped(cache.builds), Grouped(cache.evictions));
+}
+
+std::string DeviceText(const DeviceUse& device) {
+  if (device.kind.empty()) return {};
+  std::string text = fmt::format("{} {}, {}", device.kind, device.ordinal, device.name);
+  if (!device.memory.empty()) text += fmt::format(", tensors in {} memory", device.memory);
+  if (!device.driver.empty()) text += fmt::format(", driver {}", device.driver);
+  if (!device.topology.empty()) text += fmt::format(", compiled for {}", device.topology);
+  return text;
+}
+
+std::string PluginText(const DeviceUse& device) {
+  if (device.plugin.empty()) return {};
+  return fmt::format("{} ({}, PJRT {}, StableHLO {}, guard {})", device.plugin, device.platform, device.pjrt,
+                     device.stablehlo, device.guard);
+}
+
+std::string WorkText(const WorkUse& work) {
+  if (work.pairs == 0) return {};
+  std::string text = fmt::format("{} pairs allowed", Grouped(work.pairs));
+  if (work.forward_gflops > 0) text += fmt::format(", forward {:.2f} GFLOP/s", work.forward_gflops);
+  if (work.backward_gflops > 0) text += fmt::format(", backward {:.2f} GFLOP/s", work.backward_gflops);
+  return text;
 }
 
 std::string Fields(const Receipt& receipt) {
@@ -49,6 +72,9 @@ std::string Fields(const Receipt& receipt) {
   Field(text, "runtime mode", receipt.runtime_mode);
   Field(text, "fallback reason", receipt.fallback_reason);
   Field(text, "target", receipt.target);
+  Field(text, "ran on", receipt.ran_on);
+  Field(text, "device", DeviceText(receipt.device));
+  Field(text, "plugin", PluginText(receipt.device));
   if (!receipt.ledger.file.empty()) {
     Field(text, "ledger", fmt::format("{}: {} ({})", receipt.ledger.file, receipt.ledger.verdict, receipt.ledger.note));
     Field(text, "ledger entry", receipt.ledger.entry);
@@ -76,6 +102,10 @@ std::string Fields(const Receipt& receipt) {
             : fmt::format("{} of {}", Grouped(receipt.metadata_bytes), Bytes(receipt.metadata_limit)));
   Field(text, "kernel", receipt.kernel);
   Field(text, "isa", receipt.isa);
+  for (const ProgramUse& program : receipt.programs) {
+    Field(text, "program " + program.pass, fmt::format("{}, {}", program.name, program.source));
+  }
+  Field(text, "work", WorkText(receipt.work));
   Field(text, "cache", CacheText(receipt.cache));
   Field(text, "cache key", receipt.cache.key);
   Field(text, "workspace", Bytes(receipt.workspace_bytes));

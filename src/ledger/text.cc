@@ -9,13 +9,13 @@
 #include <thread>
 
 #include "base/hash.h"
+#include "base/host.h"
 #include "base/spelling.h"
 #include "contract/limits.h"
-#include "dispatch/ledger.h"
-#include "dispatch/limits.h"
 #include "io/file.h"
 #include "io/json_events.h"
-#include "tessera/version.h"
+#include "ledger/ledger.h"
+#include "ledger/limits.h"
 
 namespace tessera {
 namespace {
@@ -101,22 +101,6 @@ class Reader {
   }
 };
 
-std::string ProcessorName() {
-  // Names differ by architecture: x86 has a "model name", Arm an implementer and a part.
-  // A name that the guard of the XLA lane (tessera/cpu_guard.h) lets pass: the ledger is about the real processor.
-  const Result<std::string> text = ReadFile("/proc/./cpuinfo", int64_t{1} << 20);
-  std::string name;
-  for (const char* field : {"model name", "CPU implementer", "CPU part"}) {
-    const size_t at = text ? text->find(field) : std::string::npos;
-    if (at == std::string::npos) continue;
-    const size_t colon = text->find(':', at);
-    const size_t end = std::min(text->find('\n', at), text->size());
-    if (colon == std::string::npos || colon + 2 > end) continue;
-    name += (name.empty() ? "" : " ") + text->substr(colon + 2, end - colon - 2);
-  }
-  return name.empty() ? "unknown processor" : name;
-}
-
 int64_t TimeOf(const Receipt& receipt, bool backward) {
   int64_t ns = 0;
   for (const Timing& timing : receipt.timings) {
@@ -178,11 +162,6 @@ bool IsDate(std::string_view text) {
 }
 
 }  // namespace
-
-std::string ShapeText(const Shape& s) {
-  return fmt::format("b{} q{} kv{} h{}/{} d{}/{} {}", s.batch, s.q_len, s.kv_len, s.num_q_heads, s.num_kv_heads,
-                     s.dim_qk, s.dim_v, ToText(s.dtype));
-}
 
 std::vector<Violation> CheckEntry(const LedgerEntry& e, const std::string& at) {
   std::vector<Violation> violations;
@@ -307,7 +286,7 @@ std::string ReceiptFingerprint(const Receipt& receipt) {
 
 std::string MachineId() {
   static const std::string kId =
-      fmt::format("{}, {}, {} workers", Versions().at("arch"), ProcessorName(), std::thread::hardware_concurrency());
+      fmt::format("{}, {}, {} workers", Architecture(), HostProcessor(), std::thread::hardware_concurrency());
   return kId;
 }
 

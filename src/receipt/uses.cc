@@ -1,17 +1,16 @@
-// See receipt_uses.h.
-#include "dispatch/receipt_uses.h"
+// See uses.h.
+#include "receipt/uses.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cinttypes>
+#include <cmath>
 #include <cstdio>
 #include <string_view>
 #include <utility>
 
 #include "base/hash.h"
-#include "dispatch/ledger.h"
-#include "dispatch/run.h"
 
 namespace tessera {
 namespace {
@@ -20,6 +19,21 @@ bool HasAccepted(const Receipt& receipt, std::string_view lane) {
   return std::any_of(receipt.decisions.begin(), receipt.decisions.end(), [&](const LaneDecision& d) {
     return d.lane == lane && d.step == "contract" && d.decision.accepted;
   });
+}
+
+constexpr std::string_view kVerdicts[] = {"no_evidence", "dynamic",  "tied",     "experimental",
+                                          "promoted",    "unusable", "not_asked"};
+
+std::string OptionOf(const Receipt& receipt, const char* name) {
+  const auto found = receipt.options.find(name);
+  return found == receipt.options.end() ? std::string() : found->second;
+}
+
+int64_t TimeOf(const Receipt& receipt, std::string_view name) {
+  for (const Timing& timing : receipt.timings) {
+    if (timing.name == name) return timing.ns;
+  }
+  return 0;
 }
 
 struct Expectations {
@@ -60,8 +74,9 @@ std::vector<Violation> CheckLedgerUse(const Receipt& receipt, bool has_selection
     }
     return std::move(out.violations);
   }
-  const bool is_not_asked = use.verdict == kLedgerNotAsked;
-  out.Expect(IsLedgerVerdict(use.verdict), "ledger.verdict", "a ledger's verdict");
+  const bool is_not_asked = use.verdict == "not_asked";
+  out.Expect(std::find(std::begin(kVerdicts), std::end(kVerdicts), use.verdict) != std::end(kVerdicts),
+             "ledger.verdict", fmt::format("one of {}", fmt::join(kVerdicts, ", ")));
   out.Expect(!use.note.empty(), "ledger.note", "the reason of the verdict");
   out.Expect(receipt.requested == "auto" || is_not_asked, "ledger.verdict",
              "not_asked where a lane was asked for by name");
@@ -70,11 +85,14 @@ std::vector<Violation> CheckLedgerUse(const Receipt& receipt, bool has_selection
              "the 32 hex digits of the entry where one decided, else empty");
   out.Expect(use.chose.empty() == use.over.empty(), "ledger.over", "empty if and only if nothing was chosen");
   if (use.chose.empty()) return std::move(out.violations);
-  const auto option = receipt.options.find("experimental");
-  const bool is_experimental = option != receipt.options.end() && option->second == "true";
+  const bool is_experimental = OptionOf(receipt, "experimental") == "true";
   out.Expect(has_entry && (use.verdict != "experimental" || is_experimental), "ledger.chose",
              "empty: the verdict chooses nothing");
   out.Expect(use.chose == receipt.selected, "ledger.chose", "the selected lane");
+  const std::string end = fmt::format("-> {}; ledger: {} -> {}", use.over, use.verdict, use.chose);
+  const std::string& rule = receipt.selection_rule;
+  out.Expect(rule.size() > end.size() && rule.compare(rule.size() - end.size(), end.size(), end) == 0, "selection_rule",
+             fmt::format("the table's rule and the ledger's: it ends with \"{}\"", end));
   for (const std::string& lane : {use.chose, use.over}) {
     out.Expect(HasAccepted(receipt, lane), "ledger.chose",
                fmt::format("a choice between lanes that accepted the contract, not {}", lane));
@@ -82,59 +100,97 @@ std::vector<Violation> CheckLedgerUse(const Receipt& receipt, bool has_selection
   return std::move(out.violations);
 }
 
-std::vector<Violation> CheckXlaUse(const Receipt& receipt) {
+std::vector<Violation> CheckDeviceUse(const Receipt& receipt) {
   Expectations out;
-  const XlaUse& use = receipt.xla;
-  if (use.plugin.empty()) {
-    out.Expect(use == XlaUse{}, "xla", "empty as a whole where nothing went through XLA");
-    out.Expect(receipt.executed != "xla_chunked", "xla.plugin", "the plugin that xla_chunked ran through");
-    out.Expect(receipt.compiles == 0, "compiles", "0 where nothing went through XLA");
-    out.Expect(receipt.cache_hits == 0, "cache_hits", "0 where nothing went through XLA");
-  } else {
-    out.Expect(receipt.executed == "xla_chunked", "xla", "empty as a whole where another lane ran");
-    for (const auto& [field, text] : {std::pair<const char*, const std::string&>{"platform", use.platform},
-                                      {"pjrt", use.pjrt},
-                                      {"guard", use.guard}}) {
-      out.Expect(!text.empty(), fmt::format("xla.{}", field), "what the plugin said");
-    }
-    const auto asked = receipt.options.find("plugin_device");
-    out.Expect(asked != receipt.options.end() && asked->second == fmt::format("{}", use.device), "xla.device",
-               "the device of options.plugin_device");
-  }
+  const DeviceUse& use = receipt.device;
   const bool is_compile_only = receipt.runtime_mode == kCompileOnly;
-  out.Expect(use.topology.empty() || is_compile_only, "xla.topology", "empty where a program ran");
+  const bool has_run = !receipt.executed.empty() && !is_compile_only;
+  if (receipt.executed.empty()) {
+    out.Expect(use == DeviceUse{}, "device", "empty as a whole where nothing ran");
+    out.Expect(receipt.ran_on.empty(), "ran_on", "empty where nothing ran");
+    return std::move(out.violations);
+  }
+  const bool is_interpreter = use.kind == "interpreter";
+  out.Expect(use.kind == "cpu" || use.kind == "gpu" || use.kind == "tpu" || is_interpreter, "device.kind",
+             "cpu, gpu, tpu or interpreter");
+  out.Expect(!use.name.empty(), "device.name", "the device's name");
+  const bool is_host = use.kind == "cpu" && use.plugin.empty();
+  out.Expect(is_host ? use.ordinal == 0 : use.ordinal >= 0, "device.ordinal",
+             is_host ? "0 for this machine's processor" : "0 or more");
+  out.Expect(has_run == !use.memory.empty(), "device.memory", "the memory space of the tensors, if and only if it ran");
+  const std::string ran_on = !has_run ? "" : is_interpreter ? "interpreter" : use.name;
+  out.Expect(receipt.ran_on == ran_on, "ran_on", fmt::format("\"{}\", as device says", ran_on));
+  out.Expect(use.topology.empty() || is_compile_only, "device.topology", "empty where a program ran");
+  const bool has_plugin = !use.plugin.empty();
+  for (const auto& [field, text] : {std::pair<const char*, const std::string&>{"platform", use.platform},
+                                    {"pjrt", use.pjrt},
+                                    {"guard", use.guard}}) {
+    out.Expect(has_plugin == !text.empty(), fmt::format("device.{}", field),
+               "what the plugin said, if and only if there is one");
+  }
+  for (const auto& [field, text] :
+       {std::pair<const char*, const std::string&>{"platform_version", use.platform_version},
+        {"stablehlo", use.stablehlo},
+        {"topology", use.topology}}) {
+    out.Expect(has_plugin || text.empty(), fmt::format("device.{}", field), "empty without a plugin");
+  }
+  out.Expect(!has_plugin || OptionOf(receipt, "plugin_device") == fmt::format("{}", use.ordinal), "device.ordinal",
+             "the device of options.plugin_device");
+  out.Expect(!has_plugin || !receipt.programs.empty(), "programs", "those that went through the plugin");
+  return std::move(out.violations);
+}
+
+std::vector<Violation> CheckPrograms(const Receipt& receipt) {
+  Expectations out;
+  const bool is_compile_only = receipt.runtime_mode == kCompileOnly;
   int64_t compiles = 0;
   int64_t hits = 0;
-  bool has_any = false;
-  for (const auto& [field, program] : {std::pair<const char*, const XlaProgramUse&>{"xla_forward", receipt.xla_forward},
-                                       {"xla_backward", receipt.xla_backward}}) {
-    if (program.source.empty()) {
-      out.Expect(program == XlaProgramUse{}, field, "empty as a whole where the pass did not run");
-      continue;
-    }
-    has_any = true;
+  out.Expect(receipt.programs.empty() || !receipt.executed.empty(), "programs", "none where nothing ran");
+  for (size_t i = 0; i < receipt.programs.size(); ++i) {
+    const ProgramUse& program = receipt.programs[i];
+    const std::string at = fmt::format("programs[{}]", i);
+    const bool is_pass = program.pass == "forward" || program.pass == "backward";
+    out.Expect(is_pass && OptionOf(receipt, program.pass.c_str()) == "true", at + ".pass",
+               "forward or backward, and one that was asked for");
     const bool is_compiled = program.source == "compiled";
     const bool is_found = program.source == "memory" || program.source == "disk";
-    out.Expect(is_compiled || is_found, fmt::format("{}.source", field), "compiled, memory or disk");
-    out.Expect(is_compiled || !is_compile_only, fmt::format("{}.source", field), "compiled, in a compile-only run");
+    out.Expect(is_compiled || is_found, at + ".source", "compiled, memory or disk");
+    out.Expect(is_compiled || !is_compile_only, at + ".source", "compiled, in a compile-only run");
     ++(is_compiled ? compiles : hits);
-    out.Expect(IsHex(program.key), fmt::format("{}.key", field), "32 lower-case hex digits");
-    out.Expect(!program.name.empty(), fmt::format("{}.name", field), "the compiled module's name");
+    out.Expect(IsHex(program.key), at + ".key", "32 lower-case hex digits");
+    out.Expect(!program.name.empty(), at + ".name", "the compiled module's name");
     const bool has_key = receipt.class_key.empty() || program.name.find(receipt.class_key) != std::string::npos;
-    out.Expect(has_key, fmt::format("{}.name", field), "a name that carries the class key");
-    out.Expect(program.compile_ns >= 0, fmt::format("{}.compile_ns", field), "0 or more");
-    out.Expect(program.parts >= 1, fmt::format("{}.parts", field), "1 or more");
-    out.Expect(program.instructions >= 0, fmt::format("{}.instructions", field), "0 or more");
+    out.Expect(has_key || receipt.device.plugin.empty(), at + ".name", "a name that carries the class key");
+    out.Expect(program.compile_ns >= 0, at + ".compile_ns", "0 or more");
+    out.Expect(program.parts >= 1, at + ".parts", "1 or more");
+    out.Expect(program.instructions >= 0, at + ".instructions", "0 or more");
     for (const auto& [name, bytes] : {std::pair<const char*, int64_t>{"argument_bytes", program.argument_bytes},
                                       {"output_bytes", program.output_bytes},
                                       {"temp_bytes", program.temp_bytes},
                                       {"code_bytes", program.code_bytes}}) {
-      out.Expect(bytes >= -1, fmt::format("{}.{}", field, name), "0 or more, or -1 where the plugin does not say");
+      out.Expect(bytes >= -1, fmt::format("{}.{}", at, name), "0 or more, or -1 where nobody says");
     }
   }
-  out.Expect(has_any == !use.plugin.empty(), "xla", "present if and only if a program ran");
   out.Expect(receipt.compiles == compiles, "compiles", "the number of programs that were compiled");
   out.Expect(receipt.cache_hits == hits, "cache_hits", "the number of programs that were found");
+  return std::move(out.violations);
+}
+
+std::vector<Violation> CheckWorkUse(const Receipt& receipt, const Shape* shape) {
+  Expectations out;
+  const WorkUse& use = receipt.work;
+  out.Expect(use.pairs >= 0, "work.pairs", "0 or more");
+  for (const auto& [pass, gflops] :
+       {std::pair<const char*, double>{"forward", use.forward_gflops}, {"backward", use.backward_gflops}}) {
+    const std::string at = fmt::format("work.{}_gflops", pass);
+    const int64_t ns = TimeOf(receipt, pass);
+    out.Expect(gflops >= 0, at, "0 or more");
+    out.Expect(gflops == 0 || (use.pairs > 0 && ns > 0), at, "0 where nothing was counted or timed");
+    if (shape == nullptr || gflops <= 0 || ns <= 0) continue;
+    const WorkUse derived = WorkOf(*shape, use.pairs, ns, ns);
+    const double expected = pass == std::string_view("forward") ? derived.forward_gflops : derived.backward_gflops;
+    out.Expect(std::abs(gflops - expected) <= 1e-6 * expected, at, fmt::format("{}, by pairs and time", expected));
+  }
   return std::move(out.violations);
 }
 

@@ -1,5 +1,5 @@
 // The rule that turns measurements into a choice, and how a run asks for it. What is a win is decided in integers.
-#include "dispatch/ledger.h"
+#include "ledger/ledger.h"
 
 #include <fmt/format.h>
 
@@ -8,8 +8,6 @@
 #include <set>
 #include <tuple>
 #include <utility>
-
-#include "tessera/run.h"
 
 namespace tessera {
 namespace {
@@ -177,15 +175,14 @@ std::vector<Duel> DuelsOf(const Ledger& ledger, const LedgerAsk& ask) {
                             .target = ask.target,
                             .custom_lane = d.lane,
                             .default_lane = table_lane,
-                            .backward = ask.options.backward};
+                            .backward = ask.backward};
     // The other lane as the custom one, then as the default of a table that names a custom lane itself: only a tie
     // can unseat that.
     for (const bool is_custom : {true, false}) {
       if (!is_custom) std::swap(question.custom_lane, question.default_lane);
       Result<LedgerDecision> decision = DecideByLedger(ledger, question);
       if (!decision) continue;
-      const bool wins =
-          is_custom ? decision->Prefers(ask.options.experimental) : decision->verdict == LedgerVerdict::kTied;
+      const bool wins = is_custom ? decision->Prefers(ask.experimental) : decision->verdict == LedgerVerdict::kTied;
       duels.push_back({d.lane, std::move(*decision), is_custom, wins});
     }
   }
@@ -231,9 +228,9 @@ std::string_view AdviseKernel(const KernelCase& facts) {
 }
 
 LedgerUse ConsultLedger(const LedgerAsk& ask) {
-  LedgerUse use{.file = ask.options.ledger, .machine = MachineId()};
+  LedgerUse use{.file = std::string(ask.file), .machine = MachineId()};
   if (use.file.empty()) return use;
-  if (ask.options.lane != "auto") {
+  if (ask.requested != "auto") {
     use.verdict = kLedgerNotAsked;
     use.note = "a lane was asked for by name";
     return use;

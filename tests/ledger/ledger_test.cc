@@ -8,8 +8,8 @@
 #include <cstdio>
 #include <functional>
 
-#include "dispatch/limits.h"
-#include "fixtures.h"
+#include "dispatch/fixtures.h"
+#include "ledger/limits.h"
 #include "support/proves.h"
 #include "tessera/io.h"
 

@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "dispatch/receipt_fields.h"
-#include "fixtures.h"
+#include "base/host.h"
+#include "dispatch/fixtures.h"
 #include "support/proves.h"
 
 namespace tessera {
@@ -82,7 +82,7 @@ TEST(Receipt, Contradictions_AreFound) {
     const char* field;
     std::function<void(Receipt&)> change;
   } cases[] = {
-      {"version", [](Receipt& r) { r.version = 2; }},
+      {"version", [](Receipt& r) { r.version = 1; }},
       {"failed_at", [](Receipt& r) { r.failed_at = "forward"; }},
       {"failed_at", [](Receipt& r) { r.ok = false; }},
       {"error", [](Receipt& r) { r.error = "something"; }},
@@ -95,16 +95,32 @@ TEST(Receipt, Contradictions_AreFound) {
       // Claiming that another lane ran: it never accepted.
       {"decisions", [](Receipt& r) { r.executed = "cuda"; }},
       {"decisions", [](Receipt& r) { r.executed = "cpu"; }},
-      {"runtime_mode", [](Receipt& r) { r.runtime_mode = "bridge"; }},
+      {"runtime_mode", [](Receipt& r) { r.runtime_mode = "fast"; }},
       {"fallback_reason", [](Receipt& r) { r.fallback_reason = ""; }},
       {"fallback_reason", [](Receipt& r) { r.fallback_reason = "because"; }},
       {"fallback_reason", [](Receipt& r) { r.fallback_reason = "xla.no_plugin"; }},
       {"fallback_reason", [](Receipt& r) { r.selected = "reference"; }},
       {"target", [](Receipt& r) { r.target = ""; }},
-      {"decisions", [](Receipt& r) { r.decisions.erase(r.decisions.begin()); }},
+      // Flattery: host code that is said to have run on the GPU it was planned for.
+      {"ran_on", [](Receipt& r) { r.ran_on = "NVIDIA H200"; }},
+      {"ran_on", [](Receipt& r) { r.ran_on = ""; }},
+      {"ran_on", [](Receipt& r) { r.device.name = "NVIDIA H200"; }},
+      {"device.kind", [](Receipt& r) { r.device.kind = "h200"; }},
+      {"device.ordinal", [](Receipt& r) { r.device.ordinal = 1; }},
+      {"device.memory", [](Receipt& r) { r.device.memory = ""; }},
+      {"device.topology", [](Receipt& r) { r.device.topology = "v6e:1x1"; }},
+      {"device.platform", [](Receipt& r) { r.device.platform = "cuda"; }},
+      {"programs", [](Receipt& r) { r.device.plugin = "some.so"; }},
+      {"compiles", [](Receipt& r) { r.programs.push_back({.pass = "forward", .source = "compiled"}); }},
+      {"programs[0].pass", [](Receipt& r) { r.programs.push_back({.pass = "sideways", .source = "compiled"}); }},
+      {"work.pairs", [](Receipt& r) { r.work.pairs = -1; }},
+      {"work.forward_gflops", [](Receipt& r) { r.work = {.pairs = 100, .forward_gflops = 1e9}; }},
+      {"work.backward_gflops", [](Receipt& r) { r.work.backward_gflops = 1; }},
+      {"selected", [](Receipt& r) { r.decisions.erase(r.decisions.begin()); }},
       {"decisions", [](Receipt& r) { r.decisions.pop_back(); }},
-      {"decisions", [](Receipt& r) { r.decisions.push_back(r.decisions.front()); }},
-      {"decisions[1].lane", [](Receipt& r) { r.decisions[1].lane = "flash"; }},
+      {"decisions[0]", [](Receipt& r) { r.decisions.push_back(r.decisions.front()); }},
+      {"decisions[1].lane", [](Receipt& r) { r.decisions[1].lane = ""; }},
+      {"selected", [](Receipt& r) { r.decisions[0].lane = "flash"; }},
       {"decisions[1].step", [](Receipt& r) { r.decisions[1].step = "later"; }},
       {"decisions[1].reason", [](Receipt& r) { r.decisions[1].decision.accepted = true; }},
       {"contract_key", [&](Receipt& r) { r.contract_key = digest; }},
@@ -140,6 +156,89 @@ TEST(Receipt, Contradictions_AreFound) {
   }
 }
 
+// Planned for another machine and run here by the lane that was asked for: not the machine's own result.
+TEST(Receipt, RunOffTheMachine_IsAFallback) {
+  Proves("R51");
+  const Contract contract = MakeContract();
+  const RunOutcome outcome =
+      tessera::Run(contract, {}, MakeInputs(contract, 1, false), TargetNamed("v6e"), Ask{.lane = "reference"});
+  ASSERT_FALSE(outcome.error.has_value()) << ErrorText(outcome);
+  const Receipt& r = outcome.receipt;
+  ExpectSound(r);
+  EXPECT_EQ(r.fallback_reason, "dispatch.off_machine");
+  EXPECT_EQ(r.ran_on, HostProcessor());
+  EXPECT_EQ(r.device.kind, "cpu");
+  EXPECT_EQ(
+      ToLine(r).rfind(
+          "reference ran (asked reference: dispatch.off_machine) on " + HostProcessor() + ", planned for v6e, ", 0),
+      0u)
+      << ToLine(r);
+  Receipt flattering = r;
+  flattering.fallback_reason = "";
+  EXPECT_NE(Words(CheckReceipt(flattering)).find("fallback_reason"), std::string::npos);
+  Receipt modest = tessera::Run(contract, {}, MakeInputs(contract, 1, false), TargetNamed("cpu")).receipt;
+  EXPECT_EQ(modest.fallback_reason, "");
+  modest.fallback_reason = "dispatch.off_machine";
+  EXPECT_NE(Words(CheckReceipt(modest)).find("fallback_reason"), std::string::npos);
+}
+
+TEST(Receipt, DigestsNobodyAskedFor_AreNotTaken) {
+  Receipt receipt = GoodReceipt();
+  receipt.input_digest = receipt.batch_digest = receipt.output_digest = kNotTaken;
+  ExpectSound(receipt);
+  receipt.mask_digest = kNotTaken;
+  EXPECT_NE(Words(CheckReceipt(receipt)).find("mask_digest"), std::string::npos);
+}
+
+TEST(Receipt, Work_FollowsFromPairsAndTimes) {
+  Receipt receipt = GoodReceipt();
+  int64_t forward_ns = 0;
+  int64_t backward_ns = 0;
+  for (const Timing& timing : receipt.timings) {
+    if (timing.name == "forward") forward_ns = timing.ns;
+    if (timing.name == "backward") backward_ns = timing.ns;
+  }
+  const Result<Contract> contract = ParseContract(receipt.contract_text);
+  ASSERT_TRUE(contract.has_value());
+  receipt.work = WorkOf(contract->shape, 1000, forward_ns, backward_ns);
+  ExpectSound(receipt);
+  // 2 (8 + 4) operations of each pair, and 2 (3 * 8 + 2 * 4).
+  EXPECT_DOUBLE_EQ(receipt.work.forward_gflops, 24e3 / static_cast<double>(forward_ns));
+  EXPECT_DOUBLE_EQ(receipt.work.backward_gflops, 64e3 / static_cast<double>(backward_ns));
+  EXPECT_EQ(WorkOf(contract->shape, 1000, 0, 0).forward_gflops, 0);
+  receipt.work.forward_gflops *= 1.01;
+  EXPECT_NE(Words(CheckReceipt(receipt)).find("work.forward_gflops"), std::string::npos);
+}
+
+// Version 1 had its XLA groups: read for comparing, and for nothing else.
+TEST(Receipt, OfVersion1_IsComparedAndNoMore) {
+  Json old = Json::parse(ToJson(GoodReceipt()));
+  const Receipt now = ParseReceipt(old.dump()).value();
+  for (const char* name : {"ran_on", "device", "programs", "work"}) old.erase(name);
+  old["version"] = 1;
+  old["versions"]["receipt"] = "1";
+  old["xla"] = {{"plugin", "a.so"},      {"platform", "cuda"}, {"platform_version", "12"},
+                {"pjrt", "0.81"},        {"stablehlo", "1"},   {"device", 3},
+                {"device_kind", "H200"}, {"topology", ""},     {"guard", "not needed"}};
+  Json program = {{"name", "forward_x"}, {"source", "disk"}, {"note", ""},          {"key", std::string(32, 'a')},
+                  {"compile_ns", 5},     {"parts", 1},       {"argument_bytes", 1}, {"output_bytes", 1},
+                  {"temp_bytes", 1},     {"code_bytes", 1},  {"instructions", 1},   {"opcodes", ""},
+                  {"custom_calls", ""},  {"collectives", ""}};
+  old["xla_forward"] = program;
+  program["source"] = "";
+  old["xla_backward"] = program;
+  const Result<Receipt> read = ParseReceiptFields(old.dump());
+  ASSERT_TRUE(read.has_value()) << ToText(read.error());
+  EXPECT_EQ(read->version, 1);
+  EXPECT_EQ(read->device.name, "H200");
+  EXPECT_EQ(read->device.ordinal, 3);
+  ASSERT_EQ(read->programs.size(), 1u);
+  EXPECT_EQ(ProgramOf(*read, "forward").compile_ns, 5);
+  EXPECT_FALSE(DiffReceipts(*read, now).empty());
+  const std::string complaint = Complaint(old.dump());
+  EXPECT_NE(complaint.find("version: 2 expected, got one of version 1: compare only"), std::string::npos) << complaint;
+}
+
 TEST(Receipt, LaneThatRanDense_IsCaught) {
   Proves("B11");
   TestTable table;
@@ -155,21 +254,27 @@ TEST(Receipt, Line_SaysWhatRanAndWhy) {
   Proves("R51");
   Receipt receipt = GoodReceipt();
   const std::string line = ToLine(receipt);
-  EXPECT_EQ(line.rfind("reference ran (asked auto, selected cuda: cuda.not_built) native on h200, ", 0), 0u) << line;
+  EXPECT_EQ(line.rfind(std::string("reference ran (asked auto, selected cuda: cuda.not_built) on ") + HostProcessor() +
+                           ", planned for h200, ",
+                       0),
+            0u)
+      << line;
   EXPECT_EQ(line.find('\n'), std::string::npos);
   EXPECT_NE(line.find("tiles"), std::string::npos);
 
   const Contract contract = MakeContract();
   const RunOutcome forced =
       tessera::Run(contract, {}, MakeInputs(contract, 1, false), TargetNamed("cpu"), Ask{.lane = "reference"});
-  EXPECT_EQ(ToLine(forced.receipt).rfind("reference ran (asked reference) native on cpu, ", 0), 0u)
+  EXPECT_EQ(ToLine(forced.receipt).rfind("reference ran (asked reference) natively on " + HostProcessor() + ", ", 0),
+            0u)
       << ToLine(forced.receipt);
   const RunOutcome chosen = tessera::Run(contract, {}, MakeInputs(contract, 1, false), TargetNamed("cpu"));
-  EXPECT_EQ(ToLine(chosen.receipt).rfind("cpu ran (asked auto, selected cpu) native on cpu, ", 0), 0u)
+  EXPECT_EQ(ToLine(chosen.receipt).rfind("cpu ran (asked auto, selected cpu) natively on " + HostProcessor() + ", ", 0),
+            0u)
       << ToLine(chosen.receipt);
   const RunOutcome failed = tessera::Run(contract, {}, {}, TargetNamed("v6e"));
   const std::string failed_line = ToLine(failed.receipt);
-  EXPECT_EQ(failed_line.rfind("failed at inputs (asked auto, selected splash: tpu.not_built) on v6e: TSR-R001", 0), 0u)
+  EXPECT_EQ(failed_line.rfind("failed at inputs (asked auto, selected splash: tpu.not_built) for v6e: TSR-R001", 0), 0u)
       << failed_line;
   EXPECT_EQ(failed_line.find('\n'), std::string::npos);
 }

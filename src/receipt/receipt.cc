@@ -4,15 +4,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
+#include <optional>
 
+#include "base/host.h"
 #include "base/spelling.h"
-#include "dispatch/lane_table.h"
-#include "dispatch/limits.h"
-#include "dispatch/receipt_fields.h"
-#include "dispatch/run.h"
 #include "io/file.h"
 #include "io/json_events.h"
+#include "receipt/fields.h"
+#include "receipt/limits.h"
+#include "tessera/target.h"
+#include "tessera/version.h"
 
 namespace tessera {
 namespace {
@@ -20,6 +23,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 Json ToValue(int64_t value) { return value; }
+Json ToValue(double value) { return value; }
 Json ToValue(bool value) { return value; }
 Json ToValue(const std::string& value) { return value; }
 Json ToValue(const std::map<std::string, std::string>& map) {
@@ -44,9 +48,10 @@ Json ToValue(const std::vector<LaneDecision>& decisions) {
   }
   return array;
 }
-Json ToValue(const std::vector<Timing>& timings) {
+template <HasFields Group>
+Json ToValue(const std::vector<Group>& groups) {
   Json array = Json::array();
-  for (const Timing& timing : timings) array.push_back(ToValue(timing));
+  for (const Group& group : groups) array.push_back(ToValue(group));
   return array;
 }
 
@@ -62,6 +67,13 @@ class Reader {
       out = json.get<int64_t>();
     } else {
       violations.push_back({at, "an integer expected"});
+    }
+  }
+  void Read(const Json& json, const std::string& at, double& out) {
+    if (json.is_number() && std::isfinite(json.get<double>())) {
+      out = json.get<double>();
+    } else {
+      violations.push_back({at, "a number expected"});
     }
   }
   void Read(const Json& json, const std::string& at, bool& out) {
@@ -159,15 +171,81 @@ class Measure : public JsonHandler {
   int64_t values_ = 0;
 };
 
+// Version 1 had one group for the plugin and one for each pass's program. What it did not say stays empty.
+void ReadAsVersion1(Json& json) {
+  const auto take = [&](const char* name) {
+    const auto found = json.find(name);
+    Json value = found == json.end() || !found->is_object() ? Json::object() : *found;
+    json.erase(name);
+    return value;
+  };
+  Json device = ToValue(DeviceUse{});
+  const Json xla = take("xla");
+  for (const auto& [name, value] : xla.items()) {
+    device[name == "device" ? "ordinal" : name == "device_kind" ? "name" : name] = value;
+  }
+  Json programs = Json::array();
+  for (const char* pass : {"forward", "backward"}) {
+    Json program = take(fmt::format("xla_{}", pass).c_str());
+    if (const auto source = program.find("source"); source == program.end() || *source == "") continue;
+    program["pass"] = pass;
+    programs.push_back(std::move(program));
+  }
+  json["ran_on"] = "";
+  json["device"] = std::move(device);
+  json["programs"] = std::move(programs);
+  json["work"] = ToValue(WorkUse{});
+}
+
 // "plan 0.121 ms, forward 0.324 ms": those of the main steps that were timed.
 std::string MainTimings(const Receipt& receipt) {
   std::vector<std::string> texts;
   for (const Timing& timing : receipt.timings) {
-    const bool is_work = timing.name == "forward" || timing.name == "backward" || timing.name == "compile";
-    if (timing.name != "plan" && !is_work) continue;
-    texts.push_back(fmt::format("{} {:.3f} ms", timing.name, static_cast<double>(timing.ns) / 1e6));
+    const bool is_work = timing.name == "forward" || timing.name == "backward";
+    if (timing.name != "plan" && !is_work && timing.name.rfind("compile.", 0) != 0) continue;
+    std::string name = timing.name;
+    std::replace(name.begin(), name.end(), '.', ' ');
+    texts.push_back(fmt::format("{} {:.3f} ms", name, static_cast<double>(timing.ns) / 1e6));
   }
   return fmt::format("{}", fmt::join(texts, ", "));
+}
+
+// "natively", "as a payload": how a lane ran, in a sentence.
+std::string_view ModeText(std::string_view mode) {
+  if (mode == "native") return "natively ";
+  if (mode == "payload") return "as a payload ";
+  if (mode == "bridge") return "through a bridge ";
+  return mode == "interpreted" ? "interpreted " : "";
+}
+
+// "natively on Neoverse-V1"; "on Neoverse-V1, planned for v6e" where that is another machine.
+std::string WhereText(const Receipt& r) {
+  const std::string_view here = r.ran_on.empty() ? "a machine it does not name" : std::string_view(r.ran_on);
+  const Result<Target> target = FindTarget(r.target);
+  if (target && ToText(target->kind) == r.device.kind) {
+    return fmt::format("{}on {}", ModeText(r.runtime_mode), here);
+  }
+  return fmt::format("on {}, planned for {}", here, r.target);
+}
+
+// "16 of 32 tiles (2 full, 14 partial)", of the forward; of the backward where it ran alone.
+std::string TilesText(const Receipt& r) {
+  const auto forward = r.options.find("forward");
+  const bool is_backward = forward != r.options.end() && forward->second == "false";
+  const TileCounts& tiles = is_backward ? r.tiles_backward : r.tiles;
+  return fmt::format(
+      "{} of {} {}tiles ({} full, {} partial)", is_backward ? r.tiles_executed_backward : r.tiles_executed,
+      tiles.empty + tiles.partial + tiles.full, is_backward ? "backward " : "", tiles.full, tiles.partial);
+}
+
+std::string CompilerName() {
+#if defined(__clang__)
+  return fmt::format("clang {}.{}.{}", __clang_major__, __clang_minor__, __clang_patchlevel__);
+#elif defined(__GNUC__)
+  return fmt::format("gcc {}.{}.{}", __GNUC__, __GNUC_MINOR__, __GNUC_PATCHLEVEL__);
+#else
+  return "unknown";
+#endif
 }
 
 }  // namespace
@@ -185,8 +263,9 @@ Result<Receipt> ParseReceiptFields(std::string_view text) {
   if (const std::string problem = WalkJson(text, kMaxReceiptNesting, measure); !problem.empty()) {
     return Fail(ErrorCode::kReceiptInvalid, "the receipt is not well-formed JSON: " + problem);
   }
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return Fail(ErrorCode::kReceiptInvalid, "the receipt must be one JSON object");
+  if (const auto version = json.find("version"); version != json.end() && *version == 1) ReadAsVersion1(json);
   Receipt receipt;
   Reader reader;
   std::vector<std::string> known;
@@ -225,17 +304,47 @@ std::string ToLine(const Receipt& r) {
   if (!r.fallback_reason.empty()) asked += ": " + r.fallback_reason;
   if (!r.ok) {
     const std::string first_line = r.error.substr(0, r.error.find('\n'));
-    return fmt::format("failed at {} ({}) on {}: {}", r.failed_at, asked, r.target, first_line);
+    return fmt::format("failed at {} ({}) for {}: {}", r.failed_at, asked, r.target, first_line);
   }
+  const std::string keys = fmt::format("contract {}, plan {}; {}", r.contract_key.substr(0, 8),
+                                       r.plan_fingerprint.substr(0, 8), MainTimings(r));
   if (r.runtime_mode == kCompileOnly) {
-    return fmt::format("{} compiled ({}) {} for {}, {} programs, contract {}, plan {}; {}", r.executed, asked,
-                       r.runtime_mode, r.target, r.compiles, r.contract_key.substr(0, 8),
-                       r.plan_fingerprint.substr(0, 8), MainTimings(r));
+    const std::string& machine = r.device.topology.empty() ? r.target : r.device.topology;
+    return fmt::format("{} compiled for {} ({}), {} programs, {}", r.executed, machine, asked, r.compiles, keys);
   }
-  return fmt::format("{} ran ({}) {} on {}, {} of {} tiles ({} full, {} partial), contract {}, plan {}; {}", r.executed,
-                     asked, r.runtime_mode, r.target, r.tiles_executed, r.tiles.empty + r.tiles.partial + r.tiles.full,
-                     r.tiles.full, r.tiles.partial, r.contract_key.substr(0, 8), r.plan_fingerprint.substr(0, 8),
-                     MainTimings(r));
+  return fmt::format("{} ran ({}) {}, {}, {}", r.executed, asked, WhereText(r), TilesText(r), keys);
+}
+
+std::string ShapeText(const Shape& s) {
+  return fmt::format("b{} q{} kv{} h{}/{} d{}/{} {}", s.batch, s.q_len, s.kv_len, s.num_q_heads, s.num_kv_heads,
+                     s.dim_qk, s.dim_v, ToText(s.dtype));
+}
+
+WorkUse WorkOf(const Shape& shape, int64_t pairs, int64_t forward_ns, int64_t backward_ns) {
+  const auto gflops = [&](int64_t dims, int64_t ns) {
+    return ns <= 0 ? 0.0 : 2.0 * static_cast<double>(pairs) * static_cast<double>(dims) / static_cast<double>(ns);
+  };
+  return {.pairs = pairs,
+          .forward_gflops = gflops(shape.dim_qk + shape.dim_v, forward_ns),
+          .backward_gflops = gflops(3 * shape.dim_qk + 2 * shape.dim_v, backward_ns)};
+}
+
+ProgramUse ProgramOf(const Receipt& receipt, std::string_view pass) {
+  for (const ProgramUse& program : receipt.programs) {
+    if (program.pass == pass) return program;
+  }
+  return {};
+}
+
+std::map<std::string, std::string> Versions() {
+  return {
+      {"arch", std::string(Architecture())},
+      {"compiler", CompilerName()},
+      {"contract", fmt::format("{}", kContractVersion)},
+      {"plan", fmt::format("{}", kPlanVersion)},
+      {"receipt", fmt::format("{}", kReceiptVersion)},
+      {"tessera", kVersion},
+  };
 }
 
 }  // namespace tessera

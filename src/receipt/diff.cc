@@ -5,7 +5,7 @@
 #include <map>
 #include <string_view>
 
-#include "dispatch/receipt_fields.h"
+#include "receipt/fields.h"
 #include "tessera/receipt.h"
 
 namespace tessera {
@@ -63,6 +63,17 @@ Texts DecisionsOf(const Receipt& receipt) {
   return decisions;
 }
 
+// "programs[0].pass" -> "forward": each field of each.
+Texts ProgramsOf(const Receipt& receipt) {
+  Texts fields;
+  for (size_t i = 0; i < receipt.programs.size(); ++i) {
+    VisitFields(receipt.programs[i], [&](const char* name, const auto& value) {
+      fields[fmt::format("programs[{}].{}", i, name)] = fmt::format("{}", value);
+    });
+  }
+  return fields;
+}
+
 std::string TimeOf(const Receipt& receipt, const std::string& name) {
   for (const Timing& timing : receipt.timings) {
     if (timing.name == name) return fmt::format("{}", timing.ns);
@@ -100,8 +111,8 @@ class Differ {
     Compare("cache_hits", a_.cache_hits, b_.cache_hits, false);
     // Of the key nothing is left to say that meaning, options and target did not; the rest is the cache's history.
     CompareGroup("cache.", a_.cache, b_.cache, false);
-    CompareGroup("xla_forward.", a_.xla_forward, b_.xla_forward, false);
-    CompareGroup("xla_backward.", a_.xla_backward, b_.xla_backward, false);
+    CompareMaps(ProgramsOf(a_), ProgramsOf(b_), [](const std::string&) { return false; });
+    CompareGroup("work.", a_.work, b_.work, false);
     group_ = "timings";
     for (const Timing& timing : a_.timings)
       Compare(timing.name, TimeOf(a_, timing.name), TimeOf(b_, timing.name), false);
@@ -171,7 +182,8 @@ class Differ {
     Compare("target", a_.target, b_.target);
     Compare("kernel", a_.kernel, b_.kernel);
     Compare("isa", a_.isa, b_.isa);
-    CompareGroup("xla.", a_.xla, b_.xla);
+    Compare("ran_on", a_.ran_on, b_.ran_on);
+    CompareGroup("device.", a_.device, b_.device);
     Compare("determinism", a_.determinism, b_.determinism);
     CompareMaps(DecisionsOf(a_), DecisionsOf(b_), [](const std::string&) { return true; });
   }

@@ -62,21 +62,25 @@ void VisitFields(Group& g, Visit&& visit) {
   visit("class_slots", g.class_slots);
 }
 
-template <MaybeConst<XlaUse> Group, class Visit>
+template <MaybeConst<DeviceUse> Group, class Visit>
 void VisitFields(Group& g, Visit&& visit) {
+  visit("kind", g.kind);
+  visit("name", g.name);
+  visit("ordinal", g.ordinal);
+  visit("memory", g.memory);
+  visit("driver", g.driver);
   visit("plugin", g.plugin);
   visit("platform", g.platform);
   visit("platform_version", g.platform_version);
   visit("pjrt", g.pjrt);
   visit("stablehlo", g.stablehlo);
-  visit("device", g.device);
-  visit("device_kind", g.device_kind);
   visit("topology", g.topology);
   visit("guard", g.guard);
 }
 
-template <MaybeConst<XlaProgramUse> Group, class Visit>
+template <MaybeConst<ProgramUse> Group, class Visit>
 void VisitFields(Group& g, Visit&& visit) {
+  visit("pass", g.pass);
   visit("name", g.name);
   visit("source", g.source);
   visit("note", g.note);
@@ -91,6 +95,13 @@ void VisitFields(Group& g, Visit&& visit) {
   visit("opcodes", g.opcodes);
   visit("custom_calls", g.custom_calls);
   visit("collectives", g.collectives);
+}
+
+template <MaybeConst<WorkUse> Group, class Visit>
+void VisitFields(Group& g, Visit&& visit) {
+  visit("pairs", g.pairs);
+  visit("forward_gflops", g.forward_gflops);
+  visit("backward_gflops", g.backward_gflops);
 }
 
 template <MaybeConst<Timing> Group, class Visit>
@@ -112,6 +123,8 @@ void VisitFields(ReceiptType& r, Visit&& visit) {
   visit("runtime_mode", r.runtime_mode);
   visit("fallback_reason", r.fallback_reason);
   visit("target", r.target);
+  visit("ran_on", r.ran_on);
+  visit("device", r.device);
   visit("ledger", r.ledger);
   visit("decisions", r.decisions);
   visit("contract_key", r.contract_key);
@@ -134,9 +147,8 @@ void VisitFields(ReceiptType& r, Visit&& visit) {
   visit("compiles", r.compiles);
   visit("cache_hits", r.cache_hits);
   visit("cache", r.cache);
-  visit("xla", r.xla);
-  visit("xla_forward", r.xla_forward);
-  visit("xla_backward", r.xla_backward);
+  visit("programs", r.programs);
+  visit("work", r.work);
   visit("workspace_bytes", r.workspace_bytes);
   visit("determinism", r.determinism);
   visit("input_source", r.input_source);

@@ -11,8 +11,6 @@
 
 namespace tessera {
 
-struct RunOptions;
-
 // Calls visit("name", field) for every field; EntryType is LedgerEntry or const LedgerEntry. The shape's dtype is not
 // among them: it has no plain type.
 template <class EntryType, class Visit>
@@ -47,12 +45,15 @@ std::vector<Violation> CheckEntry(const LedgerEntry& entry, const std::string& a
 struct LedgerAsk {
   const Contract& contract;
   const Target& target;
-  const RunOptions& options;
+  std::string_view file;       // the ledger; empty = none was asked for
+  std::string_view requested;  // "auto", or a lane's name, and then there is nothing to choose
+  bool backward = false;
+  bool experimental = false;
   std::string_view table_lane;              // what the target's table names
   std::span<const LaneDecision> decisions;  // of every lane on the contract
 };
 
-// Reads the ledger of the options and says what it makes of the table's choice. Never fails: a ledger that cannot be
+// Reads the ledger and says what it makes of the table's choice. Never fails: a ledger that cannot be
 // read chooses nothing. Both lanes of a choice have accepted the contract.
 LedgerUse ConsultLedger(const LedgerAsk& ask);
 

@@ -1,0 +1,53 @@
+// The one place in the library that reads the environment (but for the processor guard, which acts before anything is
+// loaded). What it says becomes an engine's options, and so part of every receipt.
+#include <fmt/format.h>
+
+#include <cstdlib>
+
+#include "tessera/engine.h"
+#include "tessera/io.h"
+
+namespace tessera {
+namespace {
+
+constexpr int64_t kMaxFlagsBytes = 1 << 20;
+
+std::string Variable(const char* name, std::string otherwise = {}) {
+  const char* value = std::getenv(name);
+  return value == nullptr || *value == '\0' ? std::move(otherwise) : value;
+}
+
+// Where plugins and compiled programs are kept: $TESSERA_XLA, or tessera/xla in the user's cache folder.
+std::string XlaFolder() {
+  if (std::string own = Variable("TESSERA_XLA"); !own.empty()) return own;
+  if (const std::string cache = Variable("XDG_CACHE_HOME"); !cache.empty()) return cache + "/tessera/xla";
+  return Variable("HOME") + "/.cache/tessera/xla";
+}
+
+// Options that XLA and libtpu read by themselves, once in a process. XLA_FLAGS may be the name of a file that has them.
+std::string XlaFlags() {
+  std::string flags;
+  for (const char* name : {"XLA_FLAGS", "LIBTPU_INIT_ARGS"}) {
+    const std::string value = Variable(name);
+    if (value.empty()) continue;
+    const std::string text = value[0] == '-' ? value : ReadFile(value, kMaxFlagsBytes).value_or(value);
+    flags += fmt::format("{}{}={}", flags.empty() ? "" : " ", name, text);
+  }
+  return flags;
+}
+
+}  // namespace
+
+EngineOptions OptionsFromEnvironment() {
+  EngineOptions options;
+  options.lane = Variable("TESSERA_LANE", "auto");
+  options.isa = Variable("TESSERA_ISA", "auto");
+  options.machine_isa = Variable("TESSERA_MACHINE_ISA");
+  options.plugin = Variable("TESSERA_PJRT_PLUGIN");
+  options.ledger = Variable("TESSERA_LEDGER");
+  options.xla_folder = XlaFolder();
+  options.xla_flags = XlaFlags();
+  return options;
+}
+
+}  // namespace tessera

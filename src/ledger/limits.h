@@ -1,0 +1,13 @@
+// The limits of ledgers: docs/limits.md lists them, and a test holds the two together.
+#pragma once
+
+#include <cstdint>
+
+namespace tessera {
+
+inline constexpr int64_t kMaxLedgerBytes = int64_t{1} << 23;
+inline constexpr int kMaxLedgerNesting = 4;
+inline constexpr int64_t kMaxLedgerEntries = 4096;
+inline constexpr int64_t kMaxLedgerNs = int64_t{1} << 55;  // of one time: more than a year
+
+}  // namespace tessera
