@@ -171,7 +171,7 @@ RunOutcome RunOnce(const std::shared_ptr<EngineState>& engine, const OneShot& sh
   DescribeSources(shot.options, receipt);
   if (shot.options.digests) {
     receipt.batch_digest = BatchDigest(shot.batch);
-    if (shot.inputs != nullptr) receipt.input_digest = Digest(*shot.inputs);
+    if (shot.inputs != nullptr && !shot.inputs->empty()) receipt.input_digest = Digest(*shot.inputs);
   }
   if (Outcome failure = TryInMemory(engine, shot, outcome)) {
     receipt.failed_at = failure->step;

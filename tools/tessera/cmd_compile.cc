@@ -44,7 +44,7 @@ std::string EmittedFile(const Options& options, const ProgramText& program) {
 }
 
 Status Emit(const Options& options, const Problem& problem, Outcome& outcome) {
-  auto texts = LowerPrograms(problem.contract, problem.batch, problem.target, options.run, problem.inputs);
+  auto texts = LowerPrograms(TheEngine(), problem.contract, problem.batch, problem.target, options.run, problem.inputs);
   if (!texts) return tl::unexpected(texts.error());
   std::error_code error;
   std::filesystem::create_directories(options.emit, error);
@@ -96,7 +96,7 @@ void PrintWords(const Options& options, const Outcome& outcome) {
 
 // The texts are there, no plugin was named, and none of those that are here will do: what was asked for is done.
 bool IsOnlyEmit(const Options& options, const RunOutcome& compiled) {
-  return !options.emit.empty() && options.receipt.empty() && AskedXla(options.run.xla).plugin.empty() &&
+  return !options.emit.empty() && options.receipt.empty() && options.run.xla.plugin.empty() && TheEngine().options().plugin.empty() &&
          compiled.error->code == ErrorCode::kLaneRefused;
 }
 
@@ -106,6 +106,7 @@ int CompileCommand(Options options) {
   auto problem = ReadProblem(arguments);
   if (!problem) return Report(problem.error(), options.json);
   run.plan = problem->options;
+  run.digests = true;
   run.contract_source = arguments.contract == "-" ? "standard input" : "file " + arguments.contract;
   run.batch_source = arguments.batch.empty() ? "" : "file " + arguments.batch;
   if (!problem->inputs.empty()) {
@@ -118,7 +119,7 @@ int CompileCommand(Options options) {
   }
   outcome.compiled = [&] {
     const Progress progress(run.backward ? "compiling forward and backward" : "compiling forward", options.progress);
-    return Compile(problem->contract, problem->batch, problem->target, run, problem->inputs);
+    return Compile(TheEngine(), problem->contract, problem->batch, problem->target, run, problem->inputs);
   }();
   std::optional<Error>& error = outcome.compiled.error;
   if (error && IsOnlyEmit(options, outcome.compiled)) {

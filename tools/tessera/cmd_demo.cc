@@ -119,11 +119,12 @@ int Demo(const Options& options) {
   const TensorMap inputs = MakeInputs(*contract, options.seed, true);
   RunOptions run = options.run;
   run.backward = true;
+  run.digests = true;
   run.input_source = fmt::format("seed {}", options.seed);
   run.batch_source = "made by tessera demo";
   RunOutcome outcome = [&] {
     const Progress progress("running forward and backward", options.progress);
-    return Run(*contract, batch, inputs, *target, run);
+    return Run(TheEngine(), *contract, batch, inputs, *target, run);
   }();
   if (outcome.error) return Report(*outcome.error, options.json);
   say(fmt::format("run       forward {}, backward {} on {}", Milliseconds(TimeOf(outcome.receipt, "forward")),

@@ -47,7 +47,7 @@ void PrintPlugins(const std::vector<PluginReport>& plugins) {
   Print("\nPJRT plugins, for xla_chunked:\n");
   if (plugins.empty()) Print("  none; script/setup --xla installs the one for CPUs, --plugin names another\n");
   for (const PluginReport& plugin : plugins) {
-    const XlaUse& use = plugin.use;
+    const DeviceUse& use = plugin.use;
     Print(fmt::format("  {}: usable {}\n    {}\n", plugin.name, plugin.usable, use.plugin));
     if (use.pjrt.empty()) continue;
     const std::string platform = use.platform.empty() ? "" : fmt::format("platform {}, ", use.platform);
@@ -59,7 +59,7 @@ void PrintPlugins(const std::vector<PluginReport>& plugins) {
 int ListLanes(const Options& options) {
   std::vector<std::string> documents;
   if (!options.json) Print(fmt::format("{:<12} {:<12} {:<16} {}\n", "lane", "mode", "instruction sets", "what it is"));
-  for (const LaneInfo& lane : Lanes()) {
+  for (const LaneInfo& lane : TheEngine().Lanes()) {
     JsonObject object;
     object.Text("lane", lane.name).Text("runtime_mode", lane.runtime_mode).Text("description", lane.description);
     std::vector<std::string> isas;
@@ -69,7 +69,7 @@ int ListLanes(const Options& options) {
     const std::string here = lane.isas.empty() ? "not built" : fmt::format("{}", fmt::join(lane.isas, ", "));
     Print(fmt::format("{:<12} {:<12} {:<16} {}\n", lane.name, lane.runtime_mode, here, lane.description));
   }
-  const std::vector<PluginReport> plugins = ReportPlugins(AskedXla({.plugin = options.plugin}));
+  const std::vector<PluginReport> plugins = TheEngine().Plugins(options.plugin);
   if (options.json) {
     Print(JsonObject().Raw("lanes", JsonList(documents)).Raw("plugins", PluginsJson(plugins)).Done() + "\n");
   } else {
@@ -83,7 +83,7 @@ int SelectFor(const Options& options) {
   if (!target) return Report(target.error(), options.json);
   auto contract = ReadContractArgument(options.contract);
   if (!contract) return Report(contract.error(), options.json);
-  auto selection = SelectLane(*contract, *target);
+  auto selection = TheEngine().Select(*contract, *target);
   if (!selection) return Report(selection.error(), options.json);
   if (options.json) {
     std::vector<std::string> decisions;

@@ -1,7 +1,6 @@
 // `tessera run`: plan, choose a lane, run, check when asked, and leave a receipt of whatever happened.
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -17,7 +16,7 @@ struct Options {
   std::string layout = "bhtd";
   std::string out;
   std::string receipt;
-  bool has_lane = false;  // on the command line, not from the environment
+  bool has_lane = false;
   bool has_ledger = false;
   bool at_class = false;
   bool check = false;
@@ -93,7 +92,8 @@ int Finish(const Options& options, RunOutcome& outcome) {
 int FinishUnbegun(const Options& options, const RunFiles& files, RunFailure failure) {
   const auto get = [](const auto& part) { return part ? &*part : nullptr; };
   RunOutcome outcome;
-  outcome.receipt = ReceiptOf({.failed_at = std::move(failure.step),
+  outcome.receipt = ReceiptOf(TheEngine(),
+                              {.failed_at = std::move(failure.step),
                                .target = options.arguments.problem.target,
                                .contract = get(files.contract),
                                .batch = get(files.batch),
@@ -125,13 +125,21 @@ std::optional<Error> CheckArguments(const Options& options) {
   return std::nullopt;
 }
 
+// Whether it is worth making inputs, which can take longer than a run: not when every lane that may run this refuses.
+// The run then says so without them.
+bool IsAccepted(const RunFiles& files, const RunOptions& run) {
+  auto attention = TheEngine().Prepare(*files.contract, *files.target, run);
+  return attention && attention->CheckAccepted();
+}
+
 int RunCommand(Options options) {
   if (auto bad = CheckArguments(options)) return Report(*bad, options.json);
   RunArguments& arguments = options.arguments;
   RunFiles files;
   std::optional<Repeat> repeat;
   if (arguments.from_receipt.empty()) {
-    if (auto failure = ReadRunFiles(arguments, files)) return FinishUnbegun(options, files, std::move(*failure));
+    const auto accepts = [&](const RunFiles& read) { return IsAccepted(read, arguments.run); };
+    if (auto failure = ReadRunFiles(arguments, files, accepts)) return FinishUnbegun(options, files, std::move(*failure));
   } else {
     auto receipt = ReadReceipt(arguments.from_receipt, /*is_strict=*/false);
     if (!receipt) return Report(receipt.error(), options.json);
@@ -147,7 +155,7 @@ int RunCommand(Options options) {
     const Progress progress(arguments.run.backward ? "running forward and backward" : "running forward",
                             options.progress);
     const auto run = options.at_class ? RunAtClass : Run;
-    return run(*files.contract, *files.batch, *files.inputs, *files.target, arguments.run);
+    return run(TheEngine(), *files.contract, *files.batch, *files.inputs, *files.target, arguments.run);
   }();
   if (repeat && !outcome.error) {
     const Status same = CompareRepeat(*repeat, outcome.receipt, arguments.from_receipt);
@@ -184,15 +192,13 @@ void AddRun(CLI::App& app, Action& action) {
       ->type_name("F.json");
   auto* lane = sub->add_option("--lane", run.lane, "Run on this lane or not at all")
                    ->type_name("LANE")
-                   ->capture_default_str()
-                   ->envname("TESSERA_LANE");
+                   ->capture_default_str();
   sub->add_option("--exclude", run.exclude, "Never use this lane (may be repeated)")
       ->type_name("LANE")
       ->expected(1)
       ->take_all();
   auto* ledger = sub->add_option("--ledger", run.ledger, "Measurements that may choose between lanes (tessera ledger)")
-                     ->type_name("F.json")
-                     ->envname("TESSERA_LEDGER");
+                     ->type_name("F.json");
   sub->add_flag("--experimental", run.experimental, "Let the ledger choose a lane that won at this shape only");
   sub->add_flag("--class", options->at_class, "Run padded to the request's class; outputs are the request's own");
   sub->add_flag("--strict", run.strict, "Any fallback is an error");
@@ -211,8 +217,9 @@ void AddRun(CLI::App& app, Action& action) {
   sub->add_flag("--progress", options->progress, "Report progress also when standard error is no terminal");
   sub->footer(kFooter);
   sub->callback([options, lane, ledger, &action] {
-    options->has_lane = lane->count() > 0 && std::getenv("TESSERA_LANE") == nullptr;
-    options->has_ledger = ledger->count() > 0 && std::getenv("TESSERA_LEDGER") == nullptr;
+    options->has_lane = lane->count() > 0;
+    options->has_ledger = ledger->count() > 0;
+    options->arguments.run.digests = true;
     options->arguments.run.layout = options->layout == "bthd" ? Layout::kBthd : Layout::kBhtd;
     action = [options] { return RunCommand(*options); };
   });

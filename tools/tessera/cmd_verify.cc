@@ -58,7 +58,7 @@ Result<Verdict> VerifyProblem(const std::string& name, const Problem& problem, c
   run.row_max = true;
   run.plan = plan_options;
   run.input_source = fmt::format("seed {}", options.seed);
-  RunOutcome outcome = Run(problem.contract, problem.batch, inputs, problem.target, run);
+  RunOutcome outcome = Run(TheEngine(), problem.contract, problem.batch, inputs, problem.target, run);
   if (outcome.error) return tl::unexpected(*outcome.error);
   auto report = CheckRun({problem.contract, picked, inputs, outcome, Layout::kBhtd});
   if (!report) return tl::unexpected(report.error());
@@ -230,8 +230,7 @@ void AddVerify(CLI::App& app, Action& action) {
   sub->add_flag("--all", options->all, "Verify every named case");
   sub->add_option("--lane", options->run.lane, "Run on this lane or not at all")
       ->type_name("LANE")
-      ->capture_default_str()
-      ->envname("TESSERA_LANE");
+      ->capture_default_str();
   sub->add_option("--seed", options->seed, "Seed of the inputs, and of a case's batch")->capture_default_str();
   sub->add_flag("--backward", options->run.backward, "Also check gradients");
   AddWorkOptions(*sub, options->run);

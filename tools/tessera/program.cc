@@ -24,6 +24,11 @@ constexpr size_t kStandardInputBytes = size_t{1} << 24;
 
 }  // namespace
 
+const Engine& TheEngine() {
+  static const Engine& engine = *new Engine();
+  return engine;
+}
+
 int ExitCodeOf(ErrorCode code) {
   switch (code) {
     case ErrorCode::kLaneRefused:

@@ -37,6 +37,10 @@ void AddLedger(CLI::App& app, Action& action);
 void AddExport(CLI::App& app, Action& action);
 void AddDemo(CLI::App& app, Action& action);
 
+// The program's one engine, made from the environment on first use. Never destroyed: a plugin's threads may outlive
+// main.
+const Engine& TheEngine();
+
 int ExitCodeOf(ErrorCode code);
 // Prints "tessera: TSR-..." on standard error and, with `json`, the same as a document on standard output.
 int Report(const Error& error, bool json);

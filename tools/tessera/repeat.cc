@@ -94,56 +94,23 @@ class Preparation {
     }
   }
 
-  // Every option is known and means something here; one this version does not have could have meant anything.
+  // Every option is known and means something here; one this version does not have could have meant anything. What was
+  // asked for then is what is asked for again.
   void ReadOptions() {
     RunOptions& run = arguments_.run;
-    run.lane = receipt_.requested;
     const std::optional<int64_t> threads_asked = run.threads;
-    run.ledger.clear();
-    const std::map<std::string, bool*> flags = {{"backward", &run.backward},
-                                                {"experimental", &run.experimental},
-                                                {"row_max", &run.row_max},
-                                                {"strict", &run.strict},
-                                                {"widen_class", &run.plan.widen_class}};
-    for (const auto& [name, value] : receipt_.options) {
-      bool good = true;
-      if (const auto flag = flags.find(name); flag != flags.end()) {
-        good = value == "true" || value == "false";
-        *flag->second = value == "true";
-      } else if (name == "layout") {
-        good = value == "bhtd" || value == "bthd";
-        run.layout = value == "bthd" ? Layout::kBthd : Layout::kBhtd;
-      } else if (name == "threads") {
-        good = ReadNumber(value, &run.threads.emplace()) && *run.threads > 0;
-      } else if (name == "isa") {
-        run.isa = value;
-      } else if (name == "plugin") {
-        run.xla.plugin = value;
-      } else if (name == "plugin_device") {
-        good = ReadNumber(value, &run.xla.device);
-      } else if (name == "optimization" && value != "default") {
-        good = ReadNumber(value, &run.xla.optimization.emplace());
-      } else if (name == "workers") {
-        good = ReadNumber(value, &workers_);
-      } else if (name == "tile" && value != "default") {
-        auto tile = ParseTile(value);
-        good = tile.has_value();
-        if (tile) run.plan.tile = *tile;
-      } else if (name == "exclude") {
-        run.exclude = SplitNames(value);
-      } else if (name == "disable") {
-        run.plan.disable = SplitNames(value);
-      } else if (name == "lane" || name == "target") {
-        good = value == (name == "lane" ? receipt_.requested : receipt_.target);
-      } else if (name == "forward" && value == "false") {
-        Differ("options.forward", "a backward alone, from results this receipt does not have");
-      } else if (name == "plan") {
-        good = value == "made" || value == "given";  // made again here, and its fingerprint compared
-      } else {
-        good = name == "tile" || name == "optimization" || name == "check" || name == "forward";
-      }
-      if (!good) Differ("options." + name, fmt::format("\"{}\" then, which this version does not understand", value));
+    auto then = OptionsOf(receipt_);
+    if (!then) {
+      for (const Violation& violation : then.error().violations) Differ(violation.field, violation.expected);
+      return;
     }
+    run = std::move(*then);
+    run.digests = true;
+    if (const auto workers = receipt_.options.find("workers"); workers != receipt_.options.end()) {
+      if (!ReadNumber(workers->second, &workers_)) Differ("options.workers", workers->second);
+    }
+    if (run.lane != receipt_.requested) Differ("options.lane", ThenAndHere(receipt_.requested, run.lane));
+    if (!run.forward) Differ("options.forward", "a backward alone, from results this receipt does not have");
     if (threads_asked && threads_asked != run.threads) {
       if (run.threads) Note(fmt::format("threads: {} then, {} asked for", *run.threads, *threads_asked));
       run.threads = threads_asked;
@@ -235,7 +202,7 @@ class Preparation {
   // another lane this one is asked for by name.
   void CompareLanes() {
     if (!files_.contract || !files_.target) return;
-    auto selection = SelectLane(*files_.contract, *files_.target);
+    auto selection = TheEngine().Select(*files_.contract, *files_.target);
     if (!selection) return Differ("executed", OneLine(selection.error()));
     std::map<std::string, Decision> here;
     for (const LaneDecision& d : selection->decisions) here[d.lane] = d.decision;
@@ -249,7 +216,7 @@ class Preparation {
     }
     // An instruction set that was forced then is forced here too, and the same lanes are without it.
     const std::string& isa = arguments_.run.isa;
-    for (const LaneInfo& lane : Lanes()) {
+    for (const LaneInfo& lane : TheEngine().Lanes()) {
       Decision& decision = here[lane.name];
       const bool is_without = isa != "auto" && lane.name != receipt_.executed && !HasIsa(lane, isa);
       if (decision.accepted && is_without) decision = Decision::No(ReasonCode::kIsa);
@@ -270,22 +237,30 @@ class Preparation {
     if (is_other) arguments_.run.lane = receipt_.executed;
   }
 
-  // Another instruction set may round differently, so the one that ran then is asked for by name wherever "auto" would
-  // now lead to another: to a better one that this machine has, or to the environment's.
+  // Another instruction set may round differently, so where what was asked for then leads to another here, the one that
+  // ran is asked for by name. What it leads to is what a bound lane says of itself.
   void CompareIsas() {
-    for (const LaneInfo& lane : Lanes()) {
-      if (lane.name != receipt_.executed || lane.isas.empty()) continue;
-      std::string& asked = arguments_.run.isa;
-      if (!HasIsa(lane, receipt_.isa)) {
-        return Differ("isa",
-                      ThenAndHere(receipt_.isa, fmt::format("{} has {}", lane.name, fmt::join(lane.isas, ", "))));
-      }
-      const std::string here = AskedIsa(arguments_.run);
-      if (asked == "auto" && (here == "auto" ? lane.isas.front() : here) != receipt_.isa) {
-        Note(fmt::format("isa: auto then, asked for by name here: {}", receipt_.isa));
-        asked = receipt_.isa;
-      }
+    if (!files_.contract || !files_.target || !files_.batch) return;
+    for (const LaneInfo& lane : TheEngine().Lanes()) {
+      if (lane.name != receipt_.executed || lane.isas.empty() || HasIsa(lane, receipt_.isa)) continue;
+      return Differ("isa", ThenAndHere(receipt_.isa, fmt::format("{} has {}", lane.name, fmt::join(lane.isas, ", "))));
     }
+    const std::string here = IsaHere();
+    if (here.empty() || here == receipt_.isa) return;
+    Note(fmt::format("isa: {} then, asked for by name here: {}", arguments_.run.isa, receipt_.isa));
+    arguments_.run.isa = receipt_.isa;
+  }
+
+  // The instruction set that the request leads to on this machine; empty where it does not get so far.
+  std::string IsaHere() const {
+    const TensorMap nothing;
+    auto route = RouteInputsOf(*files_.contract, files_.inputs ? *files_.inputs : nothing, arguments_.run.layout);
+    auto attention = TheEngine().Prepare(*files_.contract, *files_.target, arguments_.run);
+    if (!route || !attention) return "";
+    auto planned = attention->Plan(*files_.batch, route->q, route->k);
+    if (!planned) return "";
+    auto bound = attention->Bind(std::move(planned->plan));
+    return bound ? bound->isa() : "";
   }
 
   void ComparePlans() {

@@ -4,7 +4,8 @@
 
 namespace tessera::program {
 
-std::optional<RunFailure> ReadRunFiles(RunArguments& arguments, RunFiles& files) {
+std::optional<RunFailure> ReadRunFiles(RunArguments& arguments, RunFiles& files,
+                                       const AcceptFunction& accepts) {
   RunOptions& run = arguments.run;
   const ProblemArguments& problem = arguments.problem;
   run.contract_source = problem.contract == "-" ? "standard input" : "file " + problem.contract;
@@ -28,6 +29,10 @@ std::optional<RunFailure> ReadRunFiles(RunArguments& arguments, RunFiles& files)
   auto batch = problem.batch.empty() ? Batch{} : ReadBatch(problem.batch);
   if (!batch) return RunFailure{"read", batch.error()};
   files.batch = std::move(*batch);
+  if (accepts && !accepts(files)) {
+    files.inputs.emplace();
+    return std::nullopt;
+  }
   auto inputs = ReadInputs(*files.contract, {arguments.inputs, arguments.seed, run.backward, run.layout});
   if (!inputs) return RunFailure{"read", inputs.error()};
   files.inputs = std::move(*inputs);

@@ -2,6 +2,7 @@
 // receipt holds what was known by then.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -31,8 +32,11 @@ struct RunFailure {
   Error error;
 };
 
+// Asked before inputs are read or made; when it says no, they are left empty.
+using AcceptFunction = std::function<bool(const RunFiles& files)>;
+
 // Reads everything the arguments name and completes `arguments.run` for it; stops at the first failure.
-std::optional<RunFailure> ReadRunFiles(RunArguments& arguments, RunFiles& files);
+std::optional<RunFailure> ReadRunFiles(RunArguments& arguments, RunFiles& files, const AcceptFunction& accepts = {});
 
 // A run that a receipt was given for, to be asked for again.
 struct Repeat {

@@ -21,7 +21,7 @@ constexpr const char* kMasks[] = {"causal and documents", "causal and window(15,
 
 struct Row {
   std::string name;
-  RunCacheStats stats;
+  CacheStats stats;
   std::set<std::string> plans;
   std::set<std::string> outputs;
   std::set<std::string> classes;
@@ -107,16 +107,19 @@ Result<Row> Measure(const Contract& contract, const Target& target, const Stabil
   row.name = ToText(contract.mask.heads[0]) + (contract.mask.heads.size() > 1 ? ", ..." : "");
   std::mt19937_64 rng(options.seed);
   const TensorMap inputs = MakeInputs(contract, options.seed, false);
-  RunCache cache(4);
-  RunOptions kept;
-  kept.cache = &cache;
-  kept.threads = 1;
-  RunOptions fresh = kept;
-  fresh.use_cache = false;
+  EngineOptions keeps = TheEngine().options();
+  keeps.max_prepared = 4;
+  const Engine kept(keeps);
+  EngineOptions forgets = keeps;
+  forgets.max_prepared = 0;
+  const Engine fresh(forgets);
+  RunOptions run;
+  run.threads = 1;
+  run.digests = true;
   for (int64_t i = 0; i < options.batches; ++i) {
     const Batch batch = RandomBatch(rng, contract, *facts);
-    const RunOutcome with = Run(contract, batch, inputs, target, kept);
-    const RunOutcome without = Run(contract, batch, inputs, target, fresh);
+    const RunOutcome with = Run(kept, contract, batch, inputs, target, run);
+    const RunOutcome without = Run(fresh, contract, batch, inputs, target, run);
     for (const RunOutcome* outcome : {&with, &without}) {
       if (outcome->error) return tl::unexpected(*outcome->error);
     }
@@ -130,7 +133,7 @@ Result<Row> Measure(const Contract& contract, const Target& target, const Stabil
     row.kept_ns += PlanNs(with.receipt);
     row.fresh_ns += PlanNs(without.receipt);
   }
-  row.stats = cache.stats();
+  row.stats = kept.cache_stats();
   return row;
 }
 
