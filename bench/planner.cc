@@ -71,7 +71,9 @@ struct PlannerCase {
 struct ExportCase {
   Library library = Library::kSplash;
   PlannerCase mask;
-  std::string peer_mask;  // what the peer script calls it; empty = the library could not hold its mask at all
+  std::string peer_mask;     // what the peer script calls it; empty = the library could not hold its mask at all
+  bool stores_tiles = true;  // with documents: baked, or skipped with no tile stored
+  double limit_ms = 0;       // of both directions; 0 = printed for scale only
 };
 
 struct Measured {
@@ -170,7 +172,10 @@ Result<double> MeasureExport(const ExportCase& export_case, double seconds) {
   if (!contract) return tl::unexpected(std::move(contract.error()));
   const Batch batch = MakeDocuments(export_case.mask);
   ExportOptions options{.to = export_case.library, .tile = TileSize{export_case.mask.tile, export_case.mask.tile}};
-  options.bake_segments = export_case.mask.documents > 0;
+  if (export_case.mask.documents > 0) {
+    options.segments = export_case.stores_tiles ? Segments::kBaked : Segments::kSkip;
+    options.fixed_shapes = !export_case.stores_tiles;
+  }
   options.dynamic_grid = export_case.library == Library::kTokamax;
   double best_ms = 1e9;
   const auto start = std::chrono::steady_clock::now();
