@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "export/limits.h"
@@ -43,10 +44,12 @@ void LookAhead(std::vector<Step>& steps, int32_t none) {
   }
 }
 
+// The next array in the library's own order, moved: some hold an entry per token.
+inline void Add(Export& out, const char* name, Tensor value) { out.arrays.push_back({name, std::move(value)}); }
 // An array that the library has as None unless `present`.
 template <class Make>
-std::optional<Tensor> When(bool present, const Make& make) {
-  return present ? std::optional<Tensor>(make()) : std::nullopt;
+void AddWhen(bool present, Export& out, const char* name, const Make& make) {
+  out.arrays.push_back({name, present ? std::optional<Tensor>(make()) : std::nullopt});
 }
 
 // Everything a library's writer needs. One batch row, except for flex.

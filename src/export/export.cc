@@ -161,7 +161,8 @@ Result<Export> MakeExport(const Contract& contract, const Batch& batch, const Ex
   }
 
   const PlanOptions plan_options{.tile = tile, .widen_class = true, .disable = {"transpose", "balance"}};
-  Result<PlanResult> made = MakePlan(planned, plans_batch ? batch : Batch(), Target(), plan_options);
+  const Batch no_facts;
+  Result<PlanResult> made = MakePlan(planned, plans_batch ? batch : no_facts, Target(), plan_options);
   if (!made) return tl::unexpected(std::move(made.error()));
   const PlanView& plan = made->plan.view();
 

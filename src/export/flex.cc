@@ -81,12 +81,14 @@ Status WriteFlex(const Source& source, Export& out) {
     }
   }
   out.mask_function = source.function;
-  out.arrays = {
-      {"kv_num_blocks", partial_rows.counts.AsInt32()},     {"kv_indices", partial_rows.indices.AsInt32()},
-      {"full_kv_num_blocks", full_rows.counts.AsInt32()},   {"full_kv_indices", full_rows.indices.AsInt32()},
-      {"q_num_blocks", partial_columns.counts.AsInt32()},   {"q_indices", partial_columns.indices.AsInt32()},
-      {"full_q_num_blocks", full_columns.counts.AsInt32()}, {"full_q_indices", full_columns.indices.AsInt32()},
-  };
+  Add(out, "kv_num_blocks", partial_rows.counts.AsInt32());
+  Add(out, "kv_indices", partial_rows.indices.AsInt32());
+  Add(out, "full_kv_num_blocks", full_rows.counts.AsInt32());
+  Add(out, "full_kv_indices", full_rows.indices.AsInt32());
+  Add(out, "q_num_blocks", partial_columns.counts.AsInt32());
+  Add(out, "q_indices", partial_columns.indices.AsInt32());
+  Add(out, "full_q_num_blocks", full_columns.counts.AsInt32());
+  Add(out, "full_q_indices", full_columns.indices.AsInt32());
   return {};
 }
 

@@ -74,16 +74,14 @@ Status WritePallas(const Source& source, Export& out) {
   const PaddedRows columns = Pad(*grid, width_transposed, true);
   const bool has_tiles = !source.stores_no_tiles;
   const int64_t num_stored = TESSERA_TRY(StoredCount(source, reader.stored()));
-  out.arrays = {
-      {"data_next", rows.data_next.AsInt32()},
-      {"block_mask", rows.block_mask.AsInt32()},
-      {"mask_next", When(has_tiles, [&] { return rows.mask_next.AsInt32(); })},
-      {"partial_mask_blocks",
-       When(has_tiles, [&] { return Widened(reader.stored().ToTensor(ElementType::kBool, false, num_stored)); })},
-      {"data_next_t", columns.data_next.AsInt32()},
-      {"block_mask_t", columns.block_mask.AsInt32()},
-      {"mask_next_t", When(has_tiles, [&] { return columns.mask_next.AsInt32(); })},
-  };
+  Add(out, "data_next", rows.data_next.AsInt32());
+  Add(out, "block_mask", rows.block_mask.AsInt32());
+  AddWhen(has_tiles, out, "mask_next", [&] { return rows.mask_next.AsInt32(); });
+  AddWhen(has_tiles, out, "partial_mask_blocks",
+          [&] { return Widened(reader.stored().ToTensor(ElementType::kBool, false, num_stored)); });
+  Add(out, "data_next_t", columns.data_next.AsInt32());
+  Add(out, "block_mask_t", columns.block_mask.AsInt32());
+  AddWhen(has_tiles, out, "mask_next_t", [&] { return columns.mask_next.AsInt32(); });
   out.mask_function = source.function;
   out.operands = {"data_next", "block_mask"};
   if (has_tiles) out.operands.emplace_back("mask_next");

@@ -287,14 +287,12 @@ Status WriteSplash(const Source& source, Export& out) {
   const int64_t num_stored = TESSERA_TRY(StoredCount(source, reader.stored()));
   const int64_t last_tile = (is_dkv ? first.q_tiles / options.q_shards : first.kv_tiles) - 1;
   out.mask_function = forms.function;
-  out.arrays = {
-      {"data_next", arrays.data_next.Narrowed(source.Bound(last_tile))},
-      {"mask_next", When(has_tiles, [&] { return arrays.mask_next.Narrowed(source.Bound(num_stored - 1)); })},
-      {"block_mask", arrays.block_mask.Narrowed(source.Bound(2))},
-      {"partial_mask_blocks",
-       When(has_tiles, [&] { return reader.stored().ToTensor(ElementType::kBool, is_dkv, num_stored); })},
-      {"q_sequence", When(forms.function.has_value(), [&] { return QSequence(shape.q_len); })},
-  };
+  Add(out, "data_next", arrays.data_next.Narrowed(source.Bound(last_tile)));
+  AddWhen(has_tiles, out, "mask_next", [&] { return arrays.mask_next.Narrowed(source.Bound(num_stored - 1)); });
+  Add(out, "block_mask", arrays.block_mask.Narrowed(source.Bound(2)));
+  AddWhen(has_tiles, out, "partial_mask_blocks",
+          [&] { return reader.stored().ToTensor(ElementType::kBool, is_dkv, num_stored); });
+  AddWhen(forms.function.has_value(), out, "q_sequence", [&] { return QSequence(shape.q_len); });
   return {};
 }
 

@@ -162,18 +162,16 @@ Status WriteTokamax(const Source& source, Export& out) {
   const bool has_lists = !is_full && options.dynamic_grid;
   // Of a mask that is full everywhere the library keeps the query positions but forgets the function.
   out.mask_function = is_full ? std::nullopt : forms.function;
-  out.arrays = {
-      {"mask_next", When(has_tiles, [&] { return lists.mask_next.Narrowed(source.Bound(num_stored - 1)); })},
-      {"active_rows",
-       When(has_lists, [&] { return lists.rows.Narrowed(source.Bound((is_dkv ? kv_tiles : q_tiles) - 1)); })},
-      {"active_cols",
-       When(has_lists, [&] { return lists.columns.Narrowed(source.Bound((is_dkv ? q_tiles : kv_tiles) - 1)); })},
-      {"block_mask", When(!is_full, [&] { return lists.block_mask.Narrowed(source.Bound(2)); })},
-      {"num_active_blocks", When(has_lists, [&] { return lists.num_active.AsInt32(); })},
-      {"partial_mask_blocks",
-       When(has_tiles, [&] { return reader.stored().ToTensor(ElementType::kI8, is_dkv, num_stored); })},
-      {"q_sequence", When(forms.function.has_value(), [&] { return QSequence(shape.q_len); })},
-  };
+  AddWhen(has_tiles, out, "mask_next", [&] { return lists.mask_next.Narrowed(source.Bound(num_stored - 1)); });
+  AddWhen(has_lists, out, "active_rows",
+          [&] { return lists.rows.Narrowed(source.Bound((is_dkv ? kv_tiles : q_tiles) - 1)); });
+  AddWhen(has_lists, out, "active_cols",
+          [&] { return lists.columns.Narrowed(source.Bound((is_dkv ? q_tiles : kv_tiles) - 1)); });
+  AddWhen(!is_full, out, "block_mask", [&] { return lists.block_mask.Narrowed(source.Bound(2)); });
+  AddWhen(has_lists, out, "num_active_blocks", [&] { return lists.num_active.AsInt32(); });
+  AddWhen(has_tiles, out, "partial_mask_blocks",
+          [&] { return reader.stored().ToTensor(ElementType::kI8, is_dkv, num_stored); });
+  AddWhen(forms.function.has_value(), out, "q_sequence", [&] { return QSequence(shape.q_len); });
   return {};
 }
 
