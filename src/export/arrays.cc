@@ -21,6 +21,15 @@ Tensor Cast(ElementType type, const IntArray& array) {
   return out;
 }
 
+Result<int64_t> Fit(const Source& source, int64_t capacity, int64_t needed, std::string_view what) {
+  if (needed <= capacity) return capacity;
+  if (source.options->widen_class) return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(needed)));
+  return Fail(ErrorCode::kCapacityExceeded,
+              fmt::format("this batch needs {} {}, the class holds {}; raise capacity, or ask for a wider class",
+                          needed, what, capacity),
+              "class");
+}
+
 }  // namespace
 
 IntArray IntArray::Filled(std::vector<int64_t> shape, int32_t value) {
@@ -55,19 +64,6 @@ Status CheckCells(double cells, int64_t arrays, const char* where) {
               where);
 }
 
-namespace {
-
-Result<int64_t> Fit(const Source& source, int64_t capacity, int64_t needed, std::string_view what) {
-  if (needed <= capacity) return capacity;
-  if (source.options->widen_class) return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(needed)));
-  return Fail(ErrorCode::kCapacityExceeded,
-              fmt::format("this batch needs {} {}, the class holds {}; raise capacity, or ask for a wider class",
-                          needed, what, capacity),
-              "class");
-}
-
-}  // namespace
-
 Result<int64_t> FixedWidth(const Source& source, const TileGrid& grid, bool transposed) {
   std::vector<int64_t> counts(static_cast<size_t>(transposed ? grid.kv_tiles : grid.q_tiles), 0);
   for (const GridTile& tile : grid.tiles) ++counts[transposed ? tile.kv : tile.q];
@@ -83,9 +79,14 @@ Result<int64_t> StoredCount(const Source& source, const StoredTiles& stored) {
   if (!source.class_shape || (!source.is_baked && is_exact)) return stored.Size();
   const int64_t count =
       TESSERA_TRY(Fit(source, source.class_shape->cleanups, stored.Size(), "stored tiles (capacity.cleanups)"));
+  TESSERA_TRY(CheckRoom(source, count));
+  return count;
+}
+
+Status CheckRoom(const Source& source, int64_t count) {
   const double bytes =
       static_cast<double>(count) * static_cast<double>(source.tile.q) * static_cast<double>(source.tile.kv);
-  if (bytes <= static_cast<double>(kMaxArrayBytes)) return count;
+  if (bytes <= static_cast<double>(kMaxArrayBytes)) return {};
   return Fail(ErrorCode::kTooLarge,
               fmt::format("the class has room for {} stored tiles, {:.0f} bytes, and the limit is {}; give "
                           "capacity.cleanups a number, or store no tiles",

@@ -76,6 +76,8 @@ struct Source {
 Result<int64_t> FixedWidth(const Source& source, const TileGrid& grid, bool transposed);
 // Tiles in partial_mask_blocks: as many as there are, or what the class has room for.
 Result<int64_t> StoredCount(const Source& source, const StoredTiles& stored);
+// Refuses room for so many stored tiles that it would pass kMaxArrayBytes.
+Status CheckRoom(const Source& source, int64_t count);
 
 // Numbers the heads of the row by what their masks allow: a plan may keep two masks apart that this batch makes equal.
 // Arrays of fixed shape keep them apart too, because another batch would.

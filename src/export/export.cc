@@ -149,8 +149,19 @@ Result<Export> MakeExport(const Contract& contract, const Batch& batch, const Ex
     if (!widest) return tl::unexpected(std::move(widest.error()));
     if (!plans_batch) planned = std::move(*widest);
   }
-  std::optional<MaskFunction> function;
-  if (skips) function = TESSERA_TRY(FunctionByMeaning(contract, *sets));
+
+  const PlanOptions plan_options{.tile = tile, .widen_class = true, .disable = {"transpose", "balance"}};
+  Source source{.contract = &planned, .options = &options, .tile = tile};
+  source.is_baked = is_baked;
+  source.per_row = options.segments != Segments::kRuntime && (facts.names_documents || facts.names_valid);
+  source.stores_no_tiles = skips;
+  if (skips) source.function = TESSERA_TRY(FunctionByMeaning(contract, *sets));
+  if (options.fixed_shapes) {
+    source.class_shape = TESSERA_TRY(MakeClassShape(planned, Target(), plan_options));
+    if (is_baked && options.to != Library::kFlex) TESSERA_TRY(CheckRoom(source, source.class_shape->cleanups));
+  }
+
+  // From here on the batch is read and arrays are made.
   if (!is_baked && HasFacts(batch)) {
     Result<std::vector<BatchRow>> rows = ResolveBatchWith(contract, facts, batch);
     if (!rows) return tl::unexpected(std::move(rows.error()));
@@ -159,19 +170,11 @@ Result<Export> MakeExport(const Contract& contract, const Batch& batch, const Ex
           SegmentPair{SpreadIds(*rows, contract.shape.q_len, true), SpreadIds(*rows, contract.shape.kv_len, false)};
     }
   }
-
-  const PlanOptions plan_options{.tile = tile, .widen_class = true, .disable = {"transpose", "balance"}};
   const Batch no_facts;
   Result<PlanResult> made = MakePlan(planned, plans_batch ? batch : no_facts, Target(), plan_options);
   if (!made) return tl::unexpected(std::move(made.error()));
   const PlanView& plan = made->plan.view();
-
-  Source source{.contract = &planned, .options = &options, .plan = &plan, .tile = tile};
-  source.is_baked = is_baked;
-  source.per_row = options.segments != Segments::kRuntime && (facts.names_documents || facts.names_valid);
-  source.stores_no_tiles = skips;
-  source.function = function;
-  if (options.fixed_shapes) source.class_shape = TESSERA_TRY(MakeClassShape(planned, Target(), plan_options));
+  source.plan = &plan;
   Status written;
   if (options.to == Library::kFlex) {
     written = WriteFlex(source, out);

@@ -73,7 +73,7 @@ Status WritePallas(const Source& source, Export& out) {
   const PaddedRows rows = Pad(*grid, width, false);
   const PaddedRows columns = Pad(*grid, width_transposed, true);
   const bool has_tiles = !source.stores_no_tiles;
-  const int64_t num_stored = TESSERA_TRY(StoredCount(source, reader.stored()));
+  const int64_t num_stored = has_tiles ? TESSERA_TRY(StoredCount(source, reader.stored())) : 0;
   Add(out, "data_next", rows.data_next.AsInt32());
   Add(out, "block_mask", rows.block_mask.AsInt32());
   AddWhen(has_tiles, out, "mask_next", [&] { return rows.mask_next.AsInt32(); });

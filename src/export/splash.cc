@@ -284,7 +284,7 @@ Status WriteSplash(const Source& source, Export& out) {
 
   // A batch that happens to have no partial tile still has the arrays that the next one needs.
   const bool has_tiles = stores_tiles && (reader.HasPartial() || (source.class_shape && source.is_baked));
-  const int64_t num_stored = TESSERA_TRY(StoredCount(source, reader.stored()));
+  const int64_t num_stored = has_tiles ? TESSERA_TRY(StoredCount(source, reader.stored())) : 0;
   const int64_t last_tile = (is_dkv ? first.q_tiles / options.q_shards : first.kv_tiles) - 1;
   out.mask_function = forms.function;
   Add(out, "data_next", arrays.data_next.Narrowed(source.Bound(last_tile)));

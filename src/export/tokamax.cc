@@ -158,7 +158,7 @@ Status WriteTokamax(const Source& source, Export& out) {
     lists = options.dynamic_grid ? ActiveLists(shards, static_cast<size_t>(longest)) : WholeGrid(shards);
   }
   const bool has_tiles = stores_tiles && (reader.HasPartial() || follows_batch);
-  const int64_t num_stored = TESSERA_TRY(StoredCount(source, reader.stored()));
+  const int64_t num_stored = has_tiles ? TESSERA_TRY(StoredCount(source, reader.stored())) : 0;
   const bool has_lists = !is_full && options.dynamic_grid;
   // Of a mask that is full everywhere the library keeps the query positions but forgets the function.
   out.mask_function = is_full ? std::nullopt : forms.function;

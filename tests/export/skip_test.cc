@@ -307,6 +307,11 @@ TEST(ExportFixedShapes, RoomForTilesBeyondMemoryIsRefused) {
   ExportOptions options{.tile = TileSize{512, 512}, .segments = Segments::kBaked};
   options.fixed_shapes = true;
   EXPECT_EQ(CodeOf(contract, batch, options), ErrorCode::kTooLarge);
+  // No room is needed where no tile is stored.
+  Contract roomy = contract;
+  roomy.capacity.cleanups = {Limit::Kind::kNumber, 1 << 20};
+  options.segments = Segments::kSkip;
+  EXPECT_EQ(Make(roomy, batch, options).Find("partial_mask_blocks"), nullptr);
 }
 
 TEST(ExportFixedShapes, PaddingFetchesWhatComesNext) {
