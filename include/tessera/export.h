@@ -1,8 +1,9 @@
 // Exports: the same plan in the arrays of other people's kernels, array for array as those libraries build them.
 //
 // Goals: values, shapes, integer widths and padding equal to JAX Splash's MaskInfo, Tokamax's lists and
-// FlexAttention's BlockMask, in time that follows surviving tiles and not T x T; and documents baked in, so that the
-// tiles between them are skipped, which those libraries cannot do themselves. What they cannot express is refused.
+// FlexAttention's BlockMask, in time that follows surviving tiles and not T x T; the tiles between documents skipped,
+// which those libraries cannot do themselves; and one set of shapes for every batch. What they cannot express is
+// refused.
 #pragma once
 
 #include <cstdint>
@@ -24,18 +25,27 @@ enum class Library : uint8_t { kSplash, kTokamax, kFlex, kPallas };
 std::string_view ToText(Library library);  // "splash"
 Result<Library> ParseLibrary(std::string_view name);
 
+// Where the documents and valid lengths of a batch go.
+enum class Segments : uint8_t {
+  kRuntime,  // segment ids alone: no batch changes the arrays
+  kBaked,    // the arrays and their stored tiles; the kernel needs no segment ids
+  kSkip,     // the worklists, which skip the tiles between documents, and segment ids inside a tile: no tile is stored
+};
+
 struct ExportOptions {
   Library to = Library::kSplash;
   std::optional<TileSize> tile = {};          // default: the contract's
   Direction direction = Direction::kForward;  // or kDkv; flex and pallas have both in one
   bool store_tiles = false;                   // every partial tile as bits, also where the kernel could compute it
-  bool bake_segments = false;                 // documents and validity of the batch enter the arrays
-  int64_t head_shards = 1;                    // splash
-  int64_t q_shards = 1;                       // splash, tokamax
-  int64_t kv_shards = 1;                      // tokamax
-  bool shrink = true;                         // splash: drop empty tiles from the grid
-  bool dynamic_grid = false;                  // tokamax: lists of active tiles instead of the whole grid
-  std::optional<int64_t> batch_row = {};      // splash, tokamax: which row, when rows differ
+  Segments segments = Segments::kRuntime;
+  bool fixed_shapes = false;  // every array at the capacities of the contract's class: one shape for all batches
+  bool widen_class = false;   // with fixed_shapes: a batch that does not fit gets a wider class, not TSR-P003
+  int64_t head_shards = 1;    // splash
+  int64_t q_shards = 1;       // splash, tokamax
+  int64_t kv_shards = 1;      // tokamax
+  bool shrink = true;         // splash: drop empty tiles from the grid
+  bool dynamic_grid = false;  // tokamax: lists of active tiles instead of the whole grid
+  std::optional<int64_t> batch_row = {};  // splash, tokamax: which row, when rows differ
 };
 
 struct ExportArray {
@@ -43,7 +53,7 @@ struct ExportArray {
   std::optional<Tensor> value;  // absent where the library has None
 };
 
-// What the library's kernel computes by itself instead of reading stored tiles.
+// What the library's kernel computes by itself instead of reading stored tiles. A mask of every pair needs none.
 struct MaskFunction {
   enum class Kind : uint8_t { kCausal, kLocal, kChunkedCausal };
   Kind kind = Kind::kCausal;

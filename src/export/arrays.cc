@@ -3,8 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <numeric>
+#include <string_view>
+
+#include "base/try.h"
 
 namespace tessera::exports {
 namespace {
@@ -17,6 +21,15 @@ Tensor Cast(ElementType type, const IntArray& array) {
   return out;
 }
 
+Result<int64_t> Fit(const Source& source, int64_t capacity, int64_t needed, std::string_view what) {
+  if (needed <= capacity) return capacity;
+  if (source.options->widen_class) return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(needed)));
+  return Fail(ErrorCode::kCapacityExceeded,
+              fmt::format("this batch needs {} {}, the class holds {}; raise capacity, or ask for a wider class",
+                          needed, what, capacity),
+              "class");
+}
+
 }  // namespace
 
 IntArray IntArray::Filled(std::vector<int64_t> shape, int32_t value) {
@@ -25,9 +38,9 @@ IntArray IntArray::Filled(std::vector<int64_t> shape, int32_t value) {
   return {std::move(shape), std::vector<int32_t>(static_cast<size_t>(count), value)};
 }
 
-Tensor IntArray::Narrowed() const {
+Tensor IntArray::Narrowed(std::optional<int64_t> bound) const {
   if (values.empty()) return AsInt32();
-  const int32_t largest = *std::max_element(values.begin(), values.end());
+  const int64_t largest = bound ? *bound : *std::max_element(values.begin(), values.end());
   if (largest <= INT8_MAX) return Cast<int8_t>(ElementType::kI8, *this);
   if (largest <= INT16_MAX) return Cast<int16_t>(ElementType::kI16, *this);
   return AsInt32();
@@ -36,9 +49,10 @@ Tensor IntArray::Narrowed() const {
 Tensor IntArray::AsInt32() const { return Cast<int32_t>(ElementType::kI32, *this); }
 
 Tensor QSequence(int64_t q_len) {
-  IntArray ids = IntArray::Filled({q_len}, 0);
-  std::iota(ids.values.begin(), ids.values.end(), 0);
-  return ids.AsInt32();
+  Tensor ids = Tensor::Zeros(ElementType::kI32, {q_len});
+  auto* first = reinterpret_cast<int32_t*>(ids.bytes.data());
+  std::iota(first, first + q_len, 0);
+  return ids;
 }
 
 Status CheckCells(double cells, int64_t arrays, const char* where) {
@@ -50,6 +64,36 @@ Status CheckCells(double cells, int64_t arrays, const char* where) {
               where);
 }
 
+Result<int64_t> FixedWidth(const Source& source, const TileGrid& grid, bool transposed) {
+  std::vector<int64_t> counts(static_cast<size_t>(transposed ? grid.kv_tiles : grid.q_tiles), 0);
+  for (const GridTile& tile : grid.tiles) ++counts[transposed ? tile.kv : tile.q];
+  const Direction direction = transposed ? Direction::kDkv : Direction::kForward;
+  return Fit(source, source.class_shape->width[static_cast<size_t>(direction)],
+             *std::max_element(counts.begin(), counts.end()),
+             transposed ? "slots per column (capacity.width_transposed)" : "slots per row (capacity.width)");
+}
+
+Result<int64_t> StoredCount(const Source& source, const StoredTiles& stored) {
+  // Tiles that no batch changes need no room for others, unless the contract names a number.
+  const bool is_exact = source.contract->capacity.cleanups.kind == Limit::Kind::kExact;
+  if (!source.class_shape || (!source.is_baked && is_exact)) return stored.Size();
+  const int64_t count =
+      TESSERA_TRY(Fit(source, source.class_shape->cleanups, stored.Size(), "stored tiles (capacity.cleanups)"));
+  TESSERA_TRY(CheckRoom(source, count));
+  return count;
+}
+
+Status CheckRoom(const Source& source, int64_t count) {
+  const double bytes =
+      static_cast<double>(count) * static_cast<double>(source.tile.q) * static_cast<double>(source.tile.kv);
+  if (bytes <= static_cast<double>(kMaxArrayBytes)) return {};
+  return Fail(ErrorCode::kTooLarge,
+              fmt::format("the class has room for {} stored tiles, {:.0f} bytes, and the limit is {}; give "
+                          "capacity.cleanups a number, or store no tiles",
+                          count, bytes, kMaxArrayBytes),
+              "partial_mask_blocks");
+}
+
 Result<std::vector<uint32_t>> ContentOfHeads(const Source& source) {
   const auto heads = static_cast<size_t>(source.contract->shape.num_q_heads);
   const auto mask_of_head = source.plan->mask_of.subspan(source.batch_row * heads, heads);
@@ -57,6 +101,7 @@ Result<std::vector<uint32_t>> ContentOfHeads(const Source& source) {
   if (std::all_of(mask_of_head.begin(), mask_of_head.end(), [&](uint32_t m) { return m == mask_of_head.front(); })) {
     return content_of_head;
   }
+  if (source.class_shape) return std::vector<uint32_t>(mask_of_head.begin(), mask_of_head.end());
   GridReader reader(*source.plan, true);
   std::vector<TileGrid> distinct;
   for (size_t head = 0; head < heads; ++head) {
@@ -78,7 +123,8 @@ Result<std::vector<uint32_t>> ContentOfHeads(const Source& source) {
 Status CheckOneMask(const Source& source) {
   Result<std::vector<uint32_t>> content = ContentOfHeads(source);
   if (!content) return tl::unexpected(std::move(content.error()));
-  const auto other = std::find_if(content->begin(), content->end(), [](uint32_t mask) { return mask != 0; });
+  const auto other =
+      std::find_if(content->begin(), content->end(), [&](uint32_t mask) { return mask != content->front(); });
   if (other == content->end()) return {};
   const std::string library(ToText(source.options->to));
   return Fail(

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "export/limits.h"
@@ -18,8 +19,9 @@ struct IntArray {
   std::vector<int32_t> values;  // row-major
 
   static IntArray Filled(std::vector<int64_t> shape, int32_t value);
-  // At the narrowest of 8, 16 and 32 bits that holds the largest value; an array of no elements stays at 32.
-  Tensor Narrowed() const;
+  // At the narrowest of 8, 16 and 32 bits that holds the largest value; an array of no elements stays at 32. With
+  // `bound`, the largest that any batch could bring, so that the width is the same for all of them.
+  Tensor Narrowed(std::optional<int64_t> bound = {}) const;
   Tensor AsInt32() const;
 };
 
@@ -42,10 +44,12 @@ void LookAhead(std::vector<Step>& steps, int32_t none) {
   }
 }
 
+// The next array in the library's own order, moved: some hold an entry per token.
+inline void Add(Export& out, const char* name, Tensor value) { out.arrays.push_back({name, std::move(value)}); }
 // An array that the library has as None unless `present`.
 template <class Make>
-std::optional<Tensor> When(bool present, const Make& make) {
-  return present ? std::optional<Tensor>(make()) : std::nullopt;
+void AddWhen(bool present, Export& out, const char* name, const Make& make) {
+  out.arrays.push_back({name, present ? std::optional<Tensor>(make()) : std::nullopt});
 }
 
 // Everything a library's writer needs. One batch row, except for flex.
@@ -55,11 +59,28 @@ struct Source {
   const PlanView* plan = nullptr;
   TileSize tile;
   int64_t batch_row = 0;
-  bool is_baked = false;  // run-time facts of the batch are in the plan
-  bool per_row = false;   // flex: the mask names run-time facts that were to be baked, so it has a batch axis
+  bool is_baked = false;         // run-time facts of the batch are in the plan, and stored tiles hold them
+  bool per_row = false;          // flex: the mask names run-time facts that enter its arrays, so it has a batch axis
+  bool stores_no_tiles = false;  // Segments::kSkip
+  std::optional<MaskFunction> function = {};   // with stores_no_tiles: what the kernel computes; none = every pair
+  std::optional<ClassShape> class_shape = {};  // the sizes of every array, where they are fixed
+
+  // The largest value an index array may hold in some batch, where shapes and widths are fixed.
+  std::optional<int64_t> Bound(int64_t largest) const {
+    return class_shape ? std::optional<int64_t>(largest) : std::nullopt;
+  }
 };
 
+// Slots in a row of fixed-shape arrays (transposed: in a column): the class's, which the grid must fit; or a wider
+// class's where the caller chose that.
+Result<int64_t> FixedWidth(const Source& source, const TileGrid& grid, bool transposed);
+// Tiles in partial_mask_blocks: as many as there are, or what the class has room for.
+Result<int64_t> StoredCount(const Source& source, const StoredTiles& stored);
+// Refuses room for so many stored tiles that it would pass kMaxArrayBytes.
+Status CheckRoom(const Source& source, int64_t count);
+
 // Numbers the heads of the row by what their masks allow: a plan may keep two masks apart that this batch makes equal.
+// Arrays of fixed shape keep them apart too, because another batch would.
 Result<std::vector<uint32_t>> ContentOfHeads(const Source& source);
 // An error where heads have different masks and the library has one for all.
 Status CheckOneMask(const Source& source);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/try.h"
 #include "contract/batch_resolve.h"
 #include "contract/mask_sets.h"
 #include "export/arrays.h"
@@ -30,6 +31,13 @@ Status CheckOptions(const ExportOptions& options) {
   const bool splash = options.to == Library::kSplash;
   const bool tokamax = options.to == Library::kTokamax;
   const bool both_ways = !splash && !tokamax;
+  if (options.store_tiles && options.segments == Segments::kSkip) {
+    return Fail(ErrorCode::kBadArgument, "tiles are to be stored, and segments that skip tiles store none", "segments");
+  }
+  if (options.widen_class && !options.fixed_shapes) {
+    return Fail(ErrorCode::kBadArgument, "widen_class has no meaning without fixed shapes: only they have a class",
+                "widen_class");
+  }
   for (const Status& status :
        {only(!splash && options.head_shards != 1, "head shards", "only Splash has masks per head shard"),
         only(both_ways && options.q_shards != 1, "q shards", "its arrays are not made per shard"),
@@ -69,16 +77,16 @@ Status CheckDivides(const Shape& shape, TileSize tile, const ExportOptions& opti
 Tensor SpreadIds(const std::vector<BatchRow>& rows, int64_t len, bool is_q) {
   // Negative ids are padding and must match nothing, so the two sides get different ones.
   const int32_t padding = is_q ? -1 : -2;
-  IntArray ids = IntArray::Filled({static_cast<int64_t>(rows.size()), len}, 0);
+  Tensor ids = Tensor::Zeros(ElementType::kI32, {static_cast<int64_t>(rows.size()), len});
   for (size_t r = 0; r < rows.size(); ++r) {
-    int32_t* row = ids.values.data() + static_cast<int64_t>(r) * len;
+    int32_t* row = reinterpret_cast<int32_t*>(ids.bytes.data()) + static_cast<int64_t>(r) * len;
     for (const Segment& segment : is_q ? rows[r].q_segments : rows[r].kv_segments) {
       std::fill(row + segment.begin, row + segment.end, segment.doc < 0 ? padding : segment.doc);
     }
     const std::optional<int64_t> valid = is_q ? rows[r].q_valid : rows[r].kv_valid;
     if (valid) std::fill(row + std::min(*valid, len), row + len, padding);
   }
-  return ids.AsInt32();
+  return ids;
 }
 
 bool HasFacts(const Batch& batch) { return !(batch == Batch()); }
@@ -124,9 +132,12 @@ Result<Export> MakeExport(const Contract& contract, const Batch& batch, const Ex
     return Fail(ErrorCode::kExportMask, "run-time picks and routing have no form in that library", "mask");
   }
 
-  // What a batch decides is either left to segment ids or baked into the arrays.
+  // What a batch decides is left to segment ids, baked into the arrays, or both: it picks the tiles, and segment ids do
+  // the rest inside of them.
   const bool has_runtime = facts.needs_documents || facts.needs_valid;
-  const bool is_baked = has_runtime && options.bake_segments;
+  const bool is_baked = has_runtime && options.segments == Segments::kBaked;
+  const bool skips = options.segments == Segments::kSkip;
+  const bool plans_batch = has_runtime && options.segments != Segments::kRuntime;
   Export out;
   out.library = options.to;
   out.direction = options.direction;
@@ -136,8 +147,21 @@ Result<Export> MakeExport(const Contract& contract, const Batch& batch, const Ex
   if (!is_baked) {
     Result<Contract> widest = LeaveSegmentsToRuntime(contract, *sets);
     if (!widest) return tl::unexpected(std::move(widest.error()));
-    planned = std::move(*widest);
+    if (!plans_batch) planned = std::move(*widest);
   }
+
+  const PlanOptions plan_options{.tile = tile, .widen_class = true, .disable = {"transpose", "balance"}};
+  Source source{.contract = &planned, .options = &options, .tile = tile};
+  source.is_baked = is_baked;
+  source.per_row = options.segments != Segments::kRuntime && (facts.names_documents || facts.names_valid);
+  source.stores_no_tiles = skips;
+  if (skips) source.function = TESSERA_TRY(FunctionByMeaning(contract, *sets));
+  if (options.fixed_shapes) {
+    source.class_shape = TESSERA_TRY(MakeClassShape(planned, Target(), plan_options));
+    if (is_baked && options.to != Library::kFlex) TESSERA_TRY(CheckRoom(source, source.class_shape->cleanups));
+  }
+
+  // From here on the batch is read and arrays are made.
   if (!is_baked && HasFacts(batch)) {
     Result<std::vector<BatchRow>> rows = ResolveBatchWith(contract, facts, batch);
     if (!rows) return tl::unexpected(std::move(rows.error()));
@@ -146,15 +170,11 @@ Result<Export> MakeExport(const Contract& contract, const Batch& batch, const Ex
           SegmentPair{SpreadIds(*rows, contract.shape.q_len, true), SpreadIds(*rows, contract.shape.kv_len, false)};
     }
   }
-
-  const PlanOptions plan_options{.tile = tile, .widen_class = true, .disable = {"transpose", "balance"}};
-  Result<PlanResult> made = MakePlan(planned, is_baked ? batch : Batch(), Target(), plan_options);
+  const Batch no_facts;
+  Result<PlanResult> made = MakePlan(planned, plans_batch ? batch : no_facts, Target(), plan_options);
   if (!made) return tl::unexpected(std::move(made.error()));
   const PlanView& plan = made->plan.view();
-
-  Source source{.contract = &planned, .options = &options, .plan = &plan, .tile = tile};
-  source.is_baked = is_baked;
-  source.per_row = options.bake_segments && (facts.names_documents || facts.names_valid);
+  source.plan = &plan;
   Status written;
   if (options.to == Library::kFlex) {
     written = WriteFlex(source, out);

@@ -2,7 +2,7 @@
 // the columns it does not have; and the same by column.
 //
 // FlexAttention pads lengths to whole tiles with pairs that may not attend, so a tile that hangs over an end is
-// partial.
+// partial. Its index arrays are as wide as the grid, so every batch of a contract has the same shapes already.
 #include <algorithm>
 
 #include "export/arrays.h"
@@ -80,12 +80,15 @@ Status WriteFlex(const Source& source, Export& out) {
       full_columns.Set(plane * kv_tiles + column, full_of_column[column]);
     }
   }
-  out.arrays = {
-      {"kv_num_blocks", partial_rows.counts.AsInt32()},     {"kv_indices", partial_rows.indices.AsInt32()},
-      {"full_kv_num_blocks", full_rows.counts.AsInt32()},   {"full_kv_indices", full_rows.indices.AsInt32()},
-      {"q_num_blocks", partial_columns.counts.AsInt32()},   {"q_indices", partial_columns.indices.AsInt32()},
-      {"full_q_num_blocks", full_columns.counts.AsInt32()}, {"full_q_indices", full_columns.indices.AsInt32()},
-  };
+  out.mask_function = source.function;
+  Add(out, "kv_num_blocks", partial_rows.counts.AsInt32());
+  Add(out, "kv_indices", partial_rows.indices.AsInt32());
+  Add(out, "full_kv_num_blocks", full_rows.counts.AsInt32());
+  Add(out, "full_kv_indices", full_rows.indices.AsInt32());
+  Add(out, "q_num_blocks", partial_columns.counts.AsInt32());
+  Add(out, "q_indices", partial_columns.indices.AsInt32());
+  Add(out, "full_q_num_blocks", full_columns.counts.AsInt32());
+  Add(out, "full_q_indices", full_columns.indices.AsInt32());
   return {};
 }
 

@@ -75,7 +75,74 @@ std::optional<MaskExpr> Widest(const MaskExpr& expr) {
   return out;
 }
 
+// How far a set reaches before and after each query's own position.
+struct Reach {
+  int64_t left = 0;
+  int64_t right = 0;
+};
+
+Reach ReachOf(const RowSet& set, int64_t offset) {
+  Reach reach;
+  for (const Slab& slab : set.slabs()) {
+    const std::span<const Interval> intervals = set.Intervals(slab);
+    if (intervals.empty()) continue;
+    for (const int64_t q : {slab.q_begin, slab.q_end - 1}) {  // edges are straight: the ends of a slab decide
+      reach.left = std::max(reach.left, q + offset - intervals.front().lo.At(q));
+      reach.right = std::max(reach.right, intervals.back().hi.At(q) - 1 - (q + offset));
+    }
+  }
+  return reach;
+}
+
+void CollectChunks(const MaskExpr& expr, std::vector<int64_t>& chunks) {
+  if (IsTerm(expr, TermKind::kChunk)) chunks.push_back(expr.term.first);
+  for (const MaskExpr& child : expr.children) CollectChunks(child, chunks);
+}
+
 }  // namespace
+
+Result<std::optional<MaskFunction>> FunctionByMeaning(const Contract& contract, const MaskSets& sets) {
+  using Kind = MaskFunction::Kind;
+  const auto refuse = [](std::string why) {
+    return Fail(ErrorCode::kExportMask, std::move(why) + "; bake the documents of a batch instead", "mask");
+  };
+  const auto other = std::find_if(sets.class_of_head.begin(), sets.class_of_head.end(),
+                                  [&](uint32_t head_class) { return head_class != sets.class_of_head.front(); });
+  if (other != sets.class_of_head.end()) {
+    return refuse(fmt::format("a kernel computes one mask function for all heads, and head {} differs from head 0",
+                              other - sets.class_of_head.begin()));
+  }
+  const RowSet& mask = sets.classes[sets.class_of_head.front()].holding.back();  // every unknown holds
+  const auto term = [&](TermKind kind, int64_t first = 0, int64_t second = 0) {
+    MaskTerm value;
+    value.kind = kind;
+    value.first = first;
+    value.second = second;
+    return TermSet(contract, value, 0);
+  };
+  if (mask == term(TermKind::kFull)) return std::nullopt;
+  const int64_t offset = contract.mask.offset;
+  if (mask == term(TermKind::kCausal)) return MaskFunction{.kind = Kind::kCausal, .offset = offset};
+  const Reach reach = ReachOf(mask, offset);
+  const Reach windows[] = {{reach.left, -1}, {-1, reach.right}, {reach.left, reach.right}};
+  for (const Reach& window : windows) {
+    if (mask != term(TermKind::kWindow, window.left, window.right)) continue;
+    return MaskFunction{.kind = Kind::kLocal, .left = window.left, .right = window.right, .offset = offset};
+  }
+  std::vector<int64_t> chunks;
+  if (offset == 0) CollectChunks(contract.mask.ForHead(0), chunks);
+  for (const int64_t chunk : chunks) {
+    if (mask != Combine(term(TermKind::kCausal), term(TermKind::kChunk, chunk), SetOp::kAnd)) continue;
+    return MaskFunction{.kind = Kind::kChunkedCausal, .chunk = chunk};
+  }
+  return refuse(
+      "apart from documents and validity the mask is none of those a kernel has a function for (every pair, causal, "
+      "one window, causal chunks without offset)");
+}
+
+HeadForms OneForm(int64_t num_heads, const std::optional<MaskFunction>& function) {
+  return {std::vector<uint32_t>(static_cast<size_t>(num_heads), 0), {0}, function};
+}
 
 HeadForms GroupHeads(const Contract& contract, std::span<const uint32_t> content_of_head, bool stored) {
   HeadForms forms;

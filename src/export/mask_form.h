@@ -21,8 +21,15 @@ struct HeadForms {
   uint32_t NumForms() const { return static_cast<uint32_t>(head_of_form.size()); }
 };
 
+// Every head alike, with that function.
+HeadForms OneForm(int64_t num_heads, const std::optional<MaskFunction>& function);
 // `content_of_head` numbers heads by content. With `stored`, only content counts.
 HeadForms GroupHeads(const Contract& contract, std::span<const uint32_t> content_of_head, bool stored);
+
+// The function that means what every head's static mask means, however it is spelled: `causal and window(511, 0)` is
+// local. Nothing inside the result = every pair, which needs no function. Refused (TSR-X002) where heads differ or no
+// kernel has a function for it. `sets` are those of a contract that LeaveSegmentsToRuntime takes.
+Result<std::optional<MaskFunction>> FunctionByMeaning(const Contract& contract, const MaskSets& sets);
 
 // The contract with `documents` and `valid` left to segment ids. Refused (TSR-X002) unless every head's mask is "some
 // static mask, and equal ids": that is all a kernel with segment ids can do. `sets` are the contract's own, without

@@ -3,10 +3,14 @@
 // Its grid is walked in one order, forward (head, q, kv) and dkv (kv, head, q), and every step names the data and the
 // stored tile of the first step at or after it that needs one, wrapping at the end, so that fetches run ahead. Arrays
 // keep the (head, q, kv) axes in both directions.
+//
+// Where no tile is stored, Splash computes its mask function and compares segment ids in every tile it visits, so a
+// worklist of the tiles that documents leave is all it needs.
 #include <fmt/format.h>
 
 #include <algorithm>
 
+#include "base/try.h"
 #include "export/arrays.h"
 
 namespace tessera::exports {
@@ -123,6 +127,66 @@ void WriteShrunkColumns(const Slice& slice, int64_t own_height, int64_t height, 
   }
 }
 
+// Gives the padding slots of a shard what the next slot in visit order fetches: a kernel then has nothing to fetch for
+// them, and begins the next row's data early. `at(i)` is the place of the i-th slot visited.
+template <class At>
+void FetchAhead(int64_t num_slots, const At& at, Arrays& out) {
+  int32_t data = 0;
+  int32_t mask = 0;
+  for (int64_t i = 2 * num_slots; i-- > 0;) {  // twice round, so that the last slots learn of the first
+    const int64_t slot = at(i % num_slots);
+    if (out.block_mask.values[slot] == 0) {
+      out.Set(slot, data, mask, 0);
+    } else {
+      data = out.data_next.values[slot];
+      mask = out.mask_next.values[slot];
+    }
+  }
+}
+
+Arrays OverHeadShards(Arrays one, int64_t head_shards) {
+  for (IntArray* array : {&one.data_next, &one.mask_next, &one.block_mask}) {
+    const std::vector<int32_t> head = array->values;
+    for (int64_t shard = 1; shard < head_shards; ++shard) {
+      array->values.insert(array->values.end(), head.begin(), head.end());
+    }
+    array->shape[0] = head_shards;
+  }
+  return one;
+}
+
+// As Shrunk, but as wide as the class, whatever the batch: the same shapes for every one, and empty shards are no
+// fault.
+Result<Arrays> ShrunkToClass(const Source& source, const TileGrid& grid) {
+  const ExportOptions& options = *source.options;
+  const bool is_dkv = options.direction == Direction::kDkv;
+  const int64_t rows = grid.q_tiles / options.q_shards;
+  const int64_t class_width = TESSERA_TRY(FixedWidth(source, grid, is_dkv));
+  const int64_t width = is_dkv ? std::min(class_width, rows) : class_width;
+  const int64_t columns = is_dkv ? grid.kv_tiles : width;
+  if (Status ok = CheckCells(static_cast<double>(is_dkv ? options.q_shards * width : grid.q_tiles) *
+                                 static_cast<double>(columns) * static_cast<double>(options.head_shards),
+                             3, "splash");
+      !ok) {
+    return tl::unexpected(std::move(ok.error()));
+  }
+  Arrays one = Arrays::Zeros({1, is_dkv ? options.q_shards * width : grid.q_tiles, columns});
+  for (int64_t shard = 0; shard < options.q_shards; ++shard) {
+    const Slice slice = MakeSlice({&grid}, shard * rows, (shard + 1) * rows, is_dkv);
+    const int64_t first_row = shard * (is_dkv ? width : rows);
+    if (is_dkv) {
+      WriteShrunkColumns(slice, width, width, first_row, one);
+      const auto by_column = [&](int64_t i) { return (first_row + i % width) * columns + i / width; };
+      FetchAhead(width * columns, by_column, one);
+    } else {
+      WriteShrunkRows(slice, width, width, first_row, one);
+      FetchAhead(
+          rows * width, [&](int64_t i) { return first_row * width + i; }, one);
+    }
+  }
+  return OverHeadShards(std::move(one), options.head_shards);
+}
+
 // One mask for every head: empty tiles leave the grid, separately in each q shard, and all head shards look alike.
 Result<Arrays> Shrunk(const TileGrid& grid, const ExportOptions& options, bool is_dkv, bool has_partial) {
   const int64_t rows = grid.q_tiles / options.q_shards;
@@ -156,14 +220,7 @@ Result<Arrays> Shrunk(const TileGrid& grid, const ExportOptions& options, bool i
       WriteShrunkRows(slices[shard], widths[shard], width, shard * rows, one);
     }
   }
-  for (IntArray* array : {&one.data_next, &one.mask_next, &one.block_mask}) {
-    const std::vector<int32_t> head = array->values;
-    for (int64_t shard = 1; shard < options.head_shards; ++shard) {
-      array->values.insert(array->values.end(), head.begin(), head.end());
-    }
-    array->shape[0] = options.head_shards;
-  }
-  return one;
+  return OverHeadShards(std::move(one), options.head_shards);
 }
 
 }  // namespace
@@ -174,13 +231,18 @@ Status WriteSplash(const Source& source, Export& out) {
   const bool is_dkv = options.direction == Direction::kDkv;
   Result<std::vector<uint32_t>> content = ContentOfHeads(source);
   if (!content) return tl::unexpected(std::move(content.error()));
-  const HeadForms forms = GroupHeads(*source.contract, *content, options.store_tiles || source.is_baked);
+  const HeadForms forms = source.stores_no_tiles
+                              ? OneForm(shape.num_q_heads, source.function)
+                              : GroupHeads(*source.contract, *content, options.store_tiles || source.is_baked);
 
-  GridReader reader(*source.plan, !forms.function);
+  const bool stores_tiles = !forms.function && !source.stores_no_tiles;
+  GridReader reader(*source.plan, stores_tiles);
   std::vector<TileGrid> grids;
   for (const int64_t head : forms.head_of_form) {
     Result<TileGrid> grid = reader.Read(source.batch_row, head);
     if (!grid) return tl::unexpected(std::move(grid.error()));
+    // Splash divides by a sum that a row without tiles leaves at zero.
+    if (source.stores_no_tiles && !is_dkv) VisitEveryRow(*grid);
     grids.push_back(std::move(*grid));
   }
 
@@ -196,7 +258,8 @@ Status WriteSplash(const Source& source, Export& out) {
 
   Arrays arrays;
   if (options.shrink && lines == options.head_shards && forms.NumForms() == 1) {
-    Result<Arrays> shrunk = Shrunk(first, options, is_dkv, reader.HasPartial());
+    Result<Arrays> shrunk =
+        source.class_shape ? ShrunkToClass(source, first) : Shrunk(first, options, is_dkv, reader.HasPartial());
     if (!shrunk) return tl::unexpected(std::move(shrunk.error()));
     arrays = std::move(*shrunk);
   } else {
@@ -219,15 +282,17 @@ Status WriteSplash(const Source& source, Export& out) {
     }
   }
 
-  const bool has_tiles = reader.HasPartial() && !forms.function;
+  // A batch that happens to have no partial tile still has the arrays that the next one needs.
+  const bool has_tiles = stores_tiles && (reader.HasPartial() || (source.class_shape && source.is_baked));
+  const int64_t num_stored = has_tiles ? TESSERA_TRY(StoredCount(source, reader.stored())) : 0;
+  const int64_t last_tile = (is_dkv ? first.q_tiles / options.q_shards : first.kv_tiles) - 1;
   out.mask_function = forms.function;
-  out.arrays = {
-      {"data_next", arrays.data_next.Narrowed()},
-      {"mask_next", When(has_tiles, [&] { return arrays.mask_next.Narrowed(); })},
-      {"block_mask", arrays.block_mask.Narrowed()},
-      {"partial_mask_blocks", When(has_tiles, [&] { return reader.stored().ToTensor(ElementType::kBool, is_dkv); })},
-      {"q_sequence", When(forms.function.has_value(), [&] { return QSequence(shape.q_len); })},
-  };
+  Add(out, "data_next", arrays.data_next.Narrowed(source.Bound(last_tile)));
+  AddWhen(has_tiles, out, "mask_next", [&] { return arrays.mask_next.Narrowed(source.Bound(num_stored - 1)); });
+  Add(out, "block_mask", arrays.block_mask.Narrowed(source.Bound(2)));
+  AddWhen(has_tiles, out, "partial_mask_blocks",
+          [&] { return reader.stored().ToTensor(ElementType::kBool, is_dkv, num_stored); });
+  AddWhen(forms.function.has_value(), out, "q_sequence", [&] { return QSequence(shape.q_len); });
   return {};
 }
 

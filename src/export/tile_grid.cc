@@ -33,9 +33,24 @@ int32_t StoredTiles::Intern(std::vector<uint8_t> cells) {
   return id;
 }
 
-Tensor StoredTiles::ToTensor(ElementType type, bool transposed) const {
+void VisitEveryRow(TileGrid& grid) {
+  std::vector<GridTile> tiles;
+  tiles.reserve(grid.tiles.size());
+  std::vector<uint64_t> row_begins{0};
+  for (int64_t row = 0; row < grid.q_tiles; ++row) {
+    const auto begin = grid.tiles.begin() + static_cast<std::ptrdiff_t>(grid.row_begins[row]);
+    const auto end = grid.tiles.begin() + static_cast<std::ptrdiff_t>(grid.row_begins[row + 1]);
+    if (begin == end) tiles.push_back({.q = static_cast<int32_t>(row), .kv = 0, .stored = 0});
+    tiles.insert(tiles.end(), begin, end);
+    row_begins.push_back(tiles.size());
+  }
+  grid.tiles = std::move(tiles);
+  grid.row_begins = std::move(row_begins);
+}
+
+Tensor StoredTiles::ToTensor(ElementType type, bool transposed, int64_t count) const {
   Tensor out =
-      Tensor::Zeros(type, transposed ? std::vector{count_, tile_.kv, tile_.q} : std::vector{count_, tile_.q, tile_.kv});
+      Tensor::Zeros(type, transposed ? std::vector{count, tile_.kv, tile_.q} : std::vector{count, tile_.q, tile_.kv});
   auto* to = reinterpret_cast<uint8_t*>(out.bytes.data());
   if (!transposed) {
     std::copy(cells_.begin(), cells_.end(), to);

@@ -31,6 +31,9 @@ struct TileGrid {
   std::vector<uint64_t> row_begins;  // [q_tiles + 1]
 };
 
+// Gives every row without tiles a partial one in column 0, for kernels that write only what they visit.
+void VisitEveryRow(TileGrid& grid);
+
 // Distinct partial tiles, row-major cells of 0 or 1.
 class StoredTiles {
  public:
@@ -38,8 +41,8 @@ class StoredTiles {
   int32_t Intern(std::vector<uint8_t> cells);
   int64_t Size() const { return count_; }
   bool IsEmpty() const { return count_ == 0; }
-  // [count, q, kv], or with `transposed` [count, kv, q].
-  Tensor ToTensor(ElementType type, bool transposed) const;
+  // [count, q, kv], or with `transposed` [count, kv, q]. Tiles from Size() on are zeros.
+  Tensor ToTensor(ElementType type, bool transposed, int64_t count) const;
 
  private:
   friend class GridReader;

@@ -3,6 +3,7 @@
 // For dkv the grid is transposed: rows are key tiles. Every shard's list is padded with -1 to the longest.
 #include <algorithm>
 
+#include "base/try.h"
 #include "export/arrays.h"
 
 namespace tessera::exports {
@@ -25,21 +26,22 @@ struct Shard {
   std::vector<Step> steps;  // active tiles only
 };
 
-// Key tiles that nothing attends are visited once all the same, so that the kernel writes their zero gradients.
-void AddIdleRows(Shard& shard) {
+// Rows without tiles are visited once all the same, because the kernel writes only what it visits: dkv skips the tile
+// (`block_mask` 0) and writes zero gradients, forward masks all of it (1).
+void AddIdleRows(Shard& shard, int32_t block_mask) {
   std::vector<bool> seen(static_cast<size_t>(shard.rows), false);
   for (const Step& step : shard.steps) seen[step.row] = true;
   std::vector<Step> all;
   size_t next = 0;
   for (int64_t row = 0; row < shard.rows; ++row) {
-    if (!seen[row]) all.push_back({row, 0, GridTile::kFull, 0, kPadding});
+    if (!seen[row]) all.push_back({row, 0, GridTile::kFull, block_mask, kPadding});
     while (next < shard.steps.size() && shard.steps[next].row == row) all.push_back(shard.steps[next++]);
   }
   shard.steps = std::move(all);
 }
 
 Shard MakeShard(const TileGrid& grid, int64_t q_begin, int64_t q_end, int64_t kv_begin, int64_t kv_end, bool is_dkv,
-                bool add_idle_rows) {
+                std::optional<int32_t> idle_rows) {
   Shard shard{is_dkv ? kv_end - kv_begin : q_end - q_begin, is_dkv ? q_end - q_begin : kv_end - kv_begin, {}};
   for (uint64_t i = grid.row_begins[q_begin]; i < grid.row_begins[q_end]; ++i) {
     const GridTile& tile = grid.tiles[i];
@@ -52,7 +54,7 @@ Shard MakeShard(const TileGrid& grid, int64_t q_begin, int64_t q_end, int64_t kv
     std::stable_sort(shard.steps.begin(), shard.steps.end(),
                      [](const Step& a, const Step& b) { return a.row < b.row; });
   }
-  if (add_idle_rows) AddIdleRows(shard);
+  if (idle_rows) AddIdleRows(shard, *idle_rows);
   LookAhead(shard.steps, kPadding);
   return shard;
 }
@@ -61,8 +63,8 @@ struct Lists {
   IntArray mask_next, rows, columns, block_mask, num_active;
 };
 
-Lists ActiveLists(const std::vector<Shard>& shards) {
-  size_t longest = 0;
+// Lists of at least `longest` steps per shard.
+Lists ActiveLists(const std::vector<Shard>& shards, size_t longest) {
   for (const Shard& shard : shards) longest = std::max(longest, shard.steps.size());
   const auto length = static_cast<int64_t>(longest * shards.size());
   Lists lists;
@@ -112,43 +114,64 @@ Status WriteTokamax(const Source& source, Export& out) {
   const Shape& shape = source.contract->shape;
   const bool is_dkv = options.direction == Direction::kDkv;
   if (Status ok = CheckOneMask(source); !ok) return ok;
+  if (source.stores_no_tiles && !is_dkv && !options.dynamic_grid) {
+    return Fail(ErrorCode::kBadArgument,
+                "Tokamax's forward kernel skips tiles only by lists of active ones; ask for the dynamic grid",
+                "dynamic-grid");
+  }
   const uint32_t one_head[] = {0};
-  const HeadForms forms = GroupHeads(*source.contract, one_head, options.store_tiles || source.is_baked);
-  GridReader reader(*source.plan, !forms.function);
+  const HeadForms forms = source.stores_no_tiles
+                              ? OneForm(1, source.function)
+                              : GroupHeads(*source.contract, one_head, options.store_tiles || source.is_baked);
+  const bool stores_tiles = !forms.function && !source.stores_no_tiles;
+  GridReader reader(*source.plan, stores_tiles);
   Result<TileGrid> grid = reader.Read(source.batch_row, 0);
   if (!grid) return tl::unexpected(std::move(grid.error()));
 
-  const bool is_full =
-      !reader.HasPartial() && static_cast<int64_t>(grid->tiles.size()) == grid->q_tiles * grid->kv_tiles;
+  // The library drops the arrays of a mask that is full everywhere; where a batch decides that, they stay.
+  const bool follows_batch = source.stores_no_tiles || (source.class_shape && source.is_baked);
+  const bool is_full = !follows_batch && !reader.HasPartial() &&
+                       static_cast<int64_t>(grid->tiles.size()) == grid->q_tiles * grid->kv_tiles;
+  const int64_t q_tiles = grid->q_tiles / options.q_shards;
+  const int64_t kv_tiles = grid->kv_tiles / options.kv_shards;
   Lists lists;
   if (!is_full) {
-    const auto cells = static_cast<double>(options.dynamic_grid ? static_cast<int64_t>(grid->tiles.size())
-                                                                : grid->q_tiles * grid->kv_tiles);
+    int64_t longest = 0;
+    if (options.dynamic_grid && source.class_shape) {
+      const int64_t width = TESSERA_TRY(FixedWidth(source, *grid, is_dkv));
+      longest = is_dkv ? kv_tiles * std::min(width, q_tiles) : q_tiles * std::min(width, kv_tiles);
+    }
+    const int64_t listed =
+        std::max(static_cast<int64_t>(grid->tiles.size()), longest * options.q_shards * options.kv_shards);
+    const auto cells = static_cast<double>(options.dynamic_grid ? listed : grid->q_tiles * grid->kv_tiles);
     if (Status ok = CheckCells(cells, 4, "tokamax"); !ok) return ok;
-    const int64_t q_tiles = grid->q_tiles / options.q_shards;
-    const int64_t kv_tiles = grid->kv_tiles / options.kv_shards;
+    std::optional<int32_t> idle_rows;
+    if (is_dkv && options.dynamic_grid) idle_rows = 0;
+    if (!is_dkv && source.stores_no_tiles) idle_rows = 1;
     std::vector<Shard> shards;
     for (int64_t q = 0; q < options.q_shards; ++q) {
       for (int64_t kv = 0; kv < options.kv_shards; ++kv) {
-        shards.push_back(MakeShard(*grid, q * q_tiles, (q + 1) * q_tiles, kv * kv_tiles, (kv + 1) * kv_tiles, is_dkv,
-                                   is_dkv && options.dynamic_grid));
+        shards.push_back(
+            MakeShard(*grid, q * q_tiles, (q + 1) * q_tiles, kv * kv_tiles, (kv + 1) * kv_tiles, is_dkv, idle_rows));
       }
     }
-    lists = options.dynamic_grid ? ActiveLists(shards) : WholeGrid(shards);
+    lists = options.dynamic_grid ? ActiveLists(shards, static_cast<size_t>(longest)) : WholeGrid(shards);
   }
-  const bool has_tiles = reader.HasPartial() && !forms.function;
+  const bool has_tiles = stores_tiles && (reader.HasPartial() || follows_batch);
+  const int64_t num_stored = has_tiles ? TESSERA_TRY(StoredCount(source, reader.stored())) : 0;
   const bool has_lists = !is_full && options.dynamic_grid;
   // Of a mask that is full everywhere the library keeps the query positions but forgets the function.
   out.mask_function = is_full ? std::nullopt : forms.function;
-  out.arrays = {
-      {"mask_next", When(has_tiles, [&] { return lists.mask_next.Narrowed(); })},
-      {"active_rows", When(has_lists, [&] { return lists.rows.Narrowed(); })},
-      {"active_cols", When(has_lists, [&] { return lists.columns.Narrowed(); })},
-      {"block_mask", When(!is_full, [&] { return lists.block_mask.Narrowed(); })},
-      {"num_active_blocks", When(has_lists, [&] { return lists.num_active.AsInt32(); })},
-      {"partial_mask_blocks", When(has_tiles, [&] { return reader.stored().ToTensor(ElementType::kI8, is_dkv); })},
-      {"q_sequence", When(forms.function.has_value(), [&] { return QSequence(shape.q_len); })},
-  };
+  AddWhen(has_tiles, out, "mask_next", [&] { return lists.mask_next.Narrowed(source.Bound(num_stored - 1)); });
+  AddWhen(has_lists, out, "active_rows",
+          [&] { return lists.rows.Narrowed(source.Bound((is_dkv ? kv_tiles : q_tiles) - 1)); });
+  AddWhen(has_lists, out, "active_cols",
+          [&] { return lists.columns.Narrowed(source.Bound((is_dkv ? q_tiles : kv_tiles) - 1)); });
+  AddWhen(!is_full, out, "block_mask", [&] { return lists.block_mask.Narrowed(source.Bound(2)); });
+  AddWhen(has_lists, out, "num_active_blocks", [&] { return lists.num_active.AsInt32(); });
+  AddWhen(has_tiles, out, "partial_mask_blocks",
+          [&] { return reader.stored().ToTensor(ElementType::kI8, is_dkv, num_stored); });
+  AddWhen(forms.function.has_value(), out, "q_sequence", [&] { return QSequence(shape.q_len); });
   return {};
 }
 

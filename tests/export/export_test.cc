@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "export/exports.h"
 #include "oracle/oracle.h"
 #include "support/proves.h"
 #include "support/random_batch.h"
@@ -18,58 +19,6 @@
 
 namespace tessera {
 namespace {
-
-using Dense = std::vector<uint8_t>;
-
-Contract Parse(const std::string& text) {
-  Result<Contract> contract = ParseContract(text);
-  EXPECT_TRUE(contract.has_value()) << ToText(contract.error());
-  return *contract;
-}
-
-Contract Square(const std::string& expr, int64_t len, int64_t heads = 1) {
-  return Parse("version = 1\n[shape]\nq_len = " + std::to_string(len) + "\nnum_q_heads = " + std::to_string(heads) +
-               "\ndim_qk = 16\n[mask]\nexpr = \"" + expr + "\"\n");
-}
-
-Export Make(const Contract& contract, const Batch& batch, const ExportOptions& options) {
-  Result<Export> made = MakeExport(contract, batch, options);
-  EXPECT_TRUE(made.has_value()) << ToText(made.error());
-  return made ? std::move(*made) : Export();
-}
-
-ErrorCode CodeOf(const Contract& contract, const Batch& batch, const ExportOptions& options) {
-  Result<Export> made = MakeExport(contract, batch, options);
-  EXPECT_FALSE(made.has_value()) << "was not refused";
-  return made ? ErrorCode::kBadArgument : made.error().code;
-}
-
-std::vector<int32_t> Ints(const Tensor* tensor) {
-  EXPECT_NE(tensor, nullptr);
-  std::vector<int32_t> values;
-  for (int64_t i = 0; tensor != nullptr && i < tensor->NumElements(); ++i) {
-    const std::byte* at = tensor->bytes.data() + i * BytesOf(tensor->type);
-    int32_t wide = 0;
-    int16_t half = 0;
-    if (BytesOf(tensor->type) == 4) std::memcpy(&wide, at, 4);
-    if (BytesOf(tensor->type) == 2) std::memcpy(&half, at, 2);
-    values.push_back(tensor->type == ElementType::kI8 ? static_cast<int8_t>(*at)
-                     : BytesOf(tensor->type) == 1     ? static_cast<uint8_t>(*at)
-                     : BytesOf(tensor->type) == 2     ? half
-                                                      : wide);
-  }
-  return values;
-}
-
-// Spreads one tile over a dense mask: all of it, or where `cells` (row-major, tile-sized) is set.
-void Paint(Dense& dense, const Shape& shape, TileSize tile, int64_t q_tile, int64_t kv_tile, const int32_t* cells) {
-  for (int64_t q = q_tile * tile.q; q < std::min((q_tile + 1) * tile.q, shape.q_len); ++q) {
-    for (int64_t k = kv_tile * tile.kv; k < std::min((kv_tile + 1) * tile.kv, shape.kv_len); ++k) {
-      const int64_t cell = (q - q_tile * tile.q) * tile.kv + k - kv_tile * tile.kv;
-      if (cells == nullptr || cells[cell] != 0) dense[q * shape.kv_len + k] = 1;
-    }
-  }
-}
 
 struct Picture {
   Dense dense;
@@ -91,7 +40,6 @@ Picture ReadPallas(const Export& exported, const Shape& shape, bool transposed) 
       const int64_t at = row * picture.width + s;
       if (kinds[at] == 0) {
         EXPECT_EQ(next[at], 0) << "padding slots are (0, 0)";
-        EXPECT_EQ(ids[at], 0);
         continue;
       }
       EXPECT_GT(next[at], last) << "columns ascend";
@@ -104,12 +52,18 @@ Picture ReadPallas(const Export& exported, const Shape& shape, bool transposed) 
   return picture;
 }
 
-int64_t DivisorOf(std::mt19937_64& rng, int64_t length) {
-  std::vector<int64_t> divisors;
-  for (int64_t d = 1; d <= length; ++d) {
-    if (length % d == 0) divisors.push_back(d);
+// The stored tile of the first partial slot at or after each slot, padding included, looked for one slot at a time.
+std::vector<int32_t> NeededNext(const std::vector<int32_t>& kinds, const std::vector<int32_t>& ids) {
+  std::vector<int32_t> needed(kinds.size(), 0);
+  for (size_t i = 0; i < kinds.size(); ++i) {
+    for (size_t ahead = 0; ahead < kinds.size(); ++ahead) {
+      const size_t at = (i + ahead) % kinds.size();
+      if (kinds[at] != 1) continue;
+      needed[i] = ids[at];
+      break;
+    }
   }
-  return divisors[rng() % divisors.size()];
+  return needed;
 }
 
 TEST(Export, PallasArraysAreTheMaskByRowsAndByColumns) {
@@ -121,7 +75,7 @@ TEST(Export, PallasArraysAreTheMaskByRowsAndByColumns) {
     const MaskSample sample = RandomMaskSample(rng, 48, false);
     const Shape& shape = sample.contract.shape;
     ExportOptions options{.to = Library::kPallas, .tile = TileSize{RandomInt(rng, 1, 17), RandomInt(rng, 1, 17)}};
-    options.bake_segments = true;
+    options.segments = Segments::kBaked;
     options.batch_row = RandomInt(rng, 0, shape.batch - 1);
     Result<Export> made = MakeExport(sample.contract, sample.batch, options);
     const Result<Dense> want = DenseMask(sample.contract, sample.batch, *options.batch_row, 0);
@@ -142,6 +96,10 @@ TEST(Export, PallasArraysAreTheMaskByRowsAndByColumns) {
     const Picture columns = ReadPallas(*made, shape, true);
     ASSERT_EQ(rows.dense, *want);
     ASSERT_EQ(columns.dense, *want);
+    for (const std::string suffix : {"", "_t"}) {
+      const std::vector<int32_t> ids = Ints(made->Find("mask_next" + suffix));
+      ASSERT_EQ(ids, NeededNext(Ints(made->Find("block_mask" + suffix)), ids));
+    }
     // Equal tiles are stored once.
     const std::vector<int32_t> cells = Ints(made->Find("partial_mask_blocks"));
     const int64_t area = made->tile.q * made->tile.kv;
@@ -183,8 +141,8 @@ TEST(Export, SegmentIdsCarryDocumentsAndValidity) {
     ASSERT_TRUE(made->segment_ids.has_value());
     ASSERT_EQ(made->segment_ids->q.shape, (std::vector<int64_t>{shape.batch, shape.q_len, 1}));
     ASSERT_EQ(made->segment_ids->kv.shape, (std::vector<int64_t>{shape.batch, 1, shape.kv_len}));
-    EXPECT_EQ(made->operands, (std::vector<std::string>{"data_next", "block_mask", "q", "k", "v", "q_segment_ids",
-                                                        "kv_segment_ids", "partial_mask_blocks"}));
+    EXPECT_EQ(made->operands, (std::vector<std::string>{"data_next", "block_mask", "mask_next", "q", "k", "v",
+                                                        "q_segment_ids", "kv_segment_ids", "partial_mask_blocks"}));
     const Dense base = ReadPallas(*made, shape, false).dense;
     const std::vector<int32_t> q_ids = Ints(&made->segment_ids->q);
     const std::vector<int32_t> kv_ids = Ints(&made->segment_ids->kv);
@@ -200,6 +158,20 @@ TEST(Export, SegmentIdsCarryDocumentsAndValidity) {
     ++checked;
   }
   EXPECT_GT(checked, 5);
+}
+
+TEST(Export, PallasNamesTheTileNeededNext) {
+  Proves("R16");
+  const Export made = Make(Square("window(8, 8)", 64), {}, {.to = Library::kPallas, .tile = TileSize{16, 16}});
+  EXPECT_EQ(made.operands,
+            (std::vector<std::string>{"data_next", "block_mask", "mask_next", "q", "k", "v", "partial_mask_blocks"}));
+  EXPECT_EQ(Ints(made.Find("data_next")), (std::vector<int32_t>{0, 1, 0, 0, 1, 2, 1, 2, 3, 2, 3, 0}));
+  EXPECT_EQ(Ints(made.Find("block_mask")), (std::vector<int32_t>{1, 1, 0, 1, 1, 1, 1, 1, 1, 1, 1, 0}));
+  EXPECT_EQ(Ints(made.Find("mask_next")), (std::vector<int32_t>{0, 1, 2, 2, 0, 1, 2, 0, 1, 2, 0, 0}));
+  // Full slots and padding name the tile of the partial slot that follows.
+  const Export causal = Make(Square("causal", 48), {}, {.to = Library::kPallas, .tile = TileSize{16, 16}});
+  EXPECT_EQ(Ints(causal.Find("block_mask")), (std::vector<int32_t>{1, 0, 0, 2, 1, 0, 2, 2, 1}));
+  EXPECT_EQ(Ints(causal.Find("mask_next")), std::vector<int32_t>(9, 0));
 }
 
 TEST(Export, OneSideOfSegmentIdsIsRefused) {
@@ -257,7 +229,7 @@ TEST(Export, SplashArraysAreTheMask) {
     options.tile = TileSize{DivisorOf(rng, shape.q_len), DivisorOf(rng, shape.kv_len)};
     options.direction = RandomInt(rng, 0, 1) == 0 ? Direction::kForward : Direction::kDkv;
     options.store_tiles = true;
-    options.bake_segments = true;
+    options.segments = Segments::kBaked;
     options.shrink = RandomInt(rng, 0, 1) == 0;
     options.batch_row = RandomInt(rng, 0, shape.batch - 1);
     options.head_shards = DivisorOf(rng, shape.num_q_heads);
@@ -332,7 +304,7 @@ TEST(Export, BakedDocumentsSkipTheTilesBetweenThem) {
   const Export runtime = Make(contract, batch, options);
   EXPECT_TRUE(runtime.needs_segment_ids);
   EXPECT_EQ(runtime.tiles.partial + runtime.tiles.full, 136);
-  options.bake_segments = true;
+  options.segments = Segments::kBaked;
   const Export baked = Make(contract, batch, options);
   EXPECT_FALSE(baked.needs_segment_ids);
   EXPECT_EQ(baked.tiles.partial + baked.tiles.full, 24);
@@ -364,7 +336,8 @@ TEST(Export, WhatCannotBeSaidIsRefused) {
   Batch batch;
   batch.doc_ids = IdRows{2, 64, std::vector<int32_t>(128, 0)};
   batch.doc_ids->values[63] = 1;
-  EXPECT_EQ(CodeOf(two_rows, batch, with([](ExportOptions& o) { o.bake_segments = true; })), ErrorCode::kExportMask);
+  EXPECT_EQ(CodeOf(two_rows, batch, with([](ExportOptions& o) { o.segments = Segments::kBaked; })),
+            ErrorCode::kExportMask);
   // What the library itself fails on.
   EXPECT_EQ(CodeOf(Square("prefix(0)", 64), {}, splash), ErrorCode::kExportFault);
   EXPECT_EQ(CodeOf(Square("full", 64), {}, with([](ExportOptions& o) { o.q_shards = 2; })), ErrorCode::kExportFault);
@@ -373,7 +346,8 @@ TEST(Export, WhatCannotBeSaidIsRefused) {
   EXPECT_EQ(CodeOf(causal, {}, with([](ExportOptions& o) { o.q_shards = 0; })), ErrorCode::kBadArgument);
   EXPECT_EQ(CodeOf(causal, {}, with([](ExportOptions& o) { o.direction = Direction::kDq; })), ErrorCode::kBadArgument);
   EXPECT_EQ(CodeOf(causal, {}, with([](ExportOptions& o) { o.tile = TileSize{0, 16}; })), ErrorCode::kTileInvalid);
-  EXPECT_EQ(CodeOf(two_rows, {}, with([](ExportOptions& o) { o.bake_segments = true; })), ErrorCode::kBatchInvalid);
+  EXPECT_EQ(CodeOf(two_rows, {}, with([](ExportOptions& o) { o.segments = Segments::kBaked; })),
+            ErrorCode::kBatchInvalid);
   // A grid that would not fit any memory is refused before it is made.
   Contract huge = Square("causal", 1 << 18, 4096);
   huge.mask.heads.assign(4096, *ParseMaskExpr("causal"));
@@ -388,7 +362,7 @@ TEST(Export, EqualMasksOfABatchAreOneMask) {
   Batch batch;
   batch.doc_ids = IdRows{1, 32, {}};
   for (int32_t i = 0; i < 32; ++i) batch.doc_ids->values.push_back(i / 4);
-  const Export made = Make(contract, batch, {.tile = TileSize{8, 8}, .bake_segments = true});
+  const Export made = Make(contract, batch, {.tile = TileSize{8, 8}, .segments = Segments::kBaked});
   EXPECT_EQ(made.Find("data_next")->shape[0], 1);
 }
 

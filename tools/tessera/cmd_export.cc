@@ -28,6 +28,8 @@ constexpr const char* kFooter =
     "  tessera export --to splash examples/causal.toml --tile 512x512\n"
     "  tessera export --to splash examples/packed.toml --batch examples/packed_batch.json --segments baked "
     "--batch-row 0 --json\n"
+    "  tessera export --to splash examples/packed.toml --batch examples/packed_batch.json --segments skip "
+    "--fixed-shapes --batch-row 0\n"
     "  tessera export --to flex examples/packed.toml --batch examples/packed_batch.json --out packed.safetensors\n\n"
     "docs/use_with_splash.md and docs/use_with_flex.md hand the arrays to the real kernels.";
 
@@ -68,7 +70,8 @@ Result<ExportOptions> ToExportOptions(const Options& options) {
   }
   out.direction = options.direction == "dkv" ? Direction::kDkv : Direction::kForward;
   out.store_tiles = options.mask == "stored";
-  out.bake_segments = options.segments == "baked";
+  if (options.segments == "baked") out.segments = Segments::kBaked;
+  if (options.segments == "skip") out.segments = Segments::kSkip;
   out.shrink = !options.no_shrink;
   return out;
 }
@@ -126,9 +129,15 @@ void AddExport(CLI::App& app, Action& action) {
   sub->add_option(
          "--segments", options->segments,
          "runtime: documents and validity stay segment ids; baked: they enter the arrays, and the tiles between "
-         "documents are skipped")
-      ->check(CLI::IsMember({"runtime", "baked"}))
+         "documents are skipped; skip: those tiles are skipped, segment ids and the kernel's mask function do the "
+         "rest, "
+         "and no tile is stored")
+      ->check(CLI::IsMember({"runtime", "baked", "skip"}))
       ->capture_default_str();
+  sub->add_flag("--fixed-shapes", options->values.fixed_shapes,
+                "Every array at the capacities of the contract's class: the same shapes and types for every batch");
+  sub->add_flag("--widen-class", options->values.widen_class,
+                "With --fixed-shapes: a batch that does not fit its class gets a wider class, not an error");
   sub->add_option("--head-shards", options->values.head_shards, "splash: devices the heads are split over");
   sub->add_option("--q-shards", options->values.q_shards, "splash, tokamax: devices the queries are split over");
   sub->add_option("--kv-shards", options->values.kv_shards, "tokamax: devices the keys are split over");
