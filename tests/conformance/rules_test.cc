@@ -69,7 +69,7 @@ TEST_P(Rules, SinkLogit_OneMoreTermInTheDenominator) {
 
 TEST_P(Rules, SoftcapOfEachCall_IsItsOwn) {
   Proves("R37 R42 B5");
-  const uint64_t seed = FreshSeed();
+  const uint64_t seed = PrintedSeed();
   std::vector<TensorMap> outputs;
   for (const double softcap : {0.0, 1.0, 0.0, 3.0, 1.0}) {
     const Contract contract = MakeContract({.softcap = softcap});
@@ -101,7 +101,7 @@ TEST_P(Rules, Softcap_AddsNoPassAndNoScoreSizedMemory) {
 
 TEST_P(Rules, LowPrecisionInputs_RoundedOnceAtTheEnd) {
   Proves("R38");
-  const uint64_t seed = FreshSeed();
+  const uint64_t seed = PrintedSeed();
   for (const DType dtype : SomeOf<DType>(GetParam(), seed, {DType::kBf16, DType::kF16})) {
     const Contract contract = MakeContract({.q_len = 200, .kv_len = 200, .dtype = dtype});
     const Setting setting = MakeSetting(GetParam(), contract, {}, seed);
@@ -121,7 +121,7 @@ TEST_P(Rules, LowPrecisionInputs_RoundedOnceAtTheEnd) {
 
 TEST_P(Rules, WindowBoundary_IsInclusive) {
   Proves("R39 B18");
-  const uint64_t seed = FreshSeed();
+  const uint64_t seed = PrintedSeed();
   constexpr int64_t kRow = 40;
   for (const int64_t width : SomeOf<int64_t>(GetParam(), seed, {0, 5, 16})) {
     const Contract contract =
@@ -142,7 +142,7 @@ TEST_P(Rules, WindowBoundary_IsInclusive) {
 
 TEST_P(Rules, WindowUnderNewDocuments_SameContractAndClass) {
   Proves("R39 R40 B18");
-  const uint64_t seed = FreshSeed();
+  const uint64_t seed = PrintedSeed();
   const Contract contract = MakeContract({.mask = "causal and window(9, 0) and documents", .q_len = 64, .kv_len = 64});
   const RunOutcome first = RunAndCheck(MakeSetting(GetParam(), contract, DocumentBatch(contract, {30, 34}), seed));
   const RunOutcome second = RunAndCheck(MakeSetting(GetParam(), contract, DocumentBatch(contract, {7, 57}), seed));
@@ -163,7 +163,7 @@ TEST_P(Rules, LongDocuments_PlanFarSmallerThanTheMask) {
 
 TEST_P(Rules, DocumentBoundaryAtEveryOffset_MatchesOracle) {
   Proves("R5");
-  const uint64_t seed = FreshSeed();
+  const uint64_t seed = PrintedSeed();
   constexpr int64_t kLen = 37;
   for (int64_t boundary = 1; boundary < kLen; ++boundary) {
     SCOPED_TRACE(boundary);
@@ -174,7 +174,7 @@ TEST_P(Rules, DocumentBoundaryAtEveryOffset_MatchesOracle) {
 
 TEST_P(Rules, EveryShortLength_MatchesOracle) {
   Proves("R10");
-  const uint64_t seed = FreshSeed();
+  const uint64_t seed = PrintedSeed();
   std::vector<int64_t> lengths(50);
   std::iota(lengths.begin(), lengths.end(), 1);
   for (const int64_t len : SomeOf(GetParam(), seed, lengths)) {
@@ -197,7 +197,7 @@ void ExpectEmpty(const RunOutcome& outcome, const Token& at) {
 
 TEST_P(Rules, RowWithoutKeys_ZeroAndNoGradient) {
   Proves("R18");
-  const uint64_t seed = FreshSeed();
+  const uint64_t seed = PrintedSeed();
   for (const bool sink : {false, true}) {
     // Forty queries on ten keys, aligned at the end: the first thirty see nothing.
     const Contract contract = MakeContract({.q_len = 40, .kv_len = 10, .sink_logits = sink});
@@ -210,7 +210,7 @@ TEST_P(Rules, RowWithoutKeys_ZeroAndNoGradient) {
 
 TEST_P(Rules, PresentZero_EmptyRow_AbsentIsAnError) {
   Proves("R64");
-  const uint64_t seed = FreshSeed();
+  const uint64_t seed = PrintedSeed();
   const Contract contract =
       MakeContract({.mask = "causal and valid", .q_len = 40, .kv_len = 40, .batch = 2, .sink_logits = true});
   Batch batch;
@@ -230,7 +230,7 @@ TEST_P(Rules, PresentZero_EmptyRow_AbsentIsAnError) {
 
 TEST_P(Rules, GroupedHeads_EqualRepeatedKeys) {
   Proves("R43 B6");
-  const uint64_t seed = FreshSeed();
+  const uint64_t seed = PrintedSeed();
   const Small small{.mask = "causal and documents", .q_len = 70, .kv_len = 70, .num_q_heads = 4, .num_kv_heads = 2};
   const Contract grouped = MakeContract(small);
   Small wide = small;

@@ -79,8 +79,7 @@ Batch RandomDocuments(std::mt19937_64& rng, const Contract& contract) {
 
 TEST(Programs, AnyBatchOfAContract_SameText) {
   Proves("R13 R31");
-  const uint64_t seed = std::random_device{}();
-  SCOPED_TRACE(seed);
+  const uint64_t seed = PrintedSeed();
   std::mt19937_64 rng(seed);
   const Contract contract = MakeContract({.mask = "causal and documents"});
   const Texts first = TextsOf(contract, RandomDocuments(rng, contract));

@@ -48,8 +48,7 @@ class Dense : public XlaTest {
 };
 
 TEST_F(Dense, EveryMaskItKnows_EqualsReference) {
-  const uint64_t seed = std::random_device{}();
-  SCOPED_TRACE(seed);
+  const uint64_t seed = PrintedSeed();
   std::mt19937_64 rng(seed);
   struct Mask {
     const char* text;
