@@ -161,8 +161,10 @@ TEST_P(LaneGradients, EveryInput_EqualFiniteDifferences) {
   Proves("R41");
   const uint64_t seed = PrintedSeed();
   const auto& [lane, shape] = GetParam();
-  // The oracle, which judges every case of a lane, passes at all shapes.
-  if (CompilesPerClass(lane) && shape % 6 != 0) return;
+  if (CompilesPerClass(lane) && shape % 6 != 0) {
+    GTEST_SKIP() << "this lane compiles for each shape: a sixth of them is enough, since the oracle, which passes at "
+                    "all, judges its gradients in every case";
+  }
   const Setting setting = SettingOf(GradientShapes()[shape], lane, seed);
   const RunOutcome got = RunAndCheck(setting);
   ASSERT_FALSE(got.error.has_value());

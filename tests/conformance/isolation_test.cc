@@ -215,8 +215,8 @@ struct Touched {
 
 // One bad token in each input in turn, at every dtype, in the middle of tiles that other rows see in part.
 TEST_P(Isolation, AnyBadTokenOfAnyInput_ReachesOnlyWhatSeesIt) {
-  if (!IsolatesNonFinite(GetParam())) GTEST_SKIP() << "this lane does not promise it";
   Proves("R66");
+  if (!IsolatesNonFinite(GetParam())) GTEST_SKIP() << "this lane does not promise it";
   const uint64_t seed = PrintedSeed();
   constexpr int64_t kLen = 100;
   for (const DType dtype : SomeOf<DType>(GetParam(), seed, {DType::kF32, DType::kBf16, DType::kF16})) {

@@ -184,6 +184,33 @@ TEST_P(Rules, EveryShortLength_MatchesOracle) {
   }
 }
 
+// Lengths that divide no tile: what is left over is padded in and discarded out, and its last token counts as any does.
+TEST_P(Rules, LengthsThatDivideNoTile_AreNeverTruncated) {
+  Proves("R7");
+  const uint64_t seed = PrintedSeed();
+  constexpr int64_t kQ = 37;
+  constexpr int64_t kKv = 53;
+  const Contract contract = MakeContract({.mask = "full", .q_len = kQ, .kv_len = kKv});
+  for (const TileSize tile : SomeOf<TileSize>(GetParam(), seed, {{16, 16}, {32, 64}, {64, 32}})) {
+    SCOPED_TRACE(testing::Message() << tile.q << "x" << tile.kv);
+    Setting setting = MakeSetting(GetParam(), contract, {}, seed);
+    setting.options.plan.tile = tile;
+    const RunOutcome before = RunAndCheck(setting);
+    ASSERT_FALSE(before.error.has_value());
+    EXPECT_EQ(before.outputs.at("o").shape[2], kQ);
+    EXPECT_EQ(before.outputs.at("dk").shape[2], kKv);
+    FillToken(setting.inputs.at("v"), {0, kKv - 1}, 8.0);
+    const RunOutcome after = RunAndCheck(setting);
+    ASSERT_FALSE(after.error.has_value());
+    for (int64_t row = 0; row < kQ; ++row) {
+      EXPECT_NE(TokenBytes(before.outputs.at("o"), {0, row}), TokenBytes(after.outputs.at("o"), {0, row}))
+          << "row " << row << " does not see the last key";
+    }
+    EXPECT_FALSE(IsZero(after.outputs.at("dq"), {0, kQ - 1}));
+    EXPECT_FALSE(IsZero(after.outputs.at("dv"), {0, kKv - 1}));
+  }
+}
+
 void ExpectEmpty(const RunOutcome& outcome, const Token& at) {
   for (const char* name : {"o", "dq"}) EXPECT_TRUE(IsZero(outcome.outputs.at(name), at)) << name << " " << at.token;
   for (const char* name : {"lse", "max"}) {
