@@ -159,12 +159,16 @@ run_tests() {
   local preset=$1
   shift
   local folder=$root/build/$preset status=0
-  if ((!$#)); then rm -rf "$folder/test_results"; fi
+  if ((!$#)); then rm -rf "$folder/test_results" "$folder/Testing/Temporary/LastTestsFailed.log"; fi
   ctest --test-dir "$folder" -j "$(nproc)" --output-on-failure --no-tests=error "$@" 2>&1 |
     tee "$folder/ctest.log" | show_tests || status=$?
   show_skips "$folder/Testing/Temporary/LastTest.log"
   grep -E '^[0-9]+% tests passed' "$folder/ctest.log" || say "ctest gave no summary"
-  if ((!$#)); then mkdir -p "$folder/test_results" && touch "$folder/test_results/complete"; fi
+  if ((!$#)); then
+    mkdir -p "$folder/test_results" && touch "$folder/test_results/complete"
+    # A test that crashed leaves no results of its own.
+    cp "$folder/Testing/Temporary/LastTestsFailed.log" "$folder/test_results/failed" 2>/dev/null || true
+  fi
   return "$status"
 }
 

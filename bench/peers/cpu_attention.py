@@ -500,7 +500,7 @@ def self_check():
                     print(f"{label}: {how}" + ("" if worst is None else f", largest difference {worst:.1e}"))
                     # Scores are below 4 and sums at most 24 long: f32 rounding stays under 100 units of 2^-24.
                     if worst is not None and not worst < 6e-6:
-                        return f"{label}: {how} differs from the dense softmax by {worst} (seed {seed})"
+                        return f"{label}: {how} differs from the dense softmax by {worst} (TESSERA_SEED={seed})"
                     num_checked += worst is not None
     if num_checked == 0:
         print("skipped: neither PyTorch nor ONNX Runtime is here")

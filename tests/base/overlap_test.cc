@@ -7,6 +7,8 @@
 #include <set>
 #include <vector>
 
+#include "support/seed.h"
+
 namespace tessera {
 namespace {
 
@@ -24,8 +26,7 @@ std::multiset<int64_t> BytesIn(const ByteRows& rows, const std::byte* origin) {
 }
 
 TEST(Overlap, RandomStrides_MatchTheBytes) {
-  const uint64_t seed = std::random_device()();
-  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  const uint64_t seed = PrintedSeed();
   std::mt19937_64 random(seed);
   const auto below = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
   std::vector<std::byte> memory(4096);

@@ -13,6 +13,8 @@
 #include <string>
 #include <string_view>
 
+#include "support/seed.h"
+
 namespace tessera {
 
 class TestFolder {
@@ -46,13 +48,6 @@ inline std::string Slurp(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-// A fresh seed each run, printed so that a failure can be repeated.
-inline uint64_t FreshSeed() {
-  const uint64_t seed = std::random_device{}();
-  testing::Test::RecordProperty("seed", std::to_string(seed));
-  return seed;
-}
-
 // Calls `read` on every truncation of `good`, then on `flips` copies with a few random bytes changed, removed or
 // repeated. `read` says whether it accepted; a truncation never may be.
 template <class Read>
@@ -64,8 +59,7 @@ void Torture(const std::string& good, int flips, bool may_accept_truncated, cons
     const bool accepted = read(std::string_view(part));
     ASSERT_TRUE(may_accept_truncated || !accepted) << "accepted the first " << size << " bytes";
   }
-  const uint64_t seed = FreshSeed();
-  SCOPED_TRACE("seed " + std::to_string(seed));
+  const uint64_t seed = PrintedSeed();
   std::mt19937_64 random(seed);
   for (int i = 0; i < flips; ++i) {
     std::string bad = good;

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "support/proves.h"
 
 namespace tessera {
@@ -241,14 +243,21 @@ TEST(ResolveBatch, SlotsAndTokens_GiveTheSmaller) {
 
 // Slots count base blocks, never tiles: whatever the tile, the valid length is the same and is never dropped.
 TEST(ResolveBatch, SlotsWithAnotherTile_StillCount) {
-  Proves("B2 B34");
-  Batch batch;
-  batch.valid_slots = {{2}};
-  batch.base_block_tokens = 3;
+  Proves("R63 B2 B34");
   for (const int64_t tile : {3, 4, 256}) {
     Contract contract = Lengths(1, 10, 10);
     contract.tiles = {tile, tile};
+    Batch batch;
+    batch.valid_slots = {{2}};
+    batch.base_block_tokens = 3;
     EXPECT_EQ(Resolved(contract, kValid, batch)[0].q_valid, std::optional<int64_t>(6));
+    // Tokens beside the slots trim the last one; they do not replace them.
+    for (const int64_t tokens : {0, 5, 6, 9}) {
+      batch.valid_tokens = {{tokens}};
+      const BatchRow row = Resolved(contract, kValid, batch)[0];
+      EXPECT_EQ(row.q_valid, std::optional<int64_t>(std::min<int64_t>(tokens, 6))) << tokens;
+      EXPECT_EQ(row.kv_valid, row.q_valid) << tokens;
+    }
   }
 }
 

@@ -9,6 +9,7 @@
 #include "base/test_files.h"
 #include "contract/batch_resolve.h"
 #include "support/proves.h"
+#include "support/seed.h"
 
 namespace tessera {
 namespace {
@@ -25,8 +26,7 @@ TEST(SegmentIds, KnownRow_GivesGoldenValues) {
 
 TEST(SegmentIds, AnyRow_CountsChangesAndKeepsLength) {
   Proves("R65");
-  const uint64_t seed = FreshSeed();
-  SCOPED_TRACE("seed " + std::to_string(seed));
+  const uint64_t seed = PrintedSeed();
   std::mt19937_64 random(seed);
   for (int round = 0; round < 200; ++round) {
     std::vector<int32_t> ids(1 + random() % 50);
@@ -66,8 +66,7 @@ std::vector<int32_t> RandomRow(std::mt19937_64& random, size_t len, int32_t num_
 
 TEST(Segments, RandomRows_EqualTokenByTokenCount) {
   Proves("R68 B28 B30");
-  const uint64_t seed = FreshSeed();
-  SCOPED_TRACE("seed " + std::to_string(seed));
+  const uint64_t seed = PrintedSeed();
   std::mt19937_64 random(seed);
   Contract contract;
   contract.shape = {.batch = 1, .dim_qk = 8, .dim_v = 8};

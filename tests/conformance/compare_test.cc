@@ -179,7 +179,7 @@ CheckOptions SingleOptions() {
 }
 
 TEST(Compare, SinglePrecisionLane_IsWithinItsBounds) {
-  const uint64_t seed = FreshSeed();
+  const uint64_t seed = PrintedSeed();
   for (const DType dtype : {DType::kF32, DType::kBf16, DType::kF16}) {
     for (const int64_t tile : {0, 16, 100}) {
       const bool is_capped = tile != 16;
@@ -208,7 +208,7 @@ TEST(Compare, SinglePrecisionLane_IsWithinItsBounds) {
 // A wrong cell that carries no more weight than any other of 600 moves the log-sum-exp far beyond its bound, at every
 // dtype, though it drowns in the rounding of o.
 TEST(Compare, OneKeyOfMany_IsCaught) {
-  const uint64_t seed = FreshSeed();
+  const uint64_t seed = PrintedSeed();
   for (const DType dtype : {DType::kF32, DType::kBf16, DType::kF16}) {
     const Contract contract = MakeContract(
         {.mask = "sink(599)", .q_len = 3, .kv_len = 600, .num_q_heads = 1, .dim_qk = 128, .dim_v = 16, .dtype = dtype});
@@ -225,7 +225,7 @@ TEST(Compare, OneKeyOfMany_IsCaught) {
 }
 
 TEST(Compare, OneKeyLeakedOrDropped_IsCaught) {
-  const uint64_t seed = FreshSeed();
+  const uint64_t seed = PrintedSeed();
   for (const DType dtype : {DType::kF32, DType::kBf16, DType::kF16}) {
     const Contract contract =
         MakeContract({.q_len = 64, .kv_len = 64, .num_q_heads = 1, .dim_qk = 16, .dim_v = 16, .dtype = dtype});
@@ -242,7 +242,7 @@ TEST(Compare, OneKeyLeakedOrDropped_IsCaught) {
 }
 
 TEST(CheckOutputs, TooLarge_ChecksRowsAndSaysSo) {
-  const uint64_t seed = FreshSeed();
+  const uint64_t seed = PrintedSeed();
   const Setting setting = MakeSetting("reference", MakeContract({.q_len = 90, .kv_len = 90}), {}, seed);
   RunOutcome outcome = RunSetting(setting);
   CheckOptions options;

@@ -3,10 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
-#include <iostream>
-#include <random>
 
 #include "lanes/cpu/isa.h"
 
@@ -89,13 +86,6 @@ bool IsBitwise(const std::string& lane) { return LaneOf(lane) == "reference"; }
 
 bool IsolatesNonFinite(const std::string& lane) {
   return LaneOf(lane) == "reference" || LaneOf(lane) == "cpu" || LaneOf(lane) == "xla_chunked";
-}
-
-uint64_t FreshSeed() {
-  const char* fixed = std::getenv("TESSERA_TEST_SEED");
-  const uint64_t seed = fixed != nullptr ? std::strtoull(fixed, nullptr, 10) : std::random_device{}();
-  std::cout << "TESSERA_TEST_SEED=" << seed << "\n";
-  return seed;
 }
 
 Contract MakeContract(const Small& small) {

@@ -14,6 +14,7 @@
 #include "cases/cases.h"
 #include "oracle/compare.h"
 #include "support/proves.h"
+#include "support/seed.h"
 #include "tessera/tessera.h"
 
 namespace tessera::conformance {
@@ -49,9 +50,6 @@ Arithmetic ArithmeticOf(const std::string& lane);
 bool IsBitwise(const std::string& lane);
 // Whether the lane promises that NaN and infinity in a valid token reach only the rows that see it.
 bool IsolatesNonFinite(const std::string& lane);
-
-// New on every run, and printed with every failure; TESSERA_TEST_SEED=N repeats one.
-uint64_t FreshSeed();
 
 struct Small {
   std::string mask = "causal";

@@ -35,7 +35,7 @@ Tensor Slice(const Tensor& from, int64_t begin, int64_t end) {
 
 TEST_P(Isolation, DocumentPackedOrAlone_SameBits) {
   Proves("R66 B17");
-  const uint64_t seed = FreshSeed();
+  const uint64_t seed = PrintedSeed();
   const std::vector<int64_t> lengths = {37, 64, 1, 90, 23};
   for (const DType dtype : SomeOf<DType>(GetParam(), seed, {DType::kF32, DType::kBf16})) {
     const Small packed{.mask = "causal and window(40, 0) and documents",
@@ -69,7 +69,7 @@ TEST_P(Isolation, DocumentPackedOrAlone_SameBits) {
 
 TEST_P(Isolation, AnyTile_SameBits) {
   if (!IsBitwise(GetParam())) GTEST_SKIP() << "this lane does not promise the same bits at every tile size";
-  const uint64_t seed = FreshSeed();
+  const uint64_t seed = PrintedSeed();
   const Contract contract = MakeContract({.mask = "causal and documents", .q_len = 150, .kv_len = 150});
   Setting setting = MakeSetting(GetParam(), contract, DocumentBatch(contract, {70, 11, 60}), seed);
   const RunOutcome want = RunSetting(setting);
@@ -81,7 +81,7 @@ TEST_P(Isolation, AnyTile_SameBits) {
 
 TEST_P(Isolation, OtherDocumentsChanged_ThisOneKeepsItsBits) {
   Proves("R66 R40 B17");
-  const uint64_t seed = FreshSeed();
+  const uint64_t seed = PrintedSeed();
   // Tiles of 16 far below the diagonal hold two documents each: causality alone would call them full.
   const Contract contract =
       MakeContract({.mask = "causal and documents", .q_len = 130, .kv_len = 130, .num_q_heads = 4, .num_kv_heads = 2});
@@ -107,7 +107,7 @@ TEST_P(Isolation, OtherDocumentsChanged_ThisOneKeepsItsBits) {
 
 TEST_P(Isolation, PoisonedPadding_IsInert) {
   Proves("R67 B28");
-  const uint64_t seed = FreshSeed();
+  const uint64_t seed = PrintedSeed();
   // Padding as packers really number it: -1; or 0 while a real document is 0 too; or the last document's own id.
   struct Numbering {
     const char* mask;
@@ -154,7 +154,7 @@ TEST_P(Isolation, PoisonedPadding_IsInert) {
 
 TEST_P(Isolation, NonFiniteKeyOrValue_ReachesOnlyRowsThatSeeIt) {
   if (!IsolatesNonFinite(GetParam())) GTEST_SKIP() << "this lane does not promise it";
-  const uint64_t seed = FreshSeed();
+  const uint64_t seed = PrintedSeed();
   constexpr int64_t kPoisoned = 41;
   // A ragged shape, and one so regular that a lane may use tensors where they lie.
   struct Lengths {
@@ -215,9 +215,9 @@ struct Touched {
 
 // One bad token in each input in turn, at every dtype, in the middle of tiles that other rows see in part.
 TEST_P(Isolation, AnyBadTokenOfAnyInput_ReachesOnlyWhatSeesIt) {
-  if (!IsolatesNonFinite(GetParam())) GTEST_SKIP() << "this lane does not promise it";
   Proves("R66");
-  const uint64_t seed = FreshSeed();
+  if (!IsolatesNonFinite(GetParam())) GTEST_SKIP() << "this lane does not promise it";
+  const uint64_t seed = PrintedSeed();
   constexpr int64_t kLen = 100;
   for (const DType dtype : SomeOf<DType>(GetParam(), seed, {DType::kF32, DType::kBf16, DType::kF16})) {
     const Contract contract = MakeContract({.mask = "causal and window(17, 0) and documents or causal and sink(2)",
@@ -242,7 +242,7 @@ TEST_P(Isolation, AnyBadTokenOfAnyInput_ReachesOnlyWhatSeesIt) {
       for (const int64_t bad : {1, 40, 44, 60, 99}) {
         for (const std::string name : {"q", "k", "v", "do"}) {
           SCOPED_TRACE(testing::Message() << ToText(dtype) << " " << poison << " in token " << bad << " of " << name
-                                          << " TESSERA_TEST_SEED=" << seed);
+                                          << " TESSERA_SEED=" << seed);
           Setting setting = clean_setting;
           FillToken(setting.inputs.at(name), {0, bad}, poison);
           const RunOutcome dirty = RunSetting(setting);
@@ -275,7 +275,7 @@ TEST_P(Isolation, AnyBadTokenOfAnyInput_ReachesOnlyWhatSeesIt) {
 // Padding of every kind of value at every dtype and a large dim, where packing could pull it into a tile.
 TEST_P(Isolation, PoisonedPadding_IsInertAtEveryDtype) {
   Proves("R67");
-  const uint64_t seed = FreshSeed();
+  const uint64_t seed = PrintedSeed();
   constexpr int64_t kLen = 70;
   constexpr int64_t kUsed = 51;
   for (const DType dtype : SomeOf<DType>(GetParam(), seed, {DType::kF32, DType::kBf16, DType::kF16})) {

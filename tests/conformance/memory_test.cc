@@ -175,7 +175,7 @@ Setting MemorySetting(const std::string& lane, DType dtype, uint64_t seed) {
 }
 
 TEST_P(Memory, AnyStridesAtAnyAddress_GiveTheBitsOfDenseTensors) {
-  const uint64_t seed = FreshSeed();
+  const uint64_t seed = PrintedSeed();
   for (const DType dtype : SomeOf<DType>(GetParam(), seed, {DType::kF32, DType::kBf16, DType::kF16})) {
     const Setting setting = MemorySetting(GetParam(), dtype, seed);
     const RunOutcome want = RunAndCheck(setting);
@@ -198,7 +198,7 @@ TEST_P(Memory, AnyStridesAtAnyAddress_GiveTheBitsOfDenseTensors) {
 }
 
 TEST_P(Memory, BackwardAlone_WithOOrWithDelta) {
-  const uint64_t seed = FreshSeed();
+  const uint64_t seed = PrintedSeed();
   for (const DType dtype : SomeOf<DType>(GetParam(), seed, {DType::kF32, DType::kBf16, DType::kF16})) {
     const Setting setting = MemorySetting(GetParam(), dtype, seed);
     const RunOutcome both = RunAndCheck(setting);
@@ -239,7 +239,7 @@ TEST_P(Memory, BackwardAlone_WithOOrWithDelta) {
 }
 
 TEST_P(Memory, FusedQueriesKeysAndValues_InPlaceInOneBuffer) {
-  const uint64_t seed = FreshSeed();
+  const uint64_t seed = PrintedSeed();
   const Setting setting = MakeSetting(GetParam(),
                                       MakeContract({.q_len = 50,
                                                     .kv_len = 50,

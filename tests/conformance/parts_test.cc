@@ -33,14 +33,13 @@ void ExpectSameBitsOnAnyThreads(Setting setting, const RunOutcome& want) {
 
 TEST_P(Parts, LongRows_MatchOracleOnAnyThreads) {
   Proves("R10");
-  const uint64_t seed = FreshSeed();
+  const uint64_t seed = PrintedSeed();
   std::mt19937_64 rng(seed);
   for (const int64_t q_len : SomeOf<int64_t>(GetParam(), seed, {1, 2, 15, 16, 40})) {
     for (const DType dtype : SomeOf<DType>(GetParam(), seed, {DType::kF32, DType::kBf16, DType::kF16})) {
       if (IsSlow(GetParam()) && dtype == DType::kF16) continue;
       const int64_t kv_len = 16 * RandomInt(rng, 17, 45) + RandomInt(rng, 0, 15);
-      SCOPED_TRACE(testing::Message() << q_len << " x " << kv_len << " " << ToText(dtype)
-                                      << " TESSERA_TEST_SEED=" << seed);
+      SCOPED_TRACE(testing::Message() << q_len << " x " << kv_len << " " << ToText(dtype) << " TESSERA_SEED=" << seed);
       Setting setting = MakeSetting(GetParam(),
                                     MakeContract({.mask = q_len % 2 == 0 ? "causal" : "causal or sink(7)",
                                                   .q_len = q_len,
@@ -64,12 +63,12 @@ TEST_P(Parts, LongRows_MatchOracleOnAnyThreads) {
 // queries have no key at all.
 TEST_P(Parts, MoreHeadsThanThreads_MatchOracleOnAnyThreads) {
   Proves("R10");
-  const uint64_t seed = FreshSeed();
+  const uint64_t seed = PrintedSeed();
   for (const DType dtype : SomeOf<DType>(GetParam(), seed, {DType::kF32, DType::kBf16})) {
     for (const bool has_bad_tokens : {false, true}) {
       if (has_bad_tokens && !IsolatesNonFinite(GetParam())) continue;
       SCOPED_TRACE(testing::Message() << ToText(dtype) << (has_bad_tokens ? ", bad tokens" : "")
-                                      << " TESSERA_TEST_SEED=" << seed);
+                                      << " TESSERA_SEED=" << seed);
       Setting setting = MakeSetting(GetParam(),
                                     MakeContract({.mask = "causal and window(70, 0)",
                                                   .q_len = 192,
@@ -96,9 +95,9 @@ TEST_P(Parts, MoreHeadsThanThreads_MatchOracleOnAnyThreads) {
 
 TEST_P(Parts, LongColumns_MatchOracleOnAnyThreads) {
   Proves("R10");
-  const uint64_t seed = FreshSeed();
+  const uint64_t seed = PrintedSeed();
   for (const int64_t kv_len : SomeOf<int64_t>(GetParam(), seed, {1, 16, 33})) {
-    SCOPED_TRACE(testing::Message() << kv_len << " TESSERA_TEST_SEED=" << seed);
+    SCOPED_TRACE(testing::Message() << kv_len << " TESSERA_SEED=" << seed);
     Setting setting = MakeSetting(
         GetParam(),
         MakeContract(
@@ -111,7 +110,7 @@ TEST_P(Parts, LongColumns_MatchOracleOnAnyThreads) {
 }
 
 TEST_P(Parts, UnevenDocuments_SameBitsOnAnyThreads) {
-  const uint64_t seed = FreshSeed();
+  const uint64_t seed = PrintedSeed();
   for (const DType dtype : SomeOf<DType>(GetParam(), seed, {DType::kF32, DType::kBf16})) {
     const Contract contract = MakeContract({.mask = "causal and documents",
                                             .q_len = 400,
@@ -129,7 +128,7 @@ TEST_P(Parts, UnevenDocuments_SameBitsOnAnyThreads) {
 
 // Grown step by step: the running maximum changes at every tile, and weights of early tiles vanish.
 TEST_P(Parts, AscendingScores_MatchOracle) {
-  const uint64_t seed = FreshSeed();
+  const uint64_t seed = PrintedSeed();
   for (const DType dtype : SomeOf<DType>(GetParam(), seed, {DType::kF32, DType::kBf16, DType::kF16})) {
     for (const double slope : {0.25, -0.25}) {
       SCOPED_TRACE(testing::Message() << ToText(dtype) << " slope " << slope);
@@ -152,7 +151,7 @@ TEST_P(Parts, AscendingScores_MatchOracle) {
 
 TEST_P(Parts, ManyRepeats_SameBits) {
   Proves("R90");
-  const uint64_t seed = FreshSeed();
+  const uint64_t seed = PrintedSeed();
   const Contract contract = MakeContract({.mask = "causal and documents or sink(3)",
                                           .q_len = 90,
                                           .kv_len = 90,

@@ -57,10 +57,10 @@ Sample RandomRouted(std::mt19937_64& rng) {
 
 TEST_P(Routed, Outputs_AreThoseOfItsOwnPicks) {
   Proves("R20 R25 B4");
-  const uint64_t seed = FreshSeed();
+  const uint64_t seed = PrintedSeed();
   std::mt19937_64 rng(seed);
   for (int round = 0; round < (CompilesPerClass(GetParam()) ? 1 : IsSlow(GetParam()) ? 6 : 20); ++round) {
-    SCOPED_TRACE(testing::Message() << "TESSERA_TEST_SEED=" << seed << " round " << round);
+    SCOPED_TRACE(testing::Message() << "TESSERA_SEED=" << seed << " round " << round);
     const Sample sample = RandomRouted(rng);
     ASSERT_TRUE(Validate(sample.contract).empty());
     SCOPED_TRACE(ToToml(sample.contract));

@@ -69,7 +69,7 @@ TEST_P(Rules, SinkLogit_OneMoreTermInTheDenominator) {
 
 TEST_P(Rules, SoftcapOfEachCall_IsItsOwn) {
   Proves("R37 R42 B5");
-  const uint64_t seed = FreshSeed();
+  const uint64_t seed = PrintedSeed();
   std::vector<TensorMap> outputs;
   for (const double softcap : {0.0, 1.0, 0.0, 3.0, 1.0}) {
     const Contract contract = MakeContract({.softcap = softcap});
@@ -101,7 +101,7 @@ TEST_P(Rules, Softcap_AddsNoPassAndNoScoreSizedMemory) {
 
 TEST_P(Rules, LowPrecisionInputs_RoundedOnceAtTheEnd) {
   Proves("R38");
-  const uint64_t seed = FreshSeed();
+  const uint64_t seed = PrintedSeed();
   for (const DType dtype : SomeOf<DType>(GetParam(), seed, {DType::kBf16, DType::kF16})) {
     const Contract contract = MakeContract({.q_len = 200, .kv_len = 200, .dtype = dtype});
     const Setting setting = MakeSetting(GetParam(), contract, {}, seed);
@@ -121,7 +121,7 @@ TEST_P(Rules, LowPrecisionInputs_RoundedOnceAtTheEnd) {
 
 TEST_P(Rules, WindowBoundary_IsInclusive) {
   Proves("R39 B18");
-  const uint64_t seed = FreshSeed();
+  const uint64_t seed = PrintedSeed();
   constexpr int64_t kRow = 40;
   for (const int64_t width : SomeOf<int64_t>(GetParam(), seed, {0, 5, 16})) {
     const Contract contract =
@@ -142,7 +142,7 @@ TEST_P(Rules, WindowBoundary_IsInclusive) {
 
 TEST_P(Rules, WindowUnderNewDocuments_SameContractAndClass) {
   Proves("R39 R40 B18");
-  const uint64_t seed = FreshSeed();
+  const uint64_t seed = PrintedSeed();
   const Contract contract = MakeContract({.mask = "causal and window(9, 0) and documents", .q_len = 64, .kv_len = 64});
   const RunOutcome first = RunAndCheck(MakeSetting(GetParam(), contract, DocumentBatch(contract, {30, 34}), seed));
   const RunOutcome second = RunAndCheck(MakeSetting(GetParam(), contract, DocumentBatch(contract, {7, 57}), seed));
@@ -163,7 +163,7 @@ TEST_P(Rules, LongDocuments_PlanFarSmallerThanTheMask) {
 
 TEST_P(Rules, DocumentBoundaryAtEveryOffset_MatchesOracle) {
   Proves("R5");
-  const uint64_t seed = FreshSeed();
+  const uint64_t seed = PrintedSeed();
   constexpr int64_t kLen = 37;
   for (int64_t boundary = 1; boundary < kLen; ++boundary) {
     SCOPED_TRACE(boundary);
@@ -174,13 +174,40 @@ TEST_P(Rules, DocumentBoundaryAtEveryOffset_MatchesOracle) {
 
 TEST_P(Rules, EveryShortLength_MatchesOracle) {
   Proves("R10");
-  const uint64_t seed = FreshSeed();
+  const uint64_t seed = PrintedSeed();
   std::vector<int64_t> lengths(50);
   std::iota(lengths.begin(), lengths.end(), 1);
   for (const int64_t len : SomeOf(GetParam(), seed, lengths)) {
     SCOPED_TRACE(len);
     const Small small{.mask = "causal and window(20, 0)", .q_len = len, .kv_len = len};
     RunAndCheck(MakeSetting(GetParam(), MakeContract(small), {}, seed));
+  }
+}
+
+// Lengths that divide no tile: what is left over is padded in and discarded out, and its last token counts as any does.
+TEST_P(Rules, LengthsThatDivideNoTile_AreNeverTruncated) {
+  Proves("R7");
+  const uint64_t seed = PrintedSeed();
+  constexpr int64_t kQ = 37;
+  constexpr int64_t kKv = 53;
+  const Contract contract = MakeContract({.mask = "full", .q_len = kQ, .kv_len = kKv});
+  for (const TileSize tile : SomeOf<TileSize>(GetParam(), seed, {{16, 16}, {32, 64}, {64, 32}})) {
+    SCOPED_TRACE(testing::Message() << tile.q << "x" << tile.kv);
+    Setting setting = MakeSetting(GetParam(), contract, {}, seed);
+    setting.options.plan.tile = tile;
+    const RunOutcome before = RunAndCheck(setting);
+    ASSERT_FALSE(before.error.has_value());
+    EXPECT_EQ(before.outputs.at("o").shape[2], kQ);
+    EXPECT_EQ(before.outputs.at("dk").shape[2], kKv);
+    FillToken(setting.inputs.at("v"), {0, kKv - 1}, 8.0);
+    const RunOutcome after = RunAndCheck(setting);
+    ASSERT_FALSE(after.error.has_value());
+    for (int64_t row = 0; row < kQ; ++row) {
+      EXPECT_NE(TokenBytes(before.outputs.at("o"), {0, row}), TokenBytes(after.outputs.at("o"), {0, row}))
+          << "row " << row << " does not see the last key";
+    }
+    EXPECT_FALSE(IsZero(after.outputs.at("dq"), {0, kQ - 1}));
+    EXPECT_FALSE(IsZero(after.outputs.at("dv"), {0, kKv - 1}));
   }
 }
 
@@ -197,7 +224,7 @@ void ExpectEmpty(const RunOutcome& outcome, const Token& at) {
 
 TEST_P(Rules, RowWithoutKeys_ZeroAndNoGradient) {
   Proves("R18");
-  const uint64_t seed = FreshSeed();
+  const uint64_t seed = PrintedSeed();
   for (const bool sink : {false, true}) {
     // Forty queries on ten keys, aligned at the end: the first thirty see nothing.
     const Contract contract = MakeContract({.q_len = 40, .kv_len = 10, .sink_logits = sink});
@@ -210,7 +237,7 @@ TEST_P(Rules, RowWithoutKeys_ZeroAndNoGradient) {
 
 TEST_P(Rules, PresentZero_EmptyRow_AbsentIsAnError) {
   Proves("R64");
-  const uint64_t seed = FreshSeed();
+  const uint64_t seed = PrintedSeed();
   const Contract contract =
       MakeContract({.mask = "causal and valid", .q_len = 40, .kv_len = 40, .batch = 2, .sink_logits = true});
   Batch batch;
@@ -230,7 +257,7 @@ TEST_P(Rules, PresentZero_EmptyRow_AbsentIsAnError) {
 
 TEST_P(Rules, GroupedHeads_EqualRepeatedKeys) {
   Proves("R43 B6");
-  const uint64_t seed = FreshSeed();
+  const uint64_t seed = PrintedSeed();
   const Small small{.mask = "causal and documents", .q_len = 70, .kv_len = 70, .num_q_heads = 4, .num_kv_heads = 2};
   const Contract grouped = MakeContract(small);
   Small wide = small;

@@ -24,7 +24,7 @@ INSTANTIATE_TEST_SUITE_P(Lanes, Shapes, testing::ValuesIn(LanesUnderTest()), Lan
 
 TEST_P(Shapes, EveryDimAndDtype_MatchesOracle) {
   Proves("R38 R10");
-  const uint64_t seed = FreshSeed();
+  const uint64_t seed = PrintedSeed();
   std::mt19937_64 rng(seed);
   size_t turn = static_cast<size_t>(seed % std::size(kTiles));
   for (const Dims& dims : kDims) {
@@ -32,7 +32,7 @@ TEST_P(Shapes, EveryDimAndDtype_MatchesOracle) {
       const TileSize tile = kTiles[turn++ % std::size(kTiles)];
       if (CompilesPerClass(GetParam()) && turn % 21 != 0) continue;
       SCOPED_TRACE(testing::Message() << "dims " << dims.qk << "/" << dims.v << " " << ToText(dtype) << " tile "
-                                      << tile.q << "x" << tile.kv << " TESSERA_TEST_SEED=" << seed);
+                                      << tile.q << "x" << tile.kv << " TESSERA_SEED=" << seed);
       const bool is_square = RandomInt(rng, 0, 1) == 0;
       const int64_t q_len = RandomInt(rng, 20, 70);
       const Contract contract =
@@ -59,7 +59,7 @@ TEST_P(Shapes, EveryDimAndDtype_MatchesOracle) {
 
 TEST_P(Shapes, GroupsOfHeads_MatchOracle) {
   Proves("R43");
-  const uint64_t seed = FreshSeed();
+  const uint64_t seed = PrintedSeed();
   using Heads = std::pair<int64_t, int64_t>;
   for (const auto& [q_heads, kv_heads] :
        SomeOf<Heads>(GetParam(), seed, {{8, 1}, {8, 2}, {6, 2}, {5, 5}, {7, 1}, {1, 1}})) {
@@ -85,11 +85,11 @@ TEST_P(Shapes, GroupsOfHeads_MatchOracle) {
 // Any mask of any nesting, with everything else at random too.
 TEST_P(Shapes, RandomContracts_MatchOracle) {
   Proves("R9");
-  const uint64_t seed = FreshSeed();
+  const uint64_t seed = PrintedSeed();
   std::mt19937_64 rng(seed);
   const auto flip = [&] { return RandomInt(rng, 0, 1) == 1; };
   for (int round = 0; round < RoundsOf(GetParam(), IsSlow(GetParam()) ? 60 : 200); ++round) {
-    SCOPED_TRACE(testing::Message() << "TESSERA_TEST_SEED=" << seed << " round " << round);
+    SCOPED_TRACE(testing::Message() << "TESSERA_SEED=" << seed << " round " << round);
     MaskSample sample = RandomMaskSample(rng, 150);
     Contract& contract = sample.contract;
     const Dims& dims = kDims[rng() % std::size(kDims)];
@@ -117,10 +117,10 @@ TEST_P(Shapes, RandomContracts_MatchOracle) {
 // if the cell is forbidden. No tolerance can hide a wrong cell here, forward or backward.
 TEST_P(Shapes, EveryCell_IsTheMasks) {
   Proves("R9");
-  const uint64_t seed = FreshSeed();
+  const uint64_t seed = PrintedSeed();
   std::mt19937_64 rng(seed);
   for (int round = 0; round < RoundsOf(GetParam(), IsSlow(GetParam()) ? 40 : 150); ++round) {
-    SCOPED_TRACE(testing::Message() << "TESSERA_TEST_SEED=" << seed << " round " << round);
+    SCOPED_TRACE(testing::Message() << "TESSERA_SEED=" << seed << " round " << round);
     MaskSample sample = RandomMaskSample(rng, round % 5 == 0 ? 110 : 48);
     Contract& contract = sample.contract;
     const Shape& s = contract.shape;

@@ -11,6 +11,7 @@
 #include "base/test_files.h"
 #include "support/npy_file.h"
 #include "support/random_contract.h"
+#include "support/seed.h"
 #include "tessera/contract.h"
 
 namespace tessera {
@@ -201,8 +202,7 @@ capacity = { width = "pow2", cleanups = 12 }
 }
 
 TEST(ContractText, RandomContracts_RoundTripThroughTomlAndJson) {
-  const uint64_t seed = std::random_device{}();
-  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  const uint64_t seed = PrintedSeed();
   std::mt19937_64 rng(seed);
   const TestFolder folder;
   const std::filesystem::path dir = folder.path();
@@ -446,8 +446,7 @@ TEST(ContractText, HostileText_IsRefused) {
 }
 
 TEST(ContractText, RandomDamage_NeverCrashesAndSurvivorsRoundTrip) {
-  const uint64_t seed = std::random_device{}();
-  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  const uint64_t seed = PrintedSeed();
   std::mt19937_64 rng(seed);
   RandomContractOptions options;
   options.bitmap = false;

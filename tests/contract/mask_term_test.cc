@@ -16,6 +16,7 @@
 #include "contract/mask_sets.h"
 #include "support/own_terms.h"
 #include "support/random_mask.h"
+#include "support/seed.h"
 #include "tessera/contract.h"
 
 namespace tessera {
@@ -188,8 +189,7 @@ TEST(MaskTerm, Key_HoldsNameVersionParametersAndSets) {
 
 TEST(MaskTerm, BothForms_GiveTheSameSet) {
   OwnTerms();
-  const uint64_t seed = std::random_device{}();
-  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  const uint64_t seed = PrintedSeed();
   std::mt19937_64 rng(seed);
   for (int trial = 0; trial < 300; ++trial) {
     const std::string parameters =
@@ -225,8 +225,7 @@ TEST(MaskTerm, RandomRuns_OverlappingAndTouching_MeanTheirUnion) {
   MaskTermSpec spec{.name = "scattered", .min_parameters = 1, .max_parameters = 1};
   spec.runs = RandomRuns;
   Add(spec);
-  const uint64_t seed = std::random_device{}();
-  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  const uint64_t seed = PrintedSeed();
   std::mt19937_64 rng(seed);
   for (int trial = 0; trial < 400; ++trial) {
     const Contract contract =

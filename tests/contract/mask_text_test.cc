@@ -8,6 +8,7 @@
 
 #include "support/proves.h"
 #include "support/random_mask.h"
+#include "support/seed.h"
 #include "tessera/contract.h"
 
 namespace tessera {
@@ -113,8 +114,7 @@ TEST(MaskText, CanonicalText_IsWhatTheGoldenTextsSay) {
 }
 
 TEST(MaskText, RandomExpressions_RoundTripExactly) {
-  const uint64_t seed = std::random_device{}();
-  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  const uint64_t seed = PrintedSeed();
   std::mt19937_64 rng(seed);
   RandomMaskOptions options;
   options.documents_equal = true;
@@ -245,8 +245,7 @@ TEST(MaskText, DeepestParsedExpression_RoundTrips) {
 }
 
 TEST(MaskText, RandomBytes_NeverCrash) {
-  const uint64_t seed = std::random_device{}();
-  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  const uint64_t seed = PrintedSeed();
   std::mt19937_64 rng(seed);
   const std::vector<std::string> pieces = {"causal", "and",    "or", "(",  ")",    ",",   "window",
                                            "sink",   "-1",     "7",  " ",  "\"",   "not", "\x80",

@@ -19,8 +19,6 @@
 namespace tessera {
 namespace {
 
-uint64_t FreshSeed() { return std::random_device()(); }
-
 RunOptions WithCache(RunCache& cache, const RunOptions& base = {}) {
   RunOptions options = base;
   options.cache = &cache;
@@ -46,8 +44,7 @@ Batch RandomBatchOf(const Contract& contract, std::mt19937_64& rng) {
 
 TEST(RunCache, ThousandBatches_OneBuild) {
   Proves("R31 R91 B9");
-  const uint64_t seed = FreshSeed();
-  SCOPED_TRACE("seed " + std::to_string(seed));
+  const uint64_t seed = PrintedSeed();
   std::mt19937_64 rng(seed);
   const Contract contract =
       MakeContract({.mask = "causal and documents and valid and blocks", .len = 32, .num_q_heads = 1});
@@ -125,8 +122,7 @@ TEST(RunCache, EqualContractsOfOtherSpelling_HitAndKeepTheirText) {
 
 TEST(RunCache, MoreContractsThanCapacity_StaysBoundedAndChangesNothing) {
   Proves("R34 B8");
-  const uint64_t seed = FreshSeed();
-  SCOPED_TRACE("seed " + std::to_string(seed));
+  const uint64_t seed = PrintedSeed();
   std::mt19937_64 rng(seed);
   RunCache cache(3);
   const Target target = TargetNamed("cpu");
@@ -155,8 +151,7 @@ TEST(RunCache, MoreContractsThanCapacity_StaysBoundedAndChangesNothing) {
 // whatever was given up in between, its receipt and its bits are those of a run that prepared everything itself.
 TEST(RunCache, RandomContracts_RunAsIfNothingWereKept) {
   Proves("R34 B9");
-  const uint64_t seed = FreshSeed();
-  SCOPED_TRACE("seed " + std::to_string(seed));
+  const uint64_t seed = PrintedSeed();
   std::mt19937_64 rng(seed);
   RunCache cache(16);
   const Target target = TargetNamed("cpu");
@@ -312,8 +307,7 @@ TEST(RunCache, RunTimeTensors_AreNeitherDroppedNorMadeUp) {
 
 TEST(RunCache, Threads_ShareOneBuildPerKey) {
   Proves("R34");
-  const uint64_t seed = FreshSeed();
-  SCOPED_TRACE("seed " + std::to_string(seed));
+  const uint64_t seed = PrintedSeed();
   const Target target = TargetNamed("cpu");
   constexpr int kThreads = 8;
   constexpr int kContracts = 5;

@@ -10,11 +10,10 @@
 #include "oracle/compare.h"
 #include "support/own_terms.h"
 #include "support/proves.h"
+#include "support/seed.h"
 
 namespace tessera {
 namespace {
-
-uint64_t FreshSeed() { return std::random_device()(); }
 
 void ExpectMatchesOracle(const Contract& contract, const Batch& batch, const TensorMap& inputs,
                          const RunOutcome& outcome, Layout layout = Layout::kBhtd) {
@@ -40,7 +39,7 @@ TEST(Run, AutoOnEveryTarget_RunsTheLaneOfTheTableOrSaysWhyNot) {
                {"v5e", "splash", "reference", "tpu.not_built"},
                {"v5p", "splash", "reference", "tpu.not_built"}};
   const Contract contract = MakeContract();
-  const TensorMap inputs = MakeInputs(contract, FreshSeed(), true);
+  const TensorMap inputs = MakeInputs(contract, PrintedSeed(), true);
   for (const auto& c : cases) {
     SCOPED_TRACE(c.target);
     const RunOutcome outcome = tessera::Run(contract, {}, inputs, TargetNamed(c.target), Ask{.backward = true});
@@ -67,7 +66,7 @@ TEST(Run, RegisteredTerm_RunsMatchesTheOracleAndRepeatsFromItsReceipt) {
       batch.doc_ids = IdRows{contract.shape.batch, 40, {}};
       for (int64_t i = 0; i < contract.shape.batch * 40; ++i) batch.doc_ids->values.push_back(i % 40 < 17 ? 0 : 1);
     }
-    const TensorMap inputs = MakeInputs(contract, FreshSeed(), true);
+    const TensorMap inputs = MakeInputs(contract, PrintedSeed(), true);
     const RunOptions options = Ask{.backward = true};
     const RunOutcome outcome = tessera::Run(contract, batch, inputs, TargetNamed("cpu"), options);
     ASSERT_FALSE(outcome.error.has_value()) << ErrorText(outcome);
@@ -87,7 +86,7 @@ TEST(Run, RegisteredTerm_RunsMatchesTheOracleAndRepeatsFromItsReceipt) {
 // Without the transposed worklist dK and dV would be zeros that nobody computed.
 TEST(Run, BackwardOnAForwardOnlyPlan_IsRefused) {
   const Contract contract = MakeContract();
-  const TensorMap inputs = MakeInputs(contract, FreshSeed(), true);
+  const TensorMap inputs = MakeInputs(contract, PrintedSeed(), true);
   RunOptions options = Ask{.backward = true};
   options.plan.disable = {"transpose"};
   const RunOutcome outcome = tessera::Run(contract, {}, inputs, TargetNamed("cpu"), options);
@@ -100,8 +99,7 @@ TEST(Run, BackwardOnAForwardOnlyPlan_IsRefused) {
 TEST(Run, ForcedLane_ReallyRuns) {
   Proves("R53 R60 B11");
   const Contract contract = MakeContract({.mask = "causal and window(9, 0)", .len = 64});
-  const uint64_t seed = FreshSeed();
-  SCOPED_TRACE("seed " + std::to_string(seed));
+  const uint64_t seed = PrintedSeed();
   const TensorMap inputs = MakeInputs(contract, seed, true);
   std::vector<std::string> kernels;
   for (const char* lane : {"reference", "cpu"}) {
@@ -151,8 +149,7 @@ TEST(Run, Outputs_HaveTheContractsTypesAndTheRunsLayout) {
 // The softcap belongs to the call: nothing of an earlier call's survives in the process.
 TEST(Run, SoftcapChange_TakesEffectAtOnce) {
   Proves("R42 R56 B5");
-  const uint64_t seed = FreshSeed();
-  SCOPED_TRACE("seed " + std::to_string(seed));
+  const uint64_t seed = PrintedSeed();
   std::vector<RunOutcome> outcomes;
   for (const double softcap : {2.0, 0.0, 5.0, 2.0}) {
     const Contract contract = MakeContract({.softcap = softcap});

@@ -10,6 +10,7 @@
 #include "oracle/oracle.h"
 #include "support/proves.h"
 #include "support/random_mask.h"
+#include "support/seed.h"
 
 namespace tessera {
 namespace {
@@ -154,8 +155,7 @@ TEST(SplashLane, Capabilities_ComeBeforeNotBuilt) {
 // What Splash does not refuse by capability must really be a band around the diagonal, and nothing of the batch.
 TEST(SplashLane, RandomMasks_AcceptsBandsOnly) {
   Proves("B10");
-  const uint64_t seed = std::random_device()();
-  SCOPED_TRACE("seed " + std::to_string(seed));
+  const uint64_t seed = PrintedSeed();
   std::mt19937_64 rng(seed);
   int bands = 0;
   for (int round = 0; round < 400; ++round) {

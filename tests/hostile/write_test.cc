@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "hostile_files.h"
+#include "support/seed.h"
 
 namespace tessera {
 namespace {
@@ -108,8 +109,7 @@ TEST_F(HostileWrite, Links_StayAndTheirTargetIsReplaced) {
 
 // Kills the program at random moments of writing a plan of several MiB over another one.
 TEST_F(HostileWrite, KilledAnywhere_LeavesTheOldFileOrTheNewOne) {
-  const uint32_t seed = std::random_device()();
-  SCOPED_TRACE(fmt::format("seed {}", seed));
+  const uint64_t seed = PrintedSeed();
   std::mt19937 random(seed);
   const auto big = [](const char* expr) {
     return fmt::format(

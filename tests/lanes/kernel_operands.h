@@ -3,8 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdlib>
-#include <iostream>
 #include <new>
 #include <random>
 #include <vector>
@@ -13,14 +11,6 @@
 #include "lanes/cpu/kernels.h"
 
 namespace tessera::lanes::cpu {
-
-// New on every run, and printed; TESSERA_TEST_SEED=N repeats one.
-inline uint64_t FreshSeed() {
-  const char* fixed = std::getenv("TESSERA_TEST_SEED");
-  const uint64_t seed = fixed != nullptr ? std::strtoull(fixed, nullptr, 10) : std::random_device{}();
-  std::cout << "TESSERA_TEST_SEED=" << seed << "\n";
-  return seed;
-}
 
 inline bool IsAvailable(std::string_view name) {
   for (const Isa& isa : Isas()) {

@@ -12,6 +12,7 @@
 
 #include "kernel_operands.h"
 #include "lanes/scratch.h"
+#include "support/seed.h"
 
 namespace tessera::lanes::cpu {
 namespace {
@@ -29,7 +30,7 @@ std::vector<KernelRow> RunnableRows() {
 
 class EveryKernel : public testing::TestWithParam<KernelRow> {
  protected:
-  EveryKernel() : kernel_(GetParam().make(GetParam())), index_(kernel_), rng_(FreshSeed()) {
+  EveryKernel() : kernel_(GetParam().make(GetParam())), index_(kernel_), rng_(PrintedSeed()) {
     if (kernel_.enter != nullptr) kernel_.enter();
   }
   ~EveryKernel() override {

@@ -8,6 +8,7 @@
 #include "lanes/xla/pjrt/read_program.h"
 #include "lanes/xla/pjrt/wire.h"
 #include "pjrt/plugin_test.h"
+#include "support/seed.h"
 
 namespace tessera::pjrt {
 namespace {
@@ -169,8 +170,7 @@ TEST(ReadProgram, DeepNesting_IsRefusedAndNoStackOverflow) {
 }
 
 TEST(ReadProgram, DamagedBytes_NeverCrash) {
-  const uint64_t seed = std::random_device{}();
-  SCOPED_TRACE(seed);
+  const uint64_t seed = PrintedSeed();
   std::mt19937_64 random(seed);
   const std::string good = SmallProgram();
   for (size_t size = 0; size < good.size(); ++size) {

@@ -4,6 +4,7 @@
 #include <random>
 
 #include "pjrt/plugin_test.h"
+#include "support/seed.h"
 
 namespace tessera::pjrt {
 namespace {
@@ -13,8 +14,7 @@ using Buffers = ClientTest;
 using Runs = ClientTest;
 
 TEST_F(Buffers, EveryElementType_ComesBackUnchanged) {
-  const uint64_t seed = std::random_device{}();
-  SCOPED_TRACE(seed);
+  const uint64_t seed = PrintedSeed();
   std::mt19937_64 random(seed);
   for (int32_t number = 1; number <= 13; ++number) {
     const TensorType type{*ElementTypeOf(number), {3, 1, 5}};

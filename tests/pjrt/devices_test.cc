@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "pjrt/plugin_test.h"
+#include "support/seed.h"
 
 namespace tessera::pjrt {
 namespace {
@@ -45,8 +46,7 @@ TEST_F(Devices, BoundProgram_RunsThereOnly) {
 
 // Each thread has its own numbers, and each pair of threads shares a program and not a device.
 TEST_F(Devices, TwoThreadsOnTwoDevices_DoNotMix) {
-  const uint64_t seed = std::random_device{}();
-  SCOPED_TRACE(seed);
+  const uint64_t seed = PrintedSeed();
   const Executable program = Compiled(kMulAdd, MulAddOptions());
   std::atomic<int> wrong = 0;
   const auto work = [&](int64_t device) {

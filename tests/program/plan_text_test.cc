@@ -4,6 +4,7 @@
 #include <random>
 
 #include "program_test.h"
+#include "support/seed.h"
 #include "tessera/tessera.h"
 
 namespace tessera {
@@ -78,8 +79,7 @@ TEST(DrawTiles, NoSuchHead_IsEmpty) {
 }
 
 TEST(PlanJson, EveryPartOfThePlan_IsThere) {
-  const auto seed = std::random_device{}();
-  SCOPED_TRACE(fmt::format("seed {}", seed));
+  const uint64_t seed = PrintedSeed();
   std::mt19937 random(seed);
   Batch batch;
   batch.doc_ids = IdRows{1, 130, {}};

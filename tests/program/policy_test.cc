@@ -8,6 +8,7 @@
 #include <set>
 
 #include "program_test.h"
+#include "support/seed.h"
 #include "tessera/tessera.h"
 
 namespace tessera {
@@ -154,7 +155,7 @@ class MixedDocumentPolicy : public testing::Test {
   void CheckSinkDocument(const json& statement);
   void CheckOrBranch(const json& statement);
 
-  const uint32_t seed_ = std::random_device{}();
+  const uint64_t seed_ = PrintedSeed();
   std::mt19937 random_{seed_};
 };
 
@@ -302,7 +303,6 @@ void MixedDocumentPolicy::CheckOrBranch(const json& statement) {
 
 TEST_F(MixedDocumentPolicy, EveryStatement_IsWhatThePlannerDoes) {
   Proves("R3 R4");
-  SCOPED_TRACE(fmt::format("seed {}", seed_));
   using Check = void (MixedDocumentPolicy::*)(const json&);
   const std::map<std::string, Check> checks = {
       {"cross_document_pair", &MixedDocumentPolicy::CheckCrossDocument},

@@ -15,6 +15,7 @@
 #include "dispatch/compiling_lane.h"
 #include "dispatch/fixtures.h"
 #include "support/proves.h"
+#include "support/seed.h"
 
 namespace tessera {
 namespace {
@@ -190,8 +191,7 @@ TEST(ReceiptEdit, GoodOnes_AreSoundAndOfEveryStep) {
 
 TEST(ReceiptEdit, EveryValue_IsHeldToTheOthers) {
   Proves("R53 B11");
-  const uint64_t seed = std::random_device()();
-  SCOPED_TRACE(fmt::format("seed {}", seed));
+  const uint64_t seed = PrintedSeed();
   std::mt19937_64 random(seed);
   int64_t refused = 0;
   for (const NamedReceipt& named : GoodReceipts()) {

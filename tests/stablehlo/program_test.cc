@@ -6,6 +6,8 @@
 
 #include <random>
 #include <regex>
+#include <set>
+#include <sstream>
 
 #include "support/proves.h"
 #include "support/random_batch.h"
@@ -79,8 +81,7 @@ Batch RandomDocuments(std::mt19937_64& rng, const Contract& contract) {
 
 TEST(Programs, AnyBatchOfAContract_SameText) {
   Proves("R13 R31");
-  const uint64_t seed = std::random_device{}();
-  SCOPED_TRACE(seed);
+  const uint64_t seed = PrintedSeed();
   std::mt19937_64 rng(seed);
   const Contract contract = MakeContract({.mask = "causal and documents"});
   const Texts first = TextsOf(contract, RandomDocuments(rng, contract));
@@ -114,6 +115,90 @@ TEST(Programs, ClassKeyAndVersion_TravelInTheModule) {
     EXPECT_NE(text.find("tessera_class = \"" + texts.class_key + "\""), std::string::npos);
     EXPECT_NE(text.find("tessera_program = \"xla_chunked_"), std::string::npos);
     EXPECT_EQ(text.rfind("module @tessera_xla_chunked_", 0), 0u);
+  }
+}
+
+// The operations that a text names, each with its dialect: a word, a dot and a word.
+std::set<std::string> OperationsOf(const std::string& text) {
+  const auto is_word = [](char c) { return (c >= 'a' && c <= 'z') || c == '_'; };
+  std::set<std::string> operations;
+  for (size_t dot = text.find('.'); dot != std::string::npos; dot = text.find('.', dot + 1)) {
+    size_t begin = dot;
+    size_t end = dot + 1;
+    while (begin > 0 && is_word(text[begin - 1])) --begin;
+    while (end < text.size() && is_word(text[end])) ++end;
+    if (begin < dot && end > dot + 1) operations.insert(text.substr(begin, end - begin));
+  }
+  return operations;
+}
+
+// Everything that a text may name. The size of what each gives is in the text, and no data changes it; none sorts,
+// compacts, or calls out of the program. Of dynamic_slice and dynamic_update_slice, data is only where they read.
+const std::set<std::string>& StaticOperations() {
+  static const std::set<std::string> operations = [] {
+    std::set<std::string> names = {"func.func", "mhlo.frontend_attributes", "mhlo.num_partitions", "mhlo.num_replicas"};
+    std::istringstream words(
+        "add and broadcast_in_dim compare constant convert divide dot_general dynamic_slice dynamic_update_slice "
+        "exponential if iota is_finite log maximum minimum multiply negate not or pad reduce remainder reshape return "
+        "select shift_right_logical slice subtract tanh while");
+    for (std::string name; words >> name;) names.insert("stablehlo." + name);
+    return names;
+  }();
+  return operations;
+}
+
+void ExpectStatic(const std::string& text) {
+  EXPECT_EQ(text.find('?'), std::string::npos) << "a size that is not known";
+  const std::set<std::string> operations = OperationsOf(text);
+  EXPECT_EQ(operations.count("stablehlo.dot_general"), 1u);
+  for (const std::string& operation : operations) {
+    EXPECT_EQ(StaticOperations().count(operation), 1u) << operation << ": is the size of its result in the text?";
+  }
+}
+
+TEST(Programs, EveryCombinationOfOperands_NoDynamicOperation) {
+  Proves("B12");
+  std::mt19937_64 rng(PrintedSeed());
+  std::set<std::string> distinct;
+  for (const char* mask : {"causal", "causal and documents", "valid", "documents and valid", "causal and blocks",
+                           "valid and blocks and (window(70, 0) or sink(3, document))"}) {
+    for (const DType dtype : {DType::kF32, DType::kBf16, DType::kF16}) {
+      for (const int operands : {0, 1, 2, 3}) {
+        const Contract contract = MakeContract({.mask = mask,
+                                                .len = dtype == DType::kF32 ? 300 : 256,
+                                                .dtype = dtype,
+                                                .softcap = (operands & 1) != 0 ? 3.0 : 0.0,
+                                                .sink_logits = (operands & 2) != 0});
+        const MaskFacts facts = DescribeMask(contract).value();
+        Batch batch;
+        if (facts.needs_documents) batch = RandomDocuments(rng, contract);
+        if (facts.needs_valid) batch.valid_tokens = std::vector<int64_t>{200, 256};
+        if (facts.needs_blocks) batch.picks = RandomPicks(rng, contract);
+        const Texts texts = TextsOf(contract, batch);
+        for (const std::string& text : {texts.forward, texts.backward}) {
+          ExpectStatic(text);
+          distinct.insert(text);
+        }
+      }
+    }
+  }
+  EXPECT_EQ(distinct.size(), size_t{2} * 6 * 3 * 4);
+  for (const DenseKind kind : {DenseKind::kForward, DenseKind::kBackward, DenseKind::kStep}) {
+    for (const bool has_documents : {false, true}) {
+      const DenseSpec spec{MakeContract({.len = 64}).shape, true, true, has_documents};
+      ExpectStatic(LowerDense(spec, kind).value().text);
+    }
+  }
+}
+
+TEST(Programs, DynamicOperations_WouldBeSeen) {
+  const std::string good = TextsOf(MakeContract({.len = 64})).forward;
+  for (const std::string operation :
+       {"chlo.top_k", "stablehlo.custom_call", "stablehlo.dynamic_broadcast_in_dim", "stablehlo.dynamic_gather",
+        "stablehlo.dynamic_reshape", "stablehlo.get_dimension_size", "stablehlo.infeed", "stablehlo.outfeed",
+        "stablehlo.real_dynamic_slice", "stablehlo.set_dimension_size", "stablehlo.sort"}) {
+    EXPECT_EQ(StaticOperations().count(operation), 0u) << operation;
+    EXPECT_EQ(OperationsOf(good + "%1 = \"" + operation + "\"(%0)").count(operation), 1u) << operation;
   }
 }
 

@@ -1,4 +1,4 @@
-// Names the requirement (R) and bug (B) numbers a test proves; script/requirements lists which have a passing test.
+// Names the requirement (R) and bug (B) numbers a test proves; script/requirements lists which are proved.
 #pragma once
 
 #include <gtest/gtest.h>

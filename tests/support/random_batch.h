@@ -1,16 +1,14 @@
 // Random masks with random lengths, heads, offsets and a batch that fits, for property tests of planner and lanes.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
-#include <cstdlib>
 #include <numeric>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "support/random_mask.h"
+#include "support/seed.h"
 #include "tessera/batch.h"
 #include "tessera/contract.h"
 
@@ -124,14 +122,6 @@ inline MaskSample RandomMaskSample(std::mt19937_64& rng, int64_t max_len = 48, b
     out.batch.kv_valid_tokens = counts(contract.shape.kv_len);
   }
   return out;
-}
-
-// A seed that differs from run to run and is printed, so that a failure can be repeated: TESSERA_SEED=N.
-inline uint64_t PrintedSeed() {
-  const char* given = std::getenv("TESSERA_SEED");
-  const uint64_t seed = given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device()();
-  testing::Test::RecordProperty("seed", std::to_string(seed));
-  return seed;
 }
 
 }  // namespace tessera

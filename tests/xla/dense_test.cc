@@ -1,9 +1,7 @@
 // Dense attention, which benchmarks hold the lane against, computes what the lanes compute: a peer that is wrong proves
 // nothing.
-#include "lanes/xla/pjrt/client.h"
-#include "lanes/xla/plugins.h"
-#include "lanes/xla/programs.h"
 #include "lanes/xla/stablehlo/program.h"
+#include "xla/direct_program.h"
 #include "xla/xla_fixture.h"
 
 namespace tessera {
@@ -11,45 +9,14 @@ namespace {
 
 class Dense : public XlaTest {
  protected:
-  using Operands = std::map<std::string, std::vector<std::byte>>;
-
-  template <class T>
-  static std::vector<std::byte> BytesOf(const std::vector<T>& values) {
-    const auto bytes = std::as_bytes(std::span(values));
-    return {bytes.begin(), bytes.end()};
-  }
-
-  TensorMap RunProgram(const Result<stablehlo::Program>& program, const Operands& operands) {
-    TensorMap outputs;
+  TensorMap RunOnce(const Result<stablehlo::Program>& program, const Operands& operands) {
     EXPECT_TRUE(program.has_value()) << ToText(program.error());
-    lanes::xla::Session session;
-    const Decision decision = lanes::xla::OpenSession({.plugin = plugin_}, TargetKind::kCpu, &session);
-    EXPECT_TRUE(decision.accepted) << decision.detail;
-    if (!program || !decision.accepted) return outputs;
-    const Result<pjrt::Executable> executable =
-        session.client->Compile(program->text, lanes::xla::CompileOptionsFor(*program, {.optimization = 0}));
-    EXPECT_TRUE(executable.has_value()) << ToText(executable.error());
-    if (!executable) return outputs;
-    std::vector<pjrt::Buffer> buffers;
-    for (size_t i = 0; i < program->inputs.size(); ++i) {
-      buffers.push_back(
-          session.client->Upload(executable->inputs()[i], operands.at(program->inputs[i].name), 0).value());
-    }
-    std::vector<const pjrt::Buffer*> args;
-    for (const pjrt::Buffer& buffer : buffers) args.push_back(&buffer);
-    const std::vector<pjrt::Buffer> results = executable->Execute(args).value();
-    for (size_t i = 0; i < results.size(); ++i) {
-      const stablehlo::NamedType& output = program->outputs[i];
-      Tensor& tensor = outputs[output.name] = Tensor::Zeros(ElementType::kF32, output.type.dims);
-      EXPECT_TRUE(results[i].Download(tensor.bytes).has_value());
-    }
-    return outputs;
+    return program ? DirectProgram(plugin_, *program).Run(operands) : TensorMap();
   }
 };
 
 TEST_F(Dense, EveryMaskItKnows_EqualsReference) {
-  const uint64_t seed = std::random_device{}();
-  SCOPED_TRACE(seed);
+  const uint64_t seed = PrintedSeed();
   std::mt19937_64 rng(seed);
   struct Mask {
     const char* text;
@@ -81,18 +48,18 @@ TEST_F(Dense, EveryMaskItKnows_EqualsReference) {
       delta[static_cast<size_t>(i / contract.shape.dim_v)] +=
           static_cast<float>(want.at("o").At(i) * inputs.at("do").At(i));
     }
-    Operands operands = {{"scale", BytesOf(std::vector<float>{static_cast<float>(contract.score.scale)})},
-                         {"window_left", BytesOf(std::vector<int32_t>{9})},
-                         {"documents", BytesOf(ids)}};
+    Operands operands = {{"scale", ToBytes(std::vector<float>{static_cast<float>(contract.score.scale)})},
+                         {"window_left", ToBytes(std::vector<int32_t>{9})},
+                         {"documents", ToBytes(ids)}};
     for (const auto& [name, tensor] : inputs) operands[name] = tensor.bytes;
     const stablehlo::DenseSpec spec{contract.shape, mask.causal, mask.window, mask.documents};
     operands["lse"] = lse.bytes;
-    operands["delta"] = BytesOf(delta);
+    operands["delta"] = ToBytes(delta);
     using stablehlo::DenseKind;
-    ExpectClose(RunProgram(LowerDense(spec, DenseKind::kStep), operands), want);
-    ExpectClose(RunProgram(LowerDense(spec, DenseKind::kForward), operands), {{"o", want.at("o")}});
+    ExpectClose(RunOnce(LowerDense(spec, DenseKind::kStep), operands), want);
+    ExpectClose(RunOnce(LowerDense(spec, DenseKind::kForward), operands), {{"o", want.at("o")}});
     want.erase("o");
-    ExpectClose(RunProgram(LowerDense(spec, DenseKind::kBackward), operands), want);
+    ExpectClose(RunOnce(LowerDense(spec, DenseKind::kBackward), operands), want);
   }
 }
 

@@ -83,6 +83,7 @@ class XlaTest : public testing::Test {
 // Both lanes round every product and sum in f32, one of them in another order.
 inline void ExpectClose(const TensorMap& got, const TensorMap& want, double tolerance = 2e-5) {
   ASSERT_EQ(got.size(), want.size());
+  ASSERT_FALSE(want.empty());
   for (const auto& [name, tensor] : want) {
     const Tensor& other = got.at(name);
     for (int64_t i = 0; i < tensor.NumElements(); ++i) {

@@ -14,6 +14,7 @@
 
 #include "support/proves.h"
 #include "support/run_program.h"
+#include "support/seed.h"
 
 namespace tessera::lanes::xla {
 namespace {
@@ -92,7 +93,7 @@ TEST(ProgramStore, AnyByteChanged_IsPassedOverAndRewritten) {
   const std::vector<std::byte> program = Bytes("a small program");
   ASSERT_TRUE(store.Put(Key(), program).is_stored);
   const std::string good = ReadWhole(store.EntryPath(Key()));
-  std::mt19937_64 rng(std::random_device{}());
+  std::mt19937_64 rng(PrintedSeed());
   for (size_t i = 0; i < good.size(); ++i) {
     std::string bad = good;
     bad[i] = static_cast<char>(bad[i] ^ static_cast<char>(1 + rng() % 255));
@@ -334,8 +335,7 @@ TEST(ProgramStore, ProcessesAndThreadsAtOnce_NeverMix) {
   const TemporaryFolder folder;
   constexpr int64_t kLimit = 12000;  // about five of the eight
   const ProgramStore store(folder.path(), kLimit);
-  const uint64_t seed = std::random_device{}();
-  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  const uint64_t seed = PrintedSeed();
   std::vector<pid_t> children;
   for (int i = 0; i < 3; ++i) {
     const pid_t child = fork();

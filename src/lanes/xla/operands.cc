@@ -135,12 +135,12 @@ class Filler {
 }  // namespace
 
 PlanTables MakeTables(const stablehlo::ProgramSpec& spec, const PlanView& plan,
-                      const std::vector<stablehlo::NamedType>& inputs) {
+                      const std::vector<stablehlo::NamedType>& inputs, int32_t padding) {
   const Filler fill(spec, plan);
   PlanTables tables;
   for (const stablehlo::NamedType& input : inputs) {
     if (stablehlo::IsFloat(input.type.element)) continue;
-    tables[input.name].assign(static_cast<size_t>(stablehlo::NumElements(input.type)), 0);
+    tables[input.name].assign(static_cast<size_t>(stablehlo::NumElements(input.type)), padding);
   }
   fill.Items(tables["items"]);
   fill.Words(tables["words"]);
