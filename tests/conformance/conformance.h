@@ -13,6 +13,7 @@
 
 #include "cases/cases.h"
 #include "oracle/compare.h"
+#include "support/engine.h"
 #include "support/proves.h"
 #include "support/seed.h"
 #include "tessera/tessera.h"

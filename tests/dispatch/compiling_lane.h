@@ -8,72 +8,50 @@
 
 namespace tessera {
 
-class TestCompiler final : public Compiler {
+class CompilingLane final : public TestLane {
  public:
-  Decision Decide(const Contract&, const Target&, const XlaOptions&) const override { return on_contract; }
-  Decision DecidePlan(const Contract&, const PlanView&, const Target&, const XlaOptions&) const override {
-    return on_plan;
+  CompilingLane() : TestLane("xla_chunked") {}
+
+  Decision Decide(const Contract& contract, const Target& target) const override {
+    return compile_only ? on_compile : TestLane::Decide(contract, target);
   }
-  Result<ProgramText> Lower(const Contract&, const PlanView& plan, const Target&, Pass pass) const override {
-    return ProgramText{(pass == Pass::kForward ? "forward_" : "backward_") + ToHex(plan.class_key), "module {}"};
+  Result<std::unique_ptr<BoundLane>> Bind(const BindRequest& request) const override {
+    if (!compile_only) return TestLane::Bind(request);
+    for (const Pass pass : request.passes) {
+      if (pass == Pass::kBackward && compile_error) return tl::unexpected(*compile_error);
+      compiled.push_back(pass);
+    }
+    return TestLane::Bind(request);
   }
-  Result<RunStats> Compile(const CompileRequest& request, Pass pass) const override {
-    if (pass == Pass::kBackward && backward_error) return tl::unexpected(*backward_error);
-    compiled.push_back(pass);
-    RunStats stats{"test_kernel", "wide", 0};
-    stats.xla = {.plugin = "made_up.so",
-                 .platform = "tpu",
-                 .pjrt = "0.81",
-                 .device_kind = "TPU v6e",
-                 .topology = topology,
-                 .guard = "not needed"};
-    stats.program = {.name = Lower(*request.contract, *request.plan, *request.target, pass)->name,
-                     .source = source,
-                     .key = std::string(32, 'b'),
-                     .compile_ns = 1,
-                     .parts = 1,
-                     .instructions = 7};
-    return stats;
+  Result<ProgramText> Lower(const BindRequest& request, Pass pass) const override {
+    return ProgramText{(pass == Pass::kForward ? "forward_" : "backward_") + ToHex(request.plan.class_key),
+                       "module {}"};
+  }
+  BoundLane::Facts FactsOf(const BindRequest& request) const override {
+    BoundLane::Facts facts = TestLane::FactsOf(request);
+    if (!compile_only) return facts;
+    facts.device.platform = "tpu";
+    facts.device.kind = "tpu";
+    facts.device.topology = topology;
+    for (ProgramUse& program : facts.programs) {
+      program.source = source;
+      program.instructions = 7;
+      program.name = program.pass + "_" + ToHex(request.plan.class_key);
+    }
+    return facts;
   }
 
-  Decision on_contract = Decision::Yes();
-  Decision on_plan = Decision::Yes();
-  std::optional<Error> backward_error;
+  Decision on_compile = Decision::Yes();
+  std::optional<Error> compile_error;
   std::string topology = "v6e:1x1";
   std::string source = "compiled";
   mutable std::vector<Pass> compiled;
 };
 
-class CompilingLane final : public TestLane {
- public:
-  CompilingLane() : TestLane("xla_chunked") {}
-  const Compiler* compiler() const override { return &made_up; }
-  TestCompiler made_up;
-};
-
 // The real table with that lane in place of the one that goes through XLA.
-class CompileTable {
+class CompileTable : public TestTable {
  public:
-  CompileTable() : rows_(LaneTable().begin(), LaneTable().end()) {
-    for (LaneRow& row : rows_) {
-      if (row.name == lane.name()) row.lane = &lane;
-    }
-  }
-  RunOutcome Compile(const Contract& contract, const Target& target, const RunOptions& options = {},
-                     const TensorMap& inputs = {}) const {
-    const Batch batch;
-    return RunOn({.table = rows_,
-                  .contract = contract,
-                  .batch = &batch,
-                  .target = target,
-                  .options = options,
-                  .inputs = &inputs,
-                  .asked = Asked::kCompile});
-  }
-  CompilingLane lane;
-
- private:
-  std::vector<LaneRow> rows_;
+  CompilingLane& lane = Put(std::make_shared<CompilingLane>());
 };
 
 }  // namespace tessera

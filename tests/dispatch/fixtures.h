@@ -11,8 +11,9 @@
 #include <vector>
 
 #include "dispatch/lane_table.h"
-#include "dispatch/run.h"
+#include "engine/state.h"
 #include "lanes/reference/reference.h"
+#include "support/engine.h"
 #include "tessera/tessera.h"
 
 namespace tessera {
@@ -110,94 +111,122 @@ class TestLane : public Lane {
   explicit TestLane(std::string_view name) : name_(name) {}
   std::string_view name() const override { return name_; }
   std::vector<std::string_view> Isas() const override { return isas; }
-  Decision Decide(const Contract&, const Target&, const XlaOptions&) const override { return on_contract; }
-  Decision DecidePlan(const Contract&, const PlanView&, const Target&, const XlaOptions&) const override {
-    return on_plan;
-  }
-  int64_t WorkspaceBytes(const LaneRequest& request, Pass pass) const override {
-    return workspace_bytes.value_or(ReferenceLane().WorkspaceBytes(request, pass));
-  }
-  Result<RunStats> Forward(const LaneRequest& request, const ForwardArgs& args) const override {
-    ++forwards;
-    if (forward_error) return tl::unexpected(*forward_error);
-    Result<RunStats> stats = ReferenceLane().Forward(Plain(request), args);
-    last_isa = request.isa;
-    if (stats) stats->kernel = "test_kernel";
-    if (stats) stats->isa = request.isa == "auto" ? isas.front() : request.isa;
-    if (stats) stats->tiles_executed += extra_tiles;
-    if (stats) FillProgram(request, *stats);
-    return stats;
-  }
-  Result<RunStats> Backward(const LaneRequest& request, const BackwardArgs& args) const override {
-    ++backwards;
-    if (backward_error) return tl::unexpected(*backward_error);
-    Result<RunStats> stats = ReferenceLane().Backward(Plain(request), args);
-    if (stats) FillProgram(request, *stats);
-    return stats;
-  }
+  Decision Decide(const Contract&, const Target&) const override { return on_contract; }
+  Decision DecidePlan(const Contract&, const PlanView&, const Target&) const override { return on_plan; }
+  Result<std::unique_ptr<BoundLane>> Bind(const BindRequest& request) const override;
 
   Decision on_contract = Decision::Yes();
   Decision on_plan = Decision::Yes();
   std::optional<int64_t> workspace_bytes;
+  std::optional<Error> bind_error;
   std::optional<Error> forward_error;
   std::optional<Error> backward_error;
   int64_t extra_tiles = 0;
   std::vector<std::string_view> isas = {"wide", "narrow"};
-  mutable std::string last_isa;  // as the last forward was asked
+  std::string asked_isa = "auto";  // as the table made it last
+  bool compile_only = false;
+  std::string device = "cpu";
+  mutable int binds = 0;
   mutable int forwards = 0;
   mutable int backwards = 0;
 
- private:
-  // What a lane through XLA must tell.
-  void FillProgram(const LaneRequest& request, RunStats& stats) const {
-    if (name_ != "xla_chunked") return;
-    stats.xla = {
-        .plugin = "test.so", .platform = "test", .pjrt = "0.81", .device_kind = "Test device", .guard = "not needed"};
-    stats.program = {.name = "test_" + ToHex(request.plan->class_key),
-                     .source = "compiled",
-                     .key = std::string(32, 'a'),
-                     .parts = 1};
+  // What a lane through XLA must tell, and what others do not.
+  virtual BoundLane::Facts FactsOf(const BindRequest& request) const {
+    BoundLane::Facts facts{"test_kernel", asked_isa == "auto" ? isas.front() : std::string_view(asked_isa), {}, {}};
+    facts.device = HostDevice();
+    facts.device.kind = device;
+    if (name_ != "xla_chunked") return facts;
+    facts.device.plugin = "test.so";
+    facts.device.platform = "test";
+    facts.device.pjrt = "0.81";
+    facts.device.guard = "not needed";
+    for (const Pass pass : request.passes) {
+      facts.programs.push_back({.pass = std::string(ToText(pass)),
+                                .name = "test_" + ToHex(request.plan.class_key),
+                                .source = "compiled",
+                                .key = std::string(32, 'a'),
+                                .compile_ns = 1,
+                                .parts = 1});
+    }
+    return facts;
   }
 
-  static LaneRequest Plain(LaneRequest request) {
-    request.isa = "auto";
-    return request;
-  }
+ private:
   std::string_view name_;
 };
 
-// The real table with made-up lanes in some rows.
+class BoundTestLane final : public BoundLane {
+ public:
+  BoundTestLane(const TestLane& lane, std::unique_ptr<BoundLane> reference, Facts facts)
+      : lane_(lane), reference_(std::move(reference)), facts_(std::move(facts)) {}
+  int64_t WorkspaceBytes(Pass pass) const override {
+    return lane_.workspace_bytes.value_or(reference_->WorkspaceBytes(pass));
+  }
+  Result<int64_t> Forward(const ForwardArgs& args, const LaneCall& call) const override {
+    ++lane_.forwards;
+    if (lane_.forward_error) return tl::unexpected(*lane_.forward_error);
+    return reference_->Forward(args, call).map([&](int64_t tiles) { return tiles + lane_.extra_tiles; });
+  }
+  Result<int64_t> Backward(const BackwardArgs& args, const LaneCall& call) const override {
+    ++lane_.backwards;
+    if (lane_.backward_error) return tl::unexpected(*lane_.backward_error);
+    return reference_->Backward(args, call);
+  }
+  Facts Describe() const override { return facts_; }
+
+ private:
+  const TestLane& lane_;
+  std::unique_ptr<BoundLane> reference_;
+  Facts facts_;
+};
+
+inline Result<std::unique_ptr<BoundLane>> TestLane::Bind(const BindRequest& request) const {
+  ++binds;
+  if (bind_error) return tl::unexpected(*bind_error);
+  Result<std::unique_ptr<BoundLane>> reference = MakeReferenceLane()->Bind(request);
+  if (!reference) return reference;
+  return std::make_unique<BoundTestLane>(*this, std::move(*reference), FactsOf(request));
+}
+
+// The real table with made-up lanes in some rows, and an engine of its own.
 class TestTable {
  public:
   TestTable() : rows_(LaneTable().begin(), LaneTable().end()) {}
-  TestLane& Build(std::string_view name) {
+  TestLane& Build(std::string_view name) { return Put(std::make_shared<TestLane>(name)); }
+
+  // Takes the row of the lane's name, whichever target that is for.
+  template <class Made>
+  Made& Put(std::shared_ptr<Made> lane) {
     for (LaneRow& row : rows_) {
-      if (row.name != name) continue;
-      lanes_.push_back(std::make_unique<TestLane>(row.name));
-      row.lane = lanes_.back().get();
-      if (row.determinism.empty()) row.determinism = "bitwise";
-      return *lanes_.back();
+      if (row.name != lane->name()) continue;
+      row.make = [lane](const LaneContext& context) {
+        lane->asked_isa = context.isa;
+        lane->compile_only = context.compile_only;
+        return lane;
+      };
+      lane->device = row.is_host || (row.targets & KindBit(TargetKind::kCpu)) != 0   ? "cpu"
+                     : (row.targets & KindBit(TargetKind::kGpu)) != 0 ? "gpu"
+                                                                      : "tpu";
+      return *lane;
     }
-    ADD_FAILURE() << "no lane " << name;
-    lanes_.push_back(std::make_unique<TestLane>(name));
-    return *lanes_.back();
+    ADD_FAILURE() << "no lane " << lane->name();
+    return *lane;
   }
   std::span<const LaneRow> rows() const { return rows_; }
+  Engine MakeEngine(EngineOptions options = {}) const { return EngineAccess::Make(std::move(options), rows_); }
 
   RunOutcome Run(const Contract& contract, const Target& target, const RunOptions& options = {},
                  const Batch& batch = {}) const {
     const TensorMap inputs = MakeInputs(contract, 1, options.backward, options.layout);
-    return RunOn({.table = rows_,
-                  .contract = contract,
-                  .batch = &batch,
-                  .target = target,
-                  .options = options,
-                  .inputs = &inputs});
+    return tessera::Run(MakeEngine(), contract, batch, inputs, target, WithDigests(options));
+  }
+  RunOutcome Compile(const Contract& contract, const Target& target, const RunOptions& options = {},
+                     const TensorMap& inputs = {}) const {
+    return tessera::Compile(MakeEngine(), contract, {}, target, WithDigests(options), inputs);
   }
 
  private:
   std::vector<LaneRow> rows_;
-  std::vector<std::unique_ptr<TestLane>> lanes_;
 };
 
 inline std::string ErrorText(const RunOutcome& outcome) { return outcome.error ? ToText(*outcome.error) : ""; }

@@ -1,5 +1,5 @@
 // Workspaces come back to a pool that is bounded, and that never hands one block to two runs.
-#include "dispatch/workspace.h"
+#include "engine/workspace.h"
 
 #include <gtest/gtest.h>
 
@@ -14,35 +14,39 @@ namespace tessera {
 namespace {
 
 TEST(Workspace, TakenAgain_IsTheSameBlockWhileNobodyHasIt) {
+  WorkspacePool pool;
   constexpr int64_t kBytes = int64_t{5} << 20;
-  Workspace first = Workspace::Take(kBytes);
+  Workspace first = pool.Take(kBytes);
   ASSERT_TRUE(first.has_memory());
   EXPECT_EQ(first.bytes().size(), static_cast<size_t>(kBytes));
   EXPECT_EQ(reinterpret_cast<uintptr_t>(first.bytes().data()) % kWorkspaceAlignment, 0u);
   const std::byte* block = first.bytes().data();
-  const Workspace second = Workspace::Take(kBytes);
+  const Workspace second = pool.Take(kBytes);
   EXPECT_NE(second.bytes().data(), block);
   first = Workspace();
-  EXPECT_EQ(Workspace::Take(kBytes - 100).bytes().data(), block);
+  EXPECT_EQ(pool.Take(kBytes - 100).bytes().data(), block);
 }
 
 TEST(Workspace, FarTooLargeBlock_IsNotGivenToASmallRun) {
-  const std::byte* large = Workspace::Take(int64_t{200} << 20).bytes().data();
-  EXPECT_NE(Workspace::Take(int64_t{3} << 20).bytes().data(), large);
+  WorkspacePool pool;
+  const std::byte* large = pool.Take(int64_t{200} << 20).bytes().data();
+  EXPECT_NE(pool.Take(int64_t{3} << 20).bytes().data(), large);
 }
 
 TEST(Workspace, BeyondTheLimit_HasNoMemory) {
-  EXPECT_FALSE(Workspace::Take(kMaxWorkspaceBytes + 1).has_memory());
-  EXPECT_FALSE(Workspace::Take(-1).has_memory());
-  EXPECT_TRUE(Workspace::Take(0).has_memory());
+  WorkspacePool pool;
+  EXPECT_FALSE(pool.Take(kMaxWorkspaceBytes + 1).has_memory());
+  EXPECT_FALSE(pool.Take(-1).has_memory());
+  EXPECT_TRUE(pool.Take(0).has_memory());
 }
 
 TEST(Workspace, ManyThreads_NeverShareOne) {
+  WorkspacePool pool;
   std::vector<std::jthread> threads;
   for (int t = 1; t <= 4; ++t) {
-    threads.emplace_back([t] {
+    threads.emplace_back([t, &pool] {
       for (int i = 0; i < 50; ++i) {
-        const Workspace mine = Workspace::Take(int64_t{1} << 20);
+        const Workspace mine = pool.Take(int64_t{1} << 20);
         std::memset(mine.bytes().data(), t, mine.bytes().size());
         std::this_thread::yield();
         for (const size_t at : {size_t{0}, mine.bytes().size() / 2, mine.bytes().size() - 1}) {

@@ -10,8 +10,7 @@
 #include <vector>
 
 #include "lanes/xla/pjrt/client.h"
-#include "lanes/xla/plugins.h"
-#include "lanes/xla/programs.h"
+#include "lanes/xla/state.h"
 #include "lanes/xla/stablehlo/program.h"
 #include "tessera/tensor.h"
 
@@ -31,7 +30,7 @@ class DirectProgram {
   DirectProgram(const std::string& plugin, stablehlo::Program program, XlaOptions options = {.optimization = 0})
       : program_(std::move(program)) {
     options.plugin = plugin;
-    const Decision decision = lanes::xla::OpenSession(options, TargetKind::kCpu, &session_);
+    const Decision decision = state_.clients.Open(options, TargetKind::kCpu, &session_);
     EXPECT_TRUE(decision.accepted) << decision.detail;
     if (!decision.accepted) return;
     Result<pjrt::Executable> compiled =
@@ -73,6 +72,7 @@ class DirectProgram {
 
  private:
   stablehlo::Program program_;
+  lanes::xla::State state_{XlaSettings{}};
   lanes::xla::Session session_;
   std::optional<pjrt::Executable> executable_;
 };

@@ -4,12 +4,13 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include <random>
 #include <string>
 
 #include "lanes/xla/pjrt/find_plugins.h"
+#include "support/engine.h"
 #include "support/proves.h"
 #include "support/random_batch.h"
 #include "support/run_program.h"
@@ -21,22 +22,26 @@ namespace tessera {
 class XlaTest : public testing::Test {
  protected:
   void SetUp() override {
-    const std::string installed = pjrt::XlaFolder();
-    for (const pjrt::FoundPlugin& found : pjrt::FindPlugins()) {
+    const std::string installed = OptionsFromEnvironment().xla_folder;
+    for (const pjrt::FoundPlugin& found : pjrt::FindPlugins(installed)) {
       if (found.name.rfind("xla-cpu-pjrt", 0) == 0) plugin_ = found.path;
     }
     if (plugin_.empty()) GTEST_SKIP() << "no CPU plugin in " << installed << "; script/setup --xla installs it";
     std::filesystem::create_symlink(installed + "/plugins", folder_.path() + "/plugins");
-    if (const char* before = std::getenv("TESSERA_XLA")) before_ = before;
-    setenv("TESSERA_XLA", folder_.path().c_str(), 1);
+    NewEngine();
   }
-  void TearDown() override {
-    if (plugin_.empty()) return;
-    if (before_.empty()) {
-      unsetenv("TESSERA_XLA");
-    } else {
-      setenv("TESSERA_XLA", before_.c_str(), 1);
-    }
+
+  // As a new process would have one, with the programs that are on disk.
+  void NewEngine() {
+    EngineOptions options = OptionsFromEnvironment();
+    options.xla_folder = folder_.path();
+    engine_.emplace(std::move(options));
+  }
+  const Engine& engine() const { return *engine_; }
+
+  RunOutcome Run(const Contract& contract, const Batch& batch, const TensorMap& inputs, const Target& target,
+                 const RunOptions& options = {}) const {
+    return tessera::Run(*engine_, contract, batch, inputs, target, WithDigests(options));
   }
 
   static Contract MakeContract(const std::string& mask, int64_t len, int64_t dim = 16, DType dtype = DType::kF32) {
@@ -77,7 +82,7 @@ class XlaTest : public testing::Test {
   std::string plugin_;
 
  private:
-  std::string before_;
+  std::optional<Engine> engine_;
 };
 
 // Both lanes round every product and sum in f32, one of them in another order.

@@ -13,6 +13,11 @@ Result<stablehlo::Program> LowerChunked(const stablehlo::ProgramSpec& spec, Pass
   return pass == Pass::kForward ? stablehlo::LowerForward(spec) : stablehlo::LowerBackward(spec);
 }
 
+PlanTables ChunkedTables(const stablehlo::ProgramSpec& spec, const PlanView& plan,
+                         const std::vector<stablehlo::NamedType>& inputs) {
+  return MakeTables(spec, plan, inputs);
+}
+
 constexpr std::string_view kForwardOperands[] = {"q", "k", "v", "scale", "softcap", "sink_logits"};
 constexpr std::string_view kBackwardOperands[] = {"q",           "k",  "v",   "scale", "softcap",
                                                   "sink_logits", "do", "lse", "delta"};
@@ -25,7 +30,7 @@ constexpr Lowering kLowerings[] = {
      .forward = {kForwardOperands, kForwardOutputs},
      .backward = {kBackwardOperands, kBackwardOutputs},
      .lower = LowerChunked,
-     .tables = MakeTables},
+     .tables = ChunkedTables},
 };
 
 }  // namespace

@@ -71,6 +71,8 @@ void AddNote(std::string& note, const std::string& text) {
   if (!text.empty()) note += (note.empty() ? "" : "; ") + text;
 }
 
+}  // namespace
+
 pjrt::CompileOptions CompileOptionsFor(const stablehlo::Program& program, const XlaOptions& options) {
   pjrt::CompileOptions compile;
   if (options.optimization) compile.overrides["xla_backend_optimization_level"] = *options.optimization;
@@ -79,6 +81,8 @@ pjrt::CompileOptions CompileOptionsFor(const stablehlo::Program& program, const 
   }
   return compile;
 }
+
+namespace {
 
 // The part that the compiled program itself tells.
 Status Describe(const pjrt::CompiledProgram& program, ProgramUse* use) {

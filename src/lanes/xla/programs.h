@@ -41,6 +41,9 @@ struct ProgramQuestion {
   const XlaOptions& options;
 };
 
+// What a plugin is asked to compile a program with.
+pjrt::CompileOptions CompileOptionsFor(const stablehlo::Program& program, const XlaOptions& options);
+
 class Programs {
  public:
   explicit Programs(XlaSettings settings) : settings_(std::move(settings)) {}
