@@ -103,7 +103,7 @@ Attempt<std::shared_ptr<const AttentionState>> PrepareAttention(const std::share
                                .options = state->options,
                                .compile_only = compile_only};
   if (Status ok = CheckRequest(request); !ok) return tl::unexpected(At("request", std::move(ok.error())));
-  if (compile_only || engine->options.max_prepared == 0) {  // decisions on compiling are kept nowhere
+  if (compile_only) {  // decisions on compiling are kept nowhere
     Result<std::shared_ptr<const Prepared>> made = Prepare(request);
     if (!made) return tl::unexpected(At("contract", std::move(made.error())));
     state->prepared = std::move(*made);
