@@ -54,7 +54,7 @@ void CheckOutcome(const RunFiles& files, const Options& options, RunOutcome& out
   outcome.receipt.timings.push_back({"check", watch.Ns()});
   if (!report) return MarkFailed(outcome, "check", report.error());
   Say(options.json, Indented(report->text, "  "));
-  outcome.receipt.options["check"] = !report->pass ? "failed" : report->sampled ? "passed on sampled rows" : "passed";
+  outcome.receipt.options["check"] = CheckWord(*report);
   if (report->pass) return;
   std::string names;
   for (const Comparison& output : report->outputs) {
