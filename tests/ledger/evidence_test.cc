@@ -101,7 +101,7 @@ TEST(LedgerFileText, SameMeasurement_ReplacesTheOlder_AndSizeIsBounded) {
   EXPECT_FALSE(AddEntry(ledger, bad).has_value());
   ledger.entries.assign(static_cast<size_t>(kMaxLedgerEntries), ledger.entries[0]);
   ledger.entries.back() = newer;
-  EXPECT_LT(static_cast<int64_t>(ToJson(ledger).size()), kMaxLedgerBytes);
+  EXPECT_LT(static_cast<int64_t>(ToJson(Ledger{.entries = {newer}}).size()) * kMaxLedgerEntries, kMaxLedgerBytes);
   EXPECT_TRUE(AddEntry(ledger, newer).has_value()) << "replacing needs no room";
   const Status full = AddEntry(ledger, Entry(MakeContract({.len = 80})));
   ASSERT_FALSE(full.has_value());

@@ -395,7 +395,7 @@ TEST(Lanes, Choice_IsByNameOrTheFirstThatIsThere) {
   const nlohmann::json detected = OnlyDocument(Tessera({"lanes", "--json"}))["chosen"];
   EXPECT_EQ(detected["backend"], "cpu");
   EXPECT_EQ(detected["source"], "autodetect");
-  EXPECT_TRUE(Contains(detected["reason"].get<std::string>(), "cuda: its package is missing")) << detected;
+  EXPECT_TRUE(Contains(detected["reason"].get<std::string>(), "cuda: its device is missing")) << detected;
   const ProgramResult words = Tessera({"lanes", "--target", "h200"});
   EXPECT_TRUE(Contains(words.out, "a plain contract on h200 would run on reference (autodetect)")) << words.out;
   const nlohmann::json named = OnlyDocument(Tessera({"lanes", "--lane", "reference", "--json"}))["chosen"];
