@@ -45,7 +45,8 @@ TEST(Compile, Receipt_SaysWhatWasMadeAndThatNothingRan) {
   EXPECT_GT(r.tiles_backward.partial + r.tiles_backward.full, 0);
   EXPECT_EQ(r.tiles_executed, 0);
   EXPECT_EQ(r.tiles_executed_backward, 0);
-  EXPECT_EQ(TimedSteps(r), (std::set<std::string>{"prepare", "plan", "bind", "compile.forward", "compile.backward", "total"}));
+  EXPECT_EQ(TimedSteps(r),
+            (std::set<std::string>{"prepare", "plan", "bind", "compile.forward", "compile.backward", "total"}));
   EXPECT_EQ(table.lane.compiled, (std::vector<Pass>{Pass::kForward, Pass::kBackward}));
   EXPECT_EQ(table.lane.forwards + table.lane.backwards, 0);
   EXPECT_TRUE(Contains(ToLine(r), "xla_chunked compiled for v6e:1x1 (asked auto, ")) << ToLine(r);
@@ -172,7 +173,8 @@ TEST(LowerPrograms, Texts_NeedNoPluginAndCarryTheClassKey) {
     EXPECT_NE(programs->front().name, programs->back().name);
     EXPECT_EQ(LowerPrograms(TestEngine(), contract, {}, target, options).value(), *programs);
   }
-  const Result<std::vector<ProgramText>> none = LowerPrograms(TestEngine(), contract, {}, TargetNamed("cpu"), Ask{.lane = "cpu"});
+  const Result<std::vector<ProgramText>> none =
+      LowerPrograms(TestEngine(), contract, {}, TargetNamed("cpu"), Ask{.lane = "cpu"});
   ASSERT_FALSE(none.has_value());
   EXPECT_EQ(none.error().code, ErrorCode::kLaneRefused);
   EXPECT_EQ(LowerPrograms(TestEngine(), contract, {}, TargetNamed("cpu"), Ask{.lane = "flash"}).error().code,

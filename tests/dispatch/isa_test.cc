@@ -58,7 +58,7 @@ TEST_F(Isa, Engine_HasTheDefaultAndOnlyThat) {
 // The one function that reads the environment.
 TEST(Environment, Variables_BecomeAnEnginesOptions) {
   const std::vector<std::pair<const char*, const char*>> variables = {
-      {"TESSERA_LANE", "reference"},  {"TESSERA_ISA", "narrow"},      {"TESSERA_MACHINE_ISA", "wide"},
+      {"TESSERA_LANE", "reference"},  {"TESSERA_ISA", "narrow"},       {"TESSERA_MACHINE_ISA", "wide"},
       {"TESSERA_LEDGER", "l.json"},   {"TESSERA_PJRT_PLUGIN", "p.so"}, {"TESSERA_XLA", "/folder"},
       {"LIBTPU_INIT_ARGS", "--quick"}};
   std::map<std::string, std::string> before;

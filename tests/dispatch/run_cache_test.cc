@@ -126,8 +126,7 @@ TEST(RunCache, EqualContractsOfOtherSpelling_HitAndKeepTheirText) {
       const Result<Contract> contract = ParseContract(text);
       ASSERT_TRUE(contract.has_value()) << ToText(contract.error());
       const TensorMap inputs = MakeInputs(*contract, 3, false);
-      const RunOutcome outcome =
-          cache.Run(*contract, DocumentBatch(*contract, {10, 7}), inputs, target);
+      const RunOutcome outcome = cache.Run(*contract, DocumentBatch(*contract, {10, 7}), inputs, target);
       ASSERT_FALSE(outcome.error.has_value()) << ErrorText(outcome);
       EXPECT_EQ(outcome.receipt.cache.outcome, run++ == 0 ? "miss" : "hit");
       EXPECT_EQ(outcome.receipt.contract_text, ToToml(*contract));
@@ -313,8 +312,7 @@ TEST(RunCache, RunTimeTensors_AreNeitherDroppedNorMadeUp) {
     int number = 0;
     for (const auto& c : cases) {
       SCOPED_TRACE(fmt::format("round {}, case {}", round, number++));
-      const RunOutcome outcome =
-          cache.Run(c.contract, c.batch, MakeInputs(c.contract, 1, false), target);
+      const RunOutcome outcome = cache.Run(c.contract, c.batch, MakeInputs(c.contract, 1, false), target);
       EXPECT_EQ(outcome.error.has_value(), !c.good) << ErrorText(outcome);
       if (outcome.error) {
         EXPECT_EQ(outcome.error->code, ErrorCode::kBatchInvalid);
@@ -360,7 +358,8 @@ TEST(RunCache, Threads_ShareOneBuildPerKey) {
           // Half of the threads write it in another way, which is another place to meet.
           Contract contract = contracts[c];
           if (t % 2 == 1) contract.tiles_reason = "written elsewhere";
-          const RunOutcome outcome = cache.Run(contract, DocumentBatch(contract, {11}), inputs[c], target, Ask{.threads = 1});
+          const RunOutcome outcome =
+              cache.Run(contract, DocumentBatch(contract, {11}), inputs[c], target, Ask{.threads = 1});
           if (outcome.error || outcome.receipt.output_digest != expected[c]) ++wrong;
           if (outcome.receipt.contract_text != ToToml(contract)) ++wrong;
         }

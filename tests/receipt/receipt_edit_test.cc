@@ -30,20 +30,19 @@ struct NamedReceipt {
 
 // A run whose lane an entry of a ledger chose: one that won at this shape, and was asked for.
 RunOutcome RunWithLedger(const Contract& contract, const TensorMap& inputs) {
-  const std::string hex(32, 'a');
-  const Ledger ledger{.entries = {{.custom_lane = "reference",
-                                   .default_lane = "cpu",
-                                   .target = "cpu",
-                                   .kind = LedgerKind(contract).value(),
-                                   .shape = contract.shape,
-                                   .custom_ns = 1,
-                                   .default_ns = 2,
-                                   .machine = MachineId(),
-                                   .software = SoftwareId(),
-                                   .mask_digest = hex,
-                                   .reference_passed = true,
-                                   .receipt = hex,
-                                   .date = "2026-01-31"}}};
+  const auto receipt_of = [&](const char* lane, int64_t ns) {
+    Receipt receipt = tessera::Run(contract, {}, inputs, TargetNamed("cpu"), Ask{.lane = lane}).receipt;
+    receipt.work = {};
+    for (Timing& timing : receipt.timings) {
+      if (timing.name == "forward") timing.ns = ns;
+    }
+    return receipt;
+  };
+  Receipt custom_run = receipt_of("reference", 1);
+  const Receipt default_run = receipt_of("cpu", 2);
+  const LedgerEntry entry = EntryFromReceipts({.custom_run = custom_run, .default_run = default_run}).value();
+  custom_run.options["check"] = "passed";
+  const Ledger ledger{.entries = {ProveEntry(entry, custom_run, default_run).value()}};
   RunOptions options;
   options.ledger = testing::TempDir() + "receipt_edit_" + std::to_string(getpid()) + ".json";
   options.experimental = true;

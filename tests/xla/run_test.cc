@@ -30,8 +30,7 @@ TEST_F(Runs, ThousandMixedBatches_OneCompilationPerPass) {
     hits += got.receipt.cache_hits;
     changes += got.receipt.output_digest != digest ? 1 : 0;
     digest = got.receipt.output_digest;
-    if (i % 50 == 0)
-      ExpectClose(got.outputs, Run(contract, batch, inputs, Cpu(), Options("reference")).outputs);
+    if (i % 50 == 0) ExpectClose(got.outputs, Run(contract, batch, inputs, Cpu(), Options("reference")).outputs);
   }
   EXPECT_EQ(compiles, 2) << "a forward and a backward";
   EXPECT_EQ(hits, 1998);
@@ -107,8 +106,7 @@ TEST_F(Runs, TwoDevicesTwoThreads_NeitherMixesWithTheOther) {
       ASSERT_FALSE(got.error) << ToText(*got.error);
       EXPECT_EQ(got.receipt.device.ordinal, device);
       compiles += got.receipt.compiles;
-      ExpectClose(got.outputs,
-                  Run(contract, work.batches[i], work.inputs[i], Cpu(), Options("reference")).outputs);
+      ExpectClose(got.outputs, Run(contract, work.batches[i], work.inputs[i], Cpu(), Options("reference")).outputs);
     }
   }
   EXPECT_EQ(compiles, 2) << "one program serves both devices, and threads that ask at once wait for one compilation";
