@@ -114,6 +114,7 @@ Attempt<std::shared_ptr<const AttentionState>> PrepareAttention(const std::share
     state->prepared = got->prepared;
     state->is_same_spelling = got->is_same_spelling;
     state->cache = UseOf(*got);
+    if (engine->options.max_prepared == 0) state->cache = {.outcome = "off", .key = state->prepared->key_digest};
   }
   // Selection and every lane's decision on the contract are two records, neither made from the other. Only a ledger
   // looks at both, and it chooses between lanes that accepted.
@@ -178,6 +179,7 @@ BindOutcome BindPlan(const std::shared_ptr<const AttentionState>& attention, Pla
   state->isa = facts.isa;
   state->lane_name = bound.row->name;
   state->bind_ns = clock.Ns();
+  for (const ProgramUse& program : facts.programs) state->bind_ns -= program.compile_ns;  // which has its own time
   outcome.bound = std::move(state);
   return outcome;
 }

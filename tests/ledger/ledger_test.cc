@@ -284,7 +284,7 @@ TEST(LedgerRun, ChoosesOnlyLanesThatAccept_AndFallsBackToTheTables) {
   only_custom.Build("xla_pallas");
   const RunOutcome fallback = only_custom.Run(contract, v6e, options);
   EXPECT_EQ(fallback.receipt.selected, "xla_chunked");
-  EXPECT_EQ(fallback.receipt.executed, "reference");
+  EXPECT_EQ(fallback.receipt.executed, "cpu");
   EXPECT_EQ(fallback.receipt.ledger.verdict, "not_asked");
 }
 

@@ -5,6 +5,8 @@
 
 #include <map>
 
+#include "program.h"
+
 namespace tessera::program {
 namespace {
 
