@@ -12,23 +12,28 @@
 namespace tessera {
 namespace {
 
-// The first index after `begin` whose id differs from ids[begin].
+// Whether the first kCount ids are all `id`. Without an early exit and in lanes that do not wait for each other, so
+// that compilers make it a few wide instructions.
+template <size_t kCount>
+bool AreAll(const int32_t* ids, int32_t id) {
+  constexpr size_t kLanes = std::min<size_t>(kCount, 32);
+  std::array<uint32_t, kLanes> difference{};
+  for (size_t k = 0; k < kCount; k += kLanes) {
+    for (size_t lane = 0; lane < kLanes; ++lane) difference[lane] |= static_cast<uint32_t>(ids[k + lane] ^ id);
+  }
+  uint32_t any = 0;
+  for (const uint32_t lane : difference) any |= lane;
+  return any == 0;
+}
+
+// The first index after `begin` whose id differs from ids[begin]: in long steps, then short ones, then one by one.
 size_t FindChange(std::span<const int32_t> ids, size_t begin) {
-  // Short stretches are cheapest one by one; long ones in blocks without an early exit, which compilers vectorise.
+  constexpr size_t kLong = 128;
   constexpr size_t kShort = 16;
-  constexpr size_t kBlock = 128;
   const int32_t id = ids[begin];
   size_t i = begin + 1;
-  const size_t short_end = std::min(ids.size(), begin + kShort);
-  while (i < short_end && ids[i] == id) ++i;
-  if (i < short_end) return i;
-  while (i + kBlock <= ids.size()) {
-    const int32_t* block = ids.data() + i;
-    uint32_t difference = 0;
-    for (size_t k = 0; k < kBlock; ++k) difference |= static_cast<uint32_t>(block[k] ^ id);
-    if (difference != 0) break;
-    i += kBlock;
-  }
+  while (i + kLong <= ids.size() && AreAll<kLong>(ids.data() + i, id)) i += kLong;
+  while (i + kShort <= ids.size() && AreAll<kShort>(ids.data() + i, id)) i += kShort;
   while (i < ids.size() && ids[i] == id) ++i;
   return i;
 }

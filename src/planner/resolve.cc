@@ -29,9 +29,32 @@ Condition ToCondition(const Unknown& unknown) {
   }
 }
 
+// Numbers documents whose ids ascend, and gives whether they did; padding is -1.
+bool NumberUpwards(std::vector<Segment>& segments) {
+  int32_t last = -1;
+  int32_t number = 0;
+  for (Segment& segment : segments) {
+    if (segment.doc < 0) {
+      segment.doc = -1;
+      segment.rank = 0;
+      continue;
+    }
+    if (segment.doc <= last) return false;
+    last = segment.doc;
+    segment.doc = number++;
+  }
+  return true;
+}
+
 // Ids become 0, 1, ... in order of first appearance, so that rows cut alike have equal facts whatever their ids.
 BatchRow Renumber(const BatchRow& row) {
   BatchRow out = row;
+  // Packers number documents upwards, and mostly queries and keys are the same tokens: then counting is enough.
+  if (row.q_segments == row.kv_segments && NumberUpwards(out.q_segments)) {
+    out.kv_segments = out.q_segments;
+    return out;
+  }
+  out.q_segments = row.q_segments;
   std::unordered_map<int32_t, int32_t> number;
   number.reserve(row.q_segments.size() + row.kv_segments.size());
   for (std::vector<Segment>* segments : {&out.q_segments, &out.kv_segments}) {

@@ -73,7 +73,7 @@ Result<std::vector<RowSet>> LegalPairs(const Contract& contract, const MaskSets&
 
 // ---- classify: run sets -> every surviving tile, partial or full, with what a partial tile still has to test
 
-// Columns [begin, end) of one row, all full (no items) or all partial with the same items.
+// Columns [begin, end) of one row, all full (no items) or all partial with the same items. Runs may share their items.
 struct TileRun {
   uint32_t begin = 0;
   uint32_t end = 0;
