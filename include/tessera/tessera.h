@@ -19,6 +19,7 @@
 #include "tessera/records.h"
 #include "tessera/route.h"
 #include "tessera/run.h"
+#include "tessera/stages.h"
 #include "tessera/target.h"
 #include "tessera/tensor.h"
 #endif

@@ -16,6 +16,7 @@
 #include "dispatch/select.h"
 #include "dispatch/tensors.h"
 #include "lanes/workers.h"
+#include "pipeline/pipeline.h"
 
 namespace tessera {
 namespace {

@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <cmath>
 
-#include "planner/routing.h"
-#include "planner/routing_dots.h"
-#include "planner/routing_rows.h"
+#include "routing/dots.h"
+#include "routing/routing.h"
+#include "routing/rows.h"
 
-namespace tessera::planner {
+namespace tessera::routing {
 namespace {
 
 constexpr int64_t kKeysAtOnce = 64;
@@ -148,4 +148,4 @@ Result<double> MassKept(const RoutingInput& input, const PickRows& picks, std::s
   return heads == 0 ? 1.0 : kept / static_cast<double>(heads);
 }
 
-}  // namespace tessera::planner
+}  // namespace tessera::routing

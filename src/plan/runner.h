@@ -1,5 +1,6 @@
 // Runs stages by name: times, disables, verifies and dumps each, and keeps a report. A stage that runs for several
-// tile sizes or directions adds to one report.
+// tile sizes or directions adds to one report. What a stage gives is put into words by Describe and Dump of its own
+// namespace.
 #pragma once
 
 #include <string>
@@ -9,10 +10,12 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "planner/stage_text.h"
-#include "tessera/planner.h"
+#include "tessera/stages.h"
 
-namespace tessera::planner {
+namespace tessera::plan {
+
+// That every stage that is to be disabled is there and can be.
+Status CheckOptions(const PlanOptions& options);
 
 template <class T>
 struct UnwrapResult {
@@ -83,4 +86,4 @@ class Runner {
   std::vector<StageReport> reports_;
 };
 
-}  // namespace tessera::planner
+}  // namespace tessera::plan

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <set>
 
-#include "planner/routing_cases.h"
+#include "routing/cases.h"
 #include "support/proves.h"
 
-namespace tessera::planner {
+namespace tessera::routing {
 namespace {
 
 PickRows RandomPicks(std::mt19937_64& rng, const UniteConfig& config) {
@@ -212,4 +212,4 @@ TEST(RoutingUnite, Padding_AddsQueriesThatPickNothing) {
 }
 
 }  // namespace
-}  // namespace tessera::planner
+}  // namespace tessera::routing

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 
-#include "planner/routing.h"
-#include "planner/routing_rows.h"
+#include "routing/routing.h"
+#include "routing/rows.h"
 
-namespace tessera::planner {
+namespace tessera::routing {
 namespace {
 
 bool HasWindow(const MaskExpr& expr) {
@@ -163,7 +163,7 @@ Result<Legalised> Legalise(const RoutingInput& input, const UnionMaps& maps) {
           const int64_t begin = block * maps.block_tokens;
           const int64_t end = std::min(begin + maps.block_tokens, shape.kv_len);
           ++report.picks;
-          if (q < shape.q_len && legal.Meets(q, begin, end)) {
+          if (q < shape.q_len && legal.HasKeyIn(q, begin, end)) {
             ++report.kept;
             continue;
           }
@@ -188,4 +188,4 @@ Result<Legalised> Legalise(const RoutingInput& input, const UnionMaps& maps) {
   return out;
 }
 
-}  // namespace tessera::planner
+}  // namespace tessera::routing

@@ -1,26 +1,24 @@
-// Picks on their way through the planner: from the caller or the routing stages to what `resolve` reads.
+// Picks on their way through routing: from the caller or from score to what the planner reads.
 #pragma once
 
 #include <optional>
 #include <vector>
 
-#include "planner/routing.h"
-#include "planner/runner.h"
-#include "planner/stages.h"
+#include "contract/mask_sets.h"
+#include "plan/picks.h"
+#include "plan/runner.h"
+#include "routing/routing.h"
 
-namespace tessera::planner {
+namespace tessera::routing {
 
 // A caller's picks, one list per query, ascending: their order does not matter, and picks of a query tile are those of
 // each of its queries.
 // An indexer that returned nothing (top_n 0) leaves every key: one block that holds them all.
 PickRows ToPickRows(const Contract& contract, const Picks& picks);
-// As PicksReport::source has it.
-std::string SourceOf(const Contract& contract, const Batch& batch);
-
 // How picks of this contract are united; `block_tokens` is theirs.
 UniteConfig UniteConfigOf(const Contract& contract, const PickRows& picks, bool widen);
 
-BatchPicks ToBatchPicks(const UnionMaps& maps, int64_t q_len);
+plan::BatchPicks ToBatchPicks(const UnionMaps& maps, int64_t q_len);
 Picks ToPicks(const UnionMaps& maps, int64_t q_len);
 
 // How many blocks the tiles of queries need.
@@ -29,7 +27,6 @@ struct UnionSizes {
   int64_t widest = 0;
 };
 UnionSizes SizesOf(const UnionMaps& maps);
-PicksReport ReportOf(const Legalised& legalised);
 
 // Every union holds exactly the picks of its queries, by the other way to unite them.
 Status VerifyUnion(const UniteConfig& config, const PickRows& picks, const UnionMaps& maps);
@@ -46,7 +43,8 @@ struct PickRequest {
   const RouteInputs* route = nullptr;
   bool widen = false;
 };
-// score -> expand -> unite -> legalise, or the last two for a caller's picks. In planner.cc, with the order of stages.
-Result<Picked> PickBlocks(const PickRequest& request, Runner& runner);
+// score -> expand -> unite -> legalise, or the last two for a caller's picks: routing.cc.
+Result<Picked> PickBlocks(const PickRequest& request, plan::Runner& runner);
+PicksReport ReportOf(const Contract& contract, const Batch& batch, const Picked& picked);
 
-}  // namespace tessera::planner
+}  // namespace tessera::routing

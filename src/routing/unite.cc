@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <bit>
 
-#include "planner/routing.h"
+#include "routing/routing.h"
 
-namespace tessera::planner {
+namespace tessera::routing {
 namespace {
 
 Status CheckShape(const UniteConfig& config, const PickRows& picks) {
@@ -234,4 +234,4 @@ std::vector<uint8_t> ToDenseLegality(const UnionMaps& maps, int64_t batch_row, i
   return out;
 }
 
-}  // namespace tessera::planner
+}  // namespace tessera::routing

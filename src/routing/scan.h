@@ -1,5 +1,5 @@
-// What score and expand share: one chunk of queries at a time meets the means of its documents, and each query keeps
-// the best of what it meets. Memory is the chunk's; the bound is in ScoreScratchBytes.
+// What score and expand share: one chunk of queries at a time scores the means of its documents, and each query keeps
+// the best of them. Memory is the chunk's; the bound is in ScoreScratchBytes.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,10 @@
 #include <span>
 #include <vector>
 
-#include "planner/routing.h"
-#include "planner/routing_rows.h"
+#include "routing/routing.h"
+#include "routing/rows.h"
 
-namespace tessera::planner {
+namespace tessera::routing {
 
 inline constexpr float kNoScore = -std::numeric_limits<float>::infinity();
 
@@ -57,7 +57,7 @@ class Selection {
 struct ChunkQuery {
   int64_t own_block = -1;  // of its position; -1 when that is no key, or the block is not legal
   int32_t mean_end = 0;    // one past the last mean of its document that it may score
-  int32_t block = -1;      // the block whose means are being met, and the best of them so far
+  int32_t block = -1;      // the block whose means are being scored, and the best of them so far
   float best = kNoScore;
 };
 
@@ -98,19 +98,19 @@ class QueryChunk {
     }
   }
 
-  // Queries that the next MeetMeans or MeetMetas is for.
+  // Queries that the next ScoreMeans or ScoreRepresentatives is for.
   void ClearActive() { num_active_ = 0; }
   void Activate(int64_t i);
   bool HasActive() const { return num_active_ > 0; }
   // Scores means [begin, end), at most kMeanTile of them, for the active queries, and offers every block that is left
   // behind. Means come in ascending order.
-  void MeetMeans(int32_t begin, int32_t end);
+  void ScoreMeans(int32_t begin, int32_t end);
   // Scores representatives [begin, end), at most kMeanTile, and offers the meta-blocks to those active queries that may
   // see them whole.
-  void MeetMetas(int32_t begin, int32_t end);
+  void ScoreRepresentatives(int32_t begin, int32_t end);
   bool IsMetaLegal(int64_t i, const MetaBlock& meta) const;
 
-  // Forces the blocks that a query keeps whatever their scores; before the first mean is met.
+  // Forces the blocks that a query keeps whatever their scores; before the first mean is scored.
   void ForceBlocks();
   // Offers the last blocks, fills up with legal blocks without a score, and writes the picks.
   void FinishBlocks(PickRows& out);
@@ -118,7 +118,7 @@ class QueryChunk {
  private:
   const uint64_t* Bits(int64_t i) const { return legal_bits_.data() + i * legal_words_; }
   void OfferBlock(int64_t i);
-  void Meet(const float* rows, int32_t begin, int32_t end);
+  void DotWith(const float* rows, int32_t begin, int32_t end);
 
   const RoutingInput& input_;
   const CompressedKeys& keys_;
@@ -149,4 +149,4 @@ int64_t ForEachChunk(const RoutingInput& input, const CompressedKeys& keys, int6
 // Room for the picks of a contract, all -1.
 PickRows MakePickRows(const Contract& contract);
 
-}  // namespace tessera::planner
+}  // namespace tessera::routing

@@ -1,13 +1,13 @@
-// What the routing stages did, in words, and their results as text.
+#include "routing/text.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <iterator>
 
-#include "planner/picks.h"
-#include "planner/stage_text.h"
+#include "routing/picks.h"
 
-namespace tessera::planner {
+namespace tessera::routing {
 namespace {
 
 int64_t CountPicks(const PickRows& picks) {
@@ -103,4 +103,4 @@ std::string Dump(const UnionMaps& maps) {
 
 std::string Dump(const Legalised& legalised) { return Dump(legalised.maps); }
 
-}  // namespace tessera::planner
+}  // namespace tessera::routing

@@ -6,11 +6,11 @@
 #include <limits>
 #include <unordered_map>
 
-#include "planner/routing.h"
-#include "planner/routing_dots.h"
-#include "planner/routing_rows.h"
+#include "routing/dots.h"
+#include "routing/routing.h"
+#include "routing/rows.h"
 
-namespace tessera::planner {
+namespace tessera::routing {
 namespace {
 
 // With a document per token every key is in a mean of its own, once per compression block that covers it.
@@ -207,4 +207,4 @@ Result<CompressedKeys> Compress(const RoutingInput& input) {
   return out;
 }
 
-}  // namespace tessera::planner
+}  // namespace tessera::routing

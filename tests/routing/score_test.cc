@@ -3,12 +3,12 @@
 #include <atomic>
 #include <thread>
 
-#include "planner/routing_brute.h"
-#include "planner/routing_cases.h"
-#include "planner/routing_dots.h"
+#include "routing/brute.h"
+#include "routing/cases.h"
+#include "routing/dots.h"
 #include "support/proves.h"
 
-namespace tessera::planner {
+namespace tessera::routing {
 namespace {
 
 RoutingCase CausalCase(std::mt19937_64& rng, int64_t len, int64_t top_n) {
@@ -60,6 +60,23 @@ TEST(RoutingScore, Defaults_AreTheOnesOfTheContract) {
   at.contract.mask.offset = 2304 - 20;
   SetMask(at, [](int64_t, int64_t p, int64_t j) { return j <= p; });
   EXPECT_EQ(PicksOf(at.Input()).blocks, BrutePicks(at).blocks) << "seed " << seed;
+}
+
+TEST(RoutingScore, KeysPerStep_ChangeNoPick) {
+  Proves("R27");
+  const uint64_t seed = PrintedSeed();
+  std::mt19937_64 rng(seed);
+  for (int round = 0; round < 40; ++round) {
+    RoutingCase at = RandomRoutingCase(rng, {.hierarchical = round % 4 == 3});
+    Routing& routing = *at.contract.routing;
+    routing.kv_tile = routing.selected_block;
+    const PickRows expected = PicksOf(at.Input());
+    for (const int64_t blocks : {2, 3, 64, 1 << 20}) {
+      routing.kv_tile = blocks * routing.selected_block;
+      ASSERT_EQ(PicksOf(at.Input()), expected)
+          << "seed " << seed << " round " << round << " kv_tile " << routing.kv_tile;
+    }
+  }
 }
 
 TEST(RoutingScore, StridedTensors_AreReadWhereTheyLie) {
@@ -278,4 +295,4 @@ TEST(RoutingScore, BadInput_IsAnErrorAtScore) {
 }
 
 }  // namespace
-}  // namespace tessera::planner
+}  // namespace tessera::routing

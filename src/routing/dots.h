@@ -12,7 +12,7 @@
 #include "contract/tensor_row.h"
 #include "tessera/tensor.h"
 
-namespace tessera::planner {
+namespace tessera::routing {
 
 inline constexpr int64_t kDotLanes = 16;
 constexpr int64_t PaddedDim(int64_t dim) { return (dim + kDotLanes - 1) / kDotLanes * kDotLanes; }
@@ -32,4 +32,4 @@ void Dots(const DotJob& job);
 void CopyRow(ElementType type, const std::byte* row, int64_t dim, float* out);
 void AddRow(ElementType type, const std::byte* row, int64_t dim, float* out);
 
-}  // namespace tessera::planner
+}  // namespace tessera::routing

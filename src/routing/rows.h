@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <span>
 
-#include "planner/routing.h"
+#include "routing/routing.h"
 
-namespace tessera::planner {
+namespace tessera::routing {
 
 enum class NeedsTensors : uint8_t { kNo, kYes };
 // That the input is whole and consistent; `stage` is where an error says it happened.
@@ -39,7 +39,7 @@ class LegalRows {
     return set_.Intervals(slabs[next_]);
   }
   // Whether the query may attend some key of [begin, end).
-  bool Meets(int64_t q, int64_t begin, int64_t end) {
+  bool HasKeyIn(int64_t q, int64_t begin, int64_t end) {
     const std::span<const Interval> intervals = At(q);
     const auto found = std::partition_point(intervals.begin(), intervals.end(),
                                             [&](const Interval& i) { return i.hi.At(q) <= begin; });
@@ -51,4 +51,4 @@ class LegalRows {
   size_t next_ = 0;
 };
 
-}  // namespace tessera::planner
+}  // namespace tessera::routing

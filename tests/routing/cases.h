@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "planner/routing.h"
+#include "routing/routing.h"
 #include "support/random_batch.h"
 
-namespace tessera::planner {
+namespace tessera::routing {
 
 // One request with everything in plain arrays. `Input()` points into it.
 struct RoutingCase {
@@ -205,4 +205,4 @@ inline PickRows PicksOf(const RoutingInput& input) {
   return *picks;
 }
 
-}  // namespace tessera::planner
+}  // namespace tessera::routing

@@ -4,8 +4,8 @@
 #include <cstdlib>
 #include <new>
 
-#include "planner/routing_brute.h"
-#include "planner/routing_cases.h"
+#include "routing/brute.h"
+#include "routing/cases.h"
 #include "support/proves.h"
 
 namespace {
@@ -32,7 +32,7 @@ void* operator new(size_t bytes, const std::nothrow_t&) noexcept { return std::m
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
-namespace tessera::planner {
+namespace tessera::routing {
 namespace {
 
 TEST(RoutingExpand, RandomRequests_PickWhatPlainLoopsPick) {
@@ -157,4 +157,4 @@ TEST(RoutingExpand, NoAllocation_HasAnEntryPerQueryAndBlock) {
 }
 
 }  // namespace
-}  // namespace tessera::planner
+}  // namespace tessera::routing

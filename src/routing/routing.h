@@ -17,10 +17,10 @@
 #include "contract/row_set.h"
 #include "tessera/batch.h"
 #include "tessera/contract.h"
-#include "tessera/planner.h"
+#include "tessera/stages.h"
 #include "tessera/tensor.h"
 
-namespace tessera::planner {
+namespace tessera::routing {
 
 // What the stages know of the request; nothing here is owned.
 struct RoutingInput {
@@ -123,7 +123,7 @@ struct Scored {
 // block. NaN counts as -inf; so does a legal block without a mean that the query may score. First is kept the block of
 // the query's own position, then the first `first_blocks` blocks, each where legal, then the best until top_n.
 //
-// Group queries are added in head order in f32; a dot product runs in one order of 16 lanes (routing_dots.h). Picks are
+// Group queries are added in head order in f32; a dot product runs in one order of 16 lanes (dots.h). Picks are
 // the same bits on every instruction set, compiler and number of threads.
 //
 // Hierarchical routing scores meta-blocks by their representatives first and keeps `meta_keep` of them per query, of
@@ -220,4 +220,4 @@ double Recall(const PickRows& picks, const PickRows& exhaustive);
 // without a legal key, and heads whose scores are not finite, do not count; 1 where nothing does.
 Result<double> MassKept(const RoutingInput& input, const PickRows& picks, std::span<const int64_t> queries);
 
-}  // namespace tessera::planner
+}  // namespace tessera::routing

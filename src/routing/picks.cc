@@ -1,8 +1,8 @@
-#include "planner/picks.h"
+#include "routing/picks.h"
 
 #include <algorithm>
 
-namespace tessera::planner {
+namespace tessera::routing {
 namespace {
 
 // Calls visit(query, list) with the blocks that the unions still hold for each query of a batch row and KV head.
@@ -20,6 +20,11 @@ void ForEachList(const UnionMaps& maps, int64_t batch_row, int64_t kv_head, int6
     }
     visit(q, list);
   }
+}
+
+std::string SourceOf(const Contract& contract, const Batch& batch) {
+  if (contract.routing) return "routing";
+  return batch.picks && batch.picks->shape[3] == 0 ? kRerouted : "caller";
 }
 
 }  // namespace
@@ -54,11 +59,6 @@ PickRows ToPickRows(const Contract& contract, const Picks& picks) {
   return out;
 }
 
-std::string SourceOf(const Contract& contract, const Batch& batch) {
-  if (contract.routing) return "routing";
-  return batch.picks && batch.picks->shape[3] == 0 ? kRerouted : "caller";
-}
-
 UniteConfig UniteConfigOf(const Contract& contract, const PickRows& picks, bool widen) {
   UniteConfig config;
   config.query_tile = contract.routing ? contract.routing->query_tile : contract.tiles.q;
@@ -70,11 +70,11 @@ UniteConfig UniteConfigOf(const Contract& contract, const PickRows& picks, bool 
   return config;
 }
 
-BatchPicks ToBatchPicks(const UnionMaps& maps, int64_t q_len) {
-  BatchPicks out{.block_tokens = maps.block_tokens, .num_kv_heads = maps.num_kv_heads, .lists = {}};
+plan::BatchPicks ToBatchPicks(const UnionMaps& maps, int64_t q_len) {
+  plan::BatchPicks out{.block_tokens = maps.block_tokens, .num_kv_heads = maps.num_kv_heads, .lists = {}};
   for (int64_t b = 0; b < maps.batch; ++b) {
     for (int64_t head = 0; head < maps.num_kv_heads; ++head) {
-      QueryPicks lists;
+      plan::QueryPicks lists;
       lists.offsets.reserve(static_cast<size_t>(q_len) + 1);
       ForEachList(maps, b, head, q_len, [&](int64_t, const std::vector<int32_t>& list) {
         lists.blocks.insert(lists.blocks.end(), list.begin(), list.end());
@@ -112,9 +112,12 @@ UnionSizes SizesOf(const UnionMaps& maps) {
   return out;
 }
 
-PicksReport ReportOf(const Legalised& legalised) {
+PicksReport ReportOf(const Contract& contract, const Batch& batch, const Picked& picked) {
+  const Legalised& legalised = picked.legalised;
   const LegaliseReport& from = legalised.report;
   PicksReport out;
+  out.source = SourceOf(contract, batch);
+  out.nan_scores = picked.raw.nan_scores;
   out.picks = from.picks;
   out.kept = from.kept;
   out.padding = from.padding;
@@ -138,4 +141,4 @@ Status VerifyUnion(const UniteConfig& config, const PickRows& picks, const Union
   return Fail(ErrorCode::kStageInvariant, "bitmap and sort give different unions", "unite");
 }
 
-}  // namespace tessera::planner
+}  // namespace tessera::routing

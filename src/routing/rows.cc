@@ -1,8 +1,8 @@
-#include "planner/routing_rows.h"
+#include "routing/rows.h"
 
 #include <fmt/format.h>
 
-namespace tessera::planner {
+namespace tessera::routing {
 namespace {
 
 // Picks are indexed and allocated as one array.
@@ -43,4 +43,4 @@ Status CheckRoutingInput(const RoutingInput& input, NeedsTensors needs, const ch
   return {};
 }
 
-}  // namespace tessera::planner
+}  // namespace tessera::routing

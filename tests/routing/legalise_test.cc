@@ -4,12 +4,12 @@
 #include <array>
 #include <set>
 
-#include "planner/routing_brute.h"
-#include "planner/routing_cases.h"
+#include "routing/brute.h"
+#include "routing/cases.h"
 #include "routing_inputs.h"
 #include "support/proves.h"
 
-namespace tessera::planner {
+namespace tessera::routing {
 namespace {
 
 // Every query of every head picks these blocks.
@@ -256,4 +256,4 @@ TEST(RoutingMeasure, PlantedStructure_IsFoundByBothWays) {
 }
 
 }  // namespace
-}  // namespace tessera::planner
+}  // namespace tessera::routing

@@ -2,10 +2,10 @@
 // routing keeps the best meta-blocks, and expand goes on from them.
 #include <algorithm>
 
-#include "planner/routing.h"
-#include "planner/routing_scan.h"
+#include "routing/routing.h"
+#include "routing/scan.h"
 
-namespace tessera::planner {
+namespace tessera::routing {
 namespace {
 
 // One past the last mean to score for queries [begin, end) of a chunk.
@@ -21,22 +21,27 @@ int32_t ScanEnd(const RoutingInput& input, const QueryChunk& chunk, const Docume
   return static_cast<int32_t>(found - means.begin());
 }
 
+// One step of the scan takes the means of `kv_tile` keys: the queries that may attend some of their blocks score them
+// all. Each score is by itself, so picks do not depend on the step.
 void ScoreBlocks(const RoutingInput& input, QueryChunk& chunk, PickRows& out) {
   constexpr auto kTile = static_cast<int32_t>(kMeanTile);
+  const Routing& routing = *input.contract->routing;
+  const int64_t step = std::max<int64_t>(routing.kv_tile / routing.block_stride, 1);
   chunk.ForceBlocks();
   chunk.ForEachStretch([&](const DocumentMeans& document, int64_t begin, int64_t end) {
     const std::vector<Mean>& means = chunk.row().means;
     const int32_t scan_end = ScanEnd(input, chunk, document, begin, end);
-    for (int32_t m = document.mean_begin; m < scan_end; m += kTile) {
-      const int32_t tile_end = std::min(m + kTile, scan_end);
+    for (int32_t m = document.mean_begin; m < scan_end;) {
+      const auto step_end = static_cast<int32_t>(std::min<int64_t>(m + step, scan_end));
       const int64_t first_block = means[static_cast<size_t>(m)].block;
-      const int64_t last_block = means[static_cast<size_t>(tile_end) - 1].block;
+      const int64_t last_block = means[static_cast<size_t>(step_end) - 1].block;
       chunk.ClearActive();
       for (int64_t i = begin; i < end; ++i) {
         const bool can_count = chunk.query(i).mean_end > m && chunk.IsAnyLegal(i, first_block, last_block);
         if (can_count || !input.prune) chunk.Activate(i);
       }
-      if (chunk.HasActive()) chunk.MeetMeans(m, tile_end);
+      if (!chunk.HasActive()) m = step_end;
+      for (; m < step_end; m = std::min(m + kTile, step_end)) chunk.ScoreMeans(m, std::min(m + kTile, step_end));
     }
   });
   chunk.FinishBlocks(out);
@@ -97,7 +102,7 @@ void ScoreMetas(const RoutingInput& input, QueryChunk& chunk, Scored& out) {
             chunk.query(i).mean_end >= first.mean_end && chunk.IsAnyLegal(i, first_block, last_block);
         if (can_count || !input.prune) chunk.Activate(i);
       }
-      if (chunk.HasActive()) chunk.MeetMetas(g, tile_end);
+      if (chunk.HasActive()) chunk.ScoreRepresentatives(g, tile_end);
     }
     // Meta-blocks whose score is NaN or -inf take what room is left, as blocks do.
     for (int64_t i = begin; i < end; ++i) {
@@ -155,4 +160,4 @@ int64_t ScoreScratchBytes(const Contract& contract) {
                            routing.hierarchical ? std::max(routing.top_n, MetaKeep(contract)) : routing.top_n);
 }
 
-}  // namespace tessera::planner
+}  // namespace tessera::routing

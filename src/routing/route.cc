@@ -4,14 +4,13 @@
 #include <algorithm>
 
 #include "contract/batch_resolve.h"
-#include "planner/picks.h"
-#include "planner/prepared.h"
-#include "planner/settings.h"
+#include "plan/mask_pairs.h"
+#include "routing/picks.h"
 
 namespace tessera {
 namespace {
 
-using namespace planner;  // NOLINT(google-build-using-namespace): these are the planner's own stages
+using namespace routing;  // NOLINT(google-build-using-namespace): these are routing's own stages
 
 std::vector<int64_t> EvenlySpread(int64_t count, int64_t q_len) {
   count = std::clamp<int64_t>(count, 0, q_len);
@@ -36,20 +35,22 @@ PickRows RowsOf(const Picks& picks) {
 
 Result<RouteResult> Route(const Contract& contract, const Batch& batch, const RouteInputs& inputs,
                           const RouteOptions& options) {
-  const Result<PreparedContract> prepared = PrepareContract(contract);
-  if (!prepared) return tl::unexpected(prepared.error());
-  if (Status ok = CheckOptions(options.plan); !ok) return tl::unexpected(std::move(ok.error()));
-  const MaskSets& sets = prepared->sets;
-  const MaskFacts needs = NeedsOf(sets);
+  if (std::vector<Violation> violations = Validate(contract); !violations.empty()) {
+    return Fail(ErrorCode::kContractInvalid, std::move(violations), "contract");
+  }
+  const Result<MaskSets> sets = BuildMaskSets(contract);
+  if (!sets) return tl::unexpected(sets.error());
+  if (Status ok = plan::CheckOptions(options.plan); !ok) return tl::unexpected(std::move(ok.error()));
+  const MaskFacts needs = NeedsOf(*sets);
   if (!needs.needs_blocks) {
     return Fail(ErrorCode::kBadArgument, "the mask does not depend on `blocks`: there is nothing to route", "mask");
   }
   const Result<std::vector<BatchRow>> rows = ResolveBatchWith(contract, needs, batch);
   if (!rows) return tl::unexpected(rows.error());
 
-  Runner runner(options.plan);
+  plan::Runner runner(options.plan);
   Result<Picked> picked = PickBlocks({.contract = &contract,
-                                      .sets = &sets,
+                                      .sets = &*sets,
                                       .rows = &*rows,
                                       .batch = &batch,
                                       .route = inputs.q.data == nullptr ? nullptr : &inputs,
@@ -58,13 +59,11 @@ Result<RouteResult> Route(const Contract& contract, const Batch& batch, const Ro
   if (!picked) return tl::unexpected(std::move(picked.error()));
   RouteResult out;
   out.picks = ToPicks(picked->legalised.maps, contract.shape.q_len);
-  out.report = ReportOf(picked->legalised);
-  out.report.nan_scores = picked->raw.nan_scores;
-  out.report.source = SourceOf(contract, batch);
+  out.report = ReportOf(contract, batch, *picked);
   out.stages = runner.TakeReports();
   if (!contract.routing || (!options.compare && options.mass_queries == 0)) return out;
 
-  const Result<std::vector<RowSet>> legal = LegalPairs(contract, sets, *rows);
+  const Result<std::vector<RowSet>> legal = plan::LegalPairs(contract, *sets, *rows);
   if (!legal) return tl::unexpected(legal.error());
   RoutingInput input;
   input.contract = &contract;
@@ -84,7 +83,7 @@ Result<RouteResult> Route(const Contract& contract, const Batch& batch, const Ro
   Contract exhaustive = contract;
   exhaustive.routing->hierarchical = false;
   input.contract = &exhaustive;
-  const Result<Scored> all = planner::Score(input);
+  const Result<Scored> all = routing::Score(input);
   if (!all) return tl::unexpected(all.error());
   out.recall = Recall(kept, all->picks);
   if (Status ok = measure(all->picks, out.exhaustive_mass_kept); !ok) return tl::unexpected(std::move(ok.error()));

@@ -7,9 +7,9 @@
 #include <limits>
 #include <vector>
 
-#include "planner/routing_cases.h"
+#include "routing/cases.h"
 
-namespace tessera::planner {
+namespace tessera::routing {
 
 inline constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 
@@ -205,4 +205,4 @@ inline PickRows BrutePicks(const RoutingCase& at) {
   return out;
 }
 
-}  // namespace tessera::planner
+}  // namespace tessera::routing

@@ -1,9 +1,9 @@
-#include "planner/routing_dots.h"
+#include "routing/dots.h"
 
 #include <bit>
 #include <cstring>
 
-namespace tessera::planner {
+namespace tessera::routing {
 namespace {
 
 // One source for all: vectors of the size that the machine has, or that the best clone has.
@@ -125,4 +125,4 @@ void AddRow(ElementType type, const std::byte* row, int64_t dim, float* out) {
   ForRow(type, row, dim, [out](int64_t d, float value) { out[d] += value; });
 }
 
-}  // namespace tessera::planner
+}  // namespace tessera::routing

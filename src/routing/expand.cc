@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <array>
 
-#include "planner/routing.h"
-#include "planner/routing_scan.h"
+#include "routing/routing.h"
+#include "routing/scan.h"
 
-namespace tessera::planner {
+namespace tessera::routing {
 namespace {
 
-// Queries that kept the same meta-block meet its means together: neighbours mostly keep the same ones.
+// Queries that kept the same meta-block score its means together: neighbours mostly keep the same ones.
 void ExpandChunk(const Scored& scored, QueryChunk& chunk, PickRows& out) {
   const QueryChunk::Place& place = chunk.place();
   const auto kept = [&](int64_t i, int64_t n) -> int32_t {
@@ -36,7 +36,7 @@ void ExpandChunk(const Scored& scored, QueryChunk& chunk, PickRows& out) {
       }
       const MetaBlock& meta = chunk.row().metas[static_cast<size_t>(lowest)];
       for (int32_t m = meta.mean_begin; m < meta.mean_end; m += static_cast<int32_t>(kMeanTile)) {
-        chunk.MeetMeans(m, std::min(m + static_cast<int32_t>(kMeanTile), meta.mean_end));
+        chunk.ScoreMeans(m, std::min(m + static_cast<int32_t>(kMeanTile), meta.mean_end));
       }
     }
   });
@@ -65,4 +65,4 @@ Result<PickRows> Expand(const RoutingInput& input, const Scored& scored) {
   return out;
 }
 
-}  // namespace tessera::planner
+}  // namespace tessera::routing

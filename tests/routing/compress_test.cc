@@ -1,8 +1,8 @@
 // compress alone: which keys are in which mean, and for which block and meta-block it speaks.
-#include "planner/routing_cases.h"
+#include "routing/cases.h"
 #include "support/proves.h"
 
-namespace tessera::planner {
+namespace tessera::routing {
 namespace {
 
 // 13 keys whose value is their number, in compression blocks of 4 every 2, selected blocks of 8, meta-blocks of 2.
@@ -84,4 +84,4 @@ TEST(RoutingCompress, ARowWithoutValidKeys_HasNoMeans) {
 }
 
 }  // namespace
-}  // namespace tessera::planner
+}  // namespace tessera::routing

@@ -1,11 +1,11 @@
-#include "planner/routing_scan.h"
+#include "routing/scan.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "planner/routing_dots.h"
+#include "routing/dots.h"
 
-namespace tessera::planner {
+namespace tessera::routing {
 
 void Selection::Offer(float score, int32_t id) {
   if (!(score > Threshold())) return;
@@ -135,7 +135,7 @@ void QueryChunk::Activate(int64_t i) {
   ++num_active_;
 }
 
-void QueryChunk::Meet(const float* rows, int32_t begin, int32_t end) {
+void QueryChunk::DotWith(const float* rows, int32_t begin, int32_t end) {
   Dots({.queries = std::span(active_sum_).first(static_cast<size_t>(num_active_)),
         .rows = rows + begin * keys_.dim,
         .num_rows = end - begin,
@@ -150,9 +150,9 @@ void QueryChunk::OfferBlock(int64_t i) {
   if (at.best > kept.Threshold() && IsLegal(i, at.block)) kept.Offer(at.best, at.block);
 }
 
-void QueryChunk::MeetMeans(int32_t begin, int32_t end) {
+void QueryChunk::ScoreMeans(int32_t begin, int32_t end) {
   const auto num_means = static_cast<int64_t>(row_->means.size());
-  Meet(row_->values.data() + place_.head * num_means * keys_.dim, begin, end);
+  DotWith(row_->values.data() + place_.head * num_means * keys_.dim, begin, end);
   const Mean* means = row_->means.data();
   for (int64_t a = 0; a < num_active_; ++a) {
     const int64_t i = active_[static_cast<size_t>(a)];
@@ -186,9 +186,9 @@ bool QueryChunk::IsMetaLegal(int64_t i, const MetaBlock& meta) const {
   return false;
 }
 
-void QueryChunk::MeetMetas(int32_t begin, int32_t end) {
+void QueryChunk::ScoreRepresentatives(int32_t begin, int32_t end) {
   const auto num_metas = static_cast<int64_t>(row_->metas.size());
-  Meet(row_->representatives.data() + place_.head * num_metas * keys_.dim, begin, end);
+  DotWith(row_->representatives.data() + place_.head * num_metas * keys_.dim, begin, end);
   for (int64_t a = 0; a < num_active_; ++a) {
     const int64_t i = active_[static_cast<size_t>(a)];
     const float* scores = scores_.data() + a * kMeanTile;
@@ -261,4 +261,4 @@ PickRows MakePickRows(const Contract& contract) {
   return out;
 }
 
-}  // namespace tessera::planner
+}  // namespace tessera::routing
