@@ -61,7 +61,7 @@ LIBRARIES = {
 # Whose each public header is: a folder may include it when it may include its owner.
 OWNER = {
     "error.h": "src/base", "error_codes.def": "src/base", "version.h": "src/base",
-    "contract.h": "src/contract", "mask_term.h": "src/contract", "batch.h": "src/contract",
+    "contract.h": "src/contract", "mask_term.h": "src/contract", "mask_leak.h": "src/contract", "batch.h": "src/contract",
     "target.h": "src/contract", "tensor.h": "src/contract",
     "plan.h": "src/plan", "stages.h": "src/plan",
     "planner.h": "src/planner", "route.h": "src/routing", "export.h": "src/export",

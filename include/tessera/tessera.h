@@ -10,6 +10,7 @@
 #include "tessera/export.h"
 #include "tessera/lane.h"
 #include "tessera/ledger.h"
+#include "tessera/mask_leak.h"
 #include "tessera/mask_term.h"
 #include "tessera/normalise.h"
 #include "tessera/plan.h"
