@@ -109,7 +109,7 @@ struct Capacity {
 // Parsed, validated and keyed; the routing stages execute it.
 struct Routing {
   int64_t query_tile = 256;
-  int64_t kv_tile = 1024;
+  int64_t kv_tile = 1024;  // keys whose means are scored in one step; picks do not depend on it
   int64_t selected_block = 256;
   int64_t block_stride = 64;
   int64_t compression_block = 128;

@@ -14,6 +14,7 @@
 #include "tessera/io.h"
 #include "tessera/lane.h"
 #include "tessera/ledger.h"
+#include "tessera/mask_leak.h"
 #include "tessera/mask_term.h"
 #include "tessera/normalise.h"
 #include "tessera/plan.h"
@@ -23,6 +24,7 @@
 #include "tessera/records.h"
 #include "tessera/route.h"
 #include "tessera/run.h"
+#include "tessera/stages.h"
 #include "tessera/target.h"
 #include "tessera/tensor.h"
 #endif

@@ -56,8 +56,8 @@ Result<MaskFacts> DescribeMaskWith(const Contract& contract, const MaskSets& set
     MaskTerm term;
     term.kind = kind;
     const RowSet set = TermSet(contract, term, 0);
-    return sets.unknowns.empty() && std::all_of(sets.classes.begin(), sets.classes.end(),
-                                                [&](const HeadClass& head) { return head.holding[0] == set; });
+    return sets.conditions.empty() && std::all_of(sets.classes.begin(), sets.classes.end(),
+                                                  [&](const HeadClass& head) { return head.holding[0] == set; });
   };
   facts.is_full = all_are(TermKind::kFull);
   facts.is_causal = all_are(TermKind::kCausal);

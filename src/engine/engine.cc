@@ -13,6 +13,7 @@
 #include "engine/state.h"
 #include "lanes/workers.h"
 #include "ledger/ledger.h"
+#include "pipeline/pipeline.h"
 
 namespace tessera {
 namespace {

@@ -211,6 +211,7 @@ int ExplainJson(const Subject& subject) {
       masks.push_back(mask.Done());
     }
     object.Raw("masks", JsonList(masks));
+    std::fputs(LeakNotes(subject.problem->contract).c_str(), stderr);
   }
   object.Raw("stages", JsonList(stages)).Raw("plan", ToJson(subject.plan.view()));
   Print(object.Done() + "\n");
@@ -220,7 +221,7 @@ int ExplainJson(const Subject& subject) {
 int ExplainPlan(const Subject& subject, const Options& options) {
   const PlanView& plan = subject.plan.view();
   std::string text;
-  if (subject.problem) text += MaskText(subject.problem->contract) + "\n";
+  if (subject.problem) text += MaskText(subject.problem->contract) + LeakNotes(subject.problem->contract) + "\n";
   // A cell is two characters and the left margin about ten.
   text += DrawTiles(plan, options.batch_row, options.head, (TerminalColumns() - 12) / 2, 32);
   const auto count = static_cast<size_t>(plan.batch * plan.num_q_heads);

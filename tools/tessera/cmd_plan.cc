@@ -66,7 +66,8 @@ int MakeAndShow(const Options& options) {
   if (!options.out.empty()) {
     if (auto written = WritePlan(options.out, result->plan); !written) return Report(written.error(), options.json);
   }
-  std::string text = Summary(plan) + "\n" + MetadataLine(plan, problem->target) + StageTable(result->stages);
+  std::string text = Summary(plan) + "\n" + MetadataLine(plan, problem->target) + LeakNotes(problem->contract) +
+                     StageTable(result->stages);
   if (!options.out.empty()) text += fmt::format("\nwrote {}\n", options.out);
   if (options.json) {
     std::fputs(text.c_str(), stderr);

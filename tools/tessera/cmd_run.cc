@@ -152,6 +152,7 @@ int RunCommand(Options options) {
     }
   }
 
+  std::fputs(LeakNotes(*files.contract).c_str(), options.json ? stderr : stdout);
   RunOutcome outcome = [&] {
     const Progress progress(arguments.run.backward ? "running forward and backward" : "running forward",
                             options.progress);

@@ -228,6 +228,14 @@ Result<PlanResult> PlanProblem(const Problem& problem) {
   });
 }
 
+std::string LeakNotes(const Contract& contract) {
+  std::string text;
+  for (const MaskLeak& leak : FindLeaks(contract).value_or(std::vector<MaskLeak>())) {
+    text += fmt::format("note          {}\n", ToText(leak));
+  }
+  return text;
+}
+
 Result<TensorMap> ReadInputs(const Contract& contract, const InputArguments& arguments) {
   if (!arguments.file.empty()) {
     // Room for tensors of a wrong shape, so that the message can name them; not for whatever somebody put there.

@@ -81,6 +81,8 @@ void AddProblemOptions(CLI::App& app, ProblemArguments& arguments);
 // --inputs and --seed, where only a routed contract has use for them.
 void AddRouteOptions(CLI::App& app, ProblemArguments& arguments);
 Result<PlanResult> PlanProblem(const Problem& problem);
+// "note          head 0 lets query 0 see key 3, ...", a line for each leak of the contract's mask; mostly nothing.
+std::string LeakNotes(const Contract& contract);
 // --plugin and what else the lanes that go through XLA can be told.
 void AddXlaOptions(CLI::App& app, RunOptions& run);
 // Those, --isa and --threads: what a lane works with.
