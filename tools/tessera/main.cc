@@ -25,8 +25,8 @@ constexpr const char* kFooter =
     "Exit status: 0 good, 1 a check failed, 2 bad input, 3 refused by the lanes.";
 
 // The subcommand the arguments got as far as, so that a message can name it.
-std::string CommandOf(const CLI::App& app) {
-  const CLI::App* at = &app;
+std::string CommandOf(const Command& app) {
+  const Command* at = &app;
   std::string name = "tessera";
   while (!at->get_subcommands().empty()) {
     at = at->get_subcommands().front();
@@ -35,7 +35,7 @@ std::string CommandOf(const CLI::App& app) {
   return name;
 }
 
-Error ArgumentError(const CLI::App& app, const CLI::ParseError& error) {
+Error ArgumentError(const Command& app, const CLI::ParseError& error) {
   const std::string command = CommandOf(app);
   std::string message = error.what();
   for (char& c : message) {
@@ -54,11 +54,11 @@ Error ArgumentError(const CLI::App& app, const CLI::ParseError& error) {
 }
 
 int Main(int argc, char** argv) {
-  CLI::App app(kAbout, "tessera");
-  app.footer(kFooter);
+  Command app(kAbout, "tessera");
+  app.Footer(kFooter);
   app.set_version_flag("--version", fmt::format("tessera {} (contract {}, plan {}, receipt {})", kVersion,
                                                 kContractVersion, kPlanVersion, kReceiptVersion));
-  app.require_subcommand(0, 1);
+  app.RequireCommand(0, 1);
   Action action;
   AddPlan(app, action);
   AddExplain(app, action);
