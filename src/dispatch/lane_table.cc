@@ -5,14 +5,27 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <vector>
 
-#include "lanes/cpu/cpu.h"
 #include "lanes/reference/reference.h"
+#if TESSERA_HAS_LANE_CPU
+#include "lanes/cpu/cpu.h"
+#endif
+#if TESSERA_HAS_LANE_XLA
 #include "lanes/xla/xla.h"
+#endif
 
 namespace tessera {
 namespace {
+
+// In place of a lane that this build leaves out.
+#if !TESSERA_HAS_LANE_CPU
+constexpr std::nullptr_t CpuLane = nullptr;
+#endif
+#if !TESSERA_HAS_LANE_XLA
+constexpr std::nullptr_t XlaLane = nullptr;
+#endif
 
 constexpr TargetKinds kOnCpu = KindBit(TargetKind::kCpu);
 constexpr TargetKinds kOnGpu = KindBit(TargetKind::kGpu);
