@@ -53,7 +53,8 @@ LIBRARIES = {
     "src/dispatch": (BASE_LIBRARIES, {JSON}),
     "src/capi": (BASE_LIBRARIES, set()),
     "include": ({EXPECTED}, set()),
-    "tools": ({EXPECTED, FMT, CLI}, {JSON}),
+    "tools": ({EXPECTED, FMT}, set()),
+    "tools/tessera/arguments.cc": ({EXPECTED, FMT}, {CLI}),
     "bench": ({EXPECTED, FMT, CLI}, {JSON}),
     "tests/support/oracle": ({EXPECTED, FMT}, set()),
 }

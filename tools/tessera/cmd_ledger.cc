@@ -185,52 +185,49 @@ int Decide(const Options& options) {
 
 }  // namespace
 
-void AddLedger(CLI::App& app, Action& action) {
+void AddLedger(Command& app, Action& action) {
   auto options = std::make_shared<Options>();
-  CLI::App* sub = app.add_subcommand("ledger", "Add measurements of lanes, show them, or see what they decide");
-  sub->require_subcommand(1);
-  sub->footer(kFooter);
+  Command* sub = app.AddCommand("ledger", "Add measurements of lanes, show them, or see what they decide");
+  sub->RequireCommand(1, 1);
+  sub->Footer(kFooter);
   const auto add = [&](const char* name, const char* about, int (*command)(const Options&)) {
-    CLI::App* verb = sub->add_subcommand(name, about);
-    verb->add_option("--ledger", options->ledger, "The ledger")->type_name("FILE")->envname("TESSERA_LEDGER");
-    verb->add_flag("--json", options->json, "Print one JSON document");
-    verb->footer(kFooter);
-    verb->callback([options, command, &action] { action = [options, command] { return command(*options); }; });
+    Command* verb = sub->AddCommand(name, about);
+    verb->AddOption("--ledger", options->ledger, "The ledger")->TypeName("FILE")->FromEnvironment("TESSERA_LEDGER");
+    verb->AddFlag("--json", options->json, "Print one JSON document");
+    verb->Footer(kFooter);
+    verb->OnParsed([options, command, &action] { action = [options, command] { return command(*options); }; });
     return verb;
   };
-  const auto add_question = [&](CLI::App* verb) {
-    verb->add_option("--custom-lane", options->custom_lane, "The lane that might be used")->type_name("LANE");
-    verb->add_option("--default-lane", options->default_lane, "The lane it would stand in for")->type_name("LANE");
-    verb->add_option("--target", options->target, "Machine, by its target's name")
-        ->type_name("NAME")
-        ->capture_default_str();
-    verb->add_flag("--backward", options->backward, "Forward and backward together");
-    verb->add_flag("--dynamic", options->dynamic_shapes, "Lengths change from step to step");
+  const auto add_question = [&](Command* verb) {
+    verb->AddOption("--custom-lane", options->custom_lane, "The lane that might be used")->TypeName("LANE");
+    verb->AddOption("--default-lane", options->default_lane, "The lane it would stand in for")->TypeName("LANE");
+    verb->AddOption("--target", options->target, "Machine, by its target's name")->TypeName("NAME")->ShowDefault();
+    verb->AddFlag("--backward", options->backward, "Forward and backward together");
+    verb->AddFlag("--dynamic", options->dynamic_shapes, "Lengths change from step to step");
   };
-  CLI::App* verb = add("add", "Add a measurement, or replace the older one of the same", Add);
-  verb->add_option("--custom", options->custom_receipt, "Receipt of the custom lane's run, with --check")
-      ->type_name("F.json");
-  verb->add_option("--default", options->default_receipt, "Receipt of the default lane's run of the same request")
-      ->type_name("F.json");
-  verb->add_option("--contract", options->contract, "Contract of a measurement given by hand")->type_name("FILE");
+  Command* verb = add("add", "Add a measurement, or replace the older one of the same", Add);
+  verb->AddOption("--custom", options->custom_receipt, "Receipt of the custom lane's run, with --check")
+      ->TypeName("F.json");
+  verb->AddOption("--default", options->default_receipt, "Receipt of the default lane's run of the same request")
+      ->TypeName("F.json");
+  verb->AddOption("--contract", options->contract, "Contract of a measurement given by hand")->TypeName("FILE");
   add_question(verb);
   LedgerEntry& entry = options->entry;
-  verb->add_option("--custom-ns", entry.custom_ns, "Time of the custom lane, in nanoseconds")->type_name("NS");
-  verb->add_option("--default-ns", entry.default_ns, "Time of the default lane, in nanoseconds")->type_name("NS");
-  verb->add_flag("--reference-passed", entry.reference_passed, "The custom lane's outputs agreed with the reference");
-  verb->add_option("--receipt-fingerprint", entry.receipt, "Of the custom lane's receipt")->type_name("HEX");
-  verb->add_option("--mask-digest", entry.mask_digest, "Of the mask both ran")->type_name("HEX");
-  verb->add_option("--machine", entry.machine, "Where it was measured (default: here)")->type_name("TEXT");
-  verb->add_option("--software", entry.software, "With what it was measured (default: this version)")
-      ->type_name("TEXT");
-  verb->add_option("--date", entry.date, "When, as 2026-01-31 (default: today)")->type_name("DATE");
+  verb->AddOption("--custom-ns", entry.custom_ns, "Time of the custom lane, in nanoseconds")->TypeName("NS");
+  verb->AddOption("--default-ns", entry.default_ns, "Time of the default lane, in nanoseconds")->TypeName("NS");
+  verb->AddFlag("--reference-passed", entry.reference_passed, "The custom lane's outputs agreed with the reference");
+  verb->AddOption("--receipt-fingerprint", entry.receipt, "Of the custom lane's receipt")->TypeName("HEX");
+  verb->AddOption("--mask-digest", entry.mask_digest, "Of the mask both ran")->TypeName("HEX");
+  verb->AddOption("--machine", entry.machine, "Where it was measured (default: here)")->TypeName("TEXT");
+  verb->AddOption("--software", entry.software, "With what it was measured (default: this version)")->TypeName("TEXT");
+  verb->AddOption("--date", entry.date, "When, as 2026-01-31 (default: today)")->TypeName("DATE");
   add("show", "Print every measurement", Show);
   verb = add("decide", "Say which lanes the ledger would choose for a contract, and by which measurements", Decide);
-  verb->add_option("contract", options->contract, "Contract (.toml or .json, - = standard input)")
-      ->type_name("FILE")
-      ->required();
+  verb->AddOption("contract", options->contract, "Contract (.toml or .json, - = standard input)")
+      ->TypeName("FILE")
+      ->Required();
   add_question(verb);
-  verb->add_flag("--experimental", options->experimental, "As for a run that asks for experimental lanes");
+  verb->AddFlag("--experimental", options->experimental, "As for a run that asks for experimental lanes");
 }
 
 }  // namespace tessera::program
