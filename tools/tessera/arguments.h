@@ -11,7 +11,7 @@
 
 #include "tessera/error.h"
 
-namespace CLI {
+namespace CLI {  // NOLINT(readability-identifier-naming): the library's own
 class App;
 class Option;
 }  // namespace CLI
