@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/spelling.h"
+#include "base/try.h"
 #include "contract/contract_section.h"
 #include "contract/limits.h"
 #include "contract/mask_parse.h"
@@ -297,16 +298,14 @@ Result<Contract> ParseContract(std::string_view text, const std::string& base_di
     return Fail(ErrorCode::kTooLarge,
                 fmt::format("the contract has {} bytes, expected at most {}", text.size(), kMaxContractBytes));
   }
-  Result<DocumentValue> document = ParseDocument(text);
-  if (!document) return tl::unexpected(std::move(document.error()));
-  return ContractReader(base_dir).Read(*document);
+  const DocumentValue document = TESSERA_TRY(ParseDocument(text));
+  return ContractReader(base_dir).Read(document);
 }
 
 Result<Contract> ReadContract(const std::string& path) {
-  Result<std::string> text = ReadFile(path, kMaxContractBytes);
-  if (!text) return tl::unexpected(std::move(text.error()));
+  const std::string text = TESSERA_TRY(ReadFile(path, kMaxContractBytes));
   const std::string base_dir = std::filesystem::path(path).parent_path().string();
-  Result<Contract> contract = ParseContract(*text, base_dir.empty() ? "." : base_dir);
+  Result<Contract> contract = ParseContract(text, base_dir.empty() ? "." : base_dir);
   if (!contract) {
     std::string& where = contract.error().where;
     where = where.empty() ? path : fmt::format("{}, {}", path, where);

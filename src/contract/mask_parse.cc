@@ -16,6 +16,7 @@
 
 #include "base/hash.h"
 #include "base/spelling.h"
+#include "base/try.h"
 #include "contract/mask_registry.h"
 #include "contract/mask_terms.h"
 
@@ -192,8 +193,7 @@ class Parser {
     Advance();
     MaskExpr expr;
     expr.term.kind = found->kind;
-    Status status = found->kind == TermKind::kBitmap ? ParseBitmap(&expr.term) : ParseArguments(*found, &expr.term);
-    if (!status) return tl::unexpected(std::move(status.error()));
+    TESSERA_TRY(found->kind == TermKind::kBitmap ? ParseBitmap(&expr.term) : ParseArguments(*found, &expr.term));
     return expr;
   }
 
@@ -222,12 +222,11 @@ class Parser {
     if (IsSymbol('@')) {
       Advance();
       const Token version = token_;
-      Result<int64_t> value = TakeNumber(fmt::format("the version of {}", spec->name));
-      if (!value) return tl::unexpected(std::move(value.error()));
-      if (*value != spec->version) {
+      const int64_t value = TESSERA_TRY(TakeNumber(fmt::format("the version of {}", spec->name)));
+      if (value != spec->version) {
         return Fail(ErrorCode::kMaskTermInvalid,
                     fmt::format("the text was written for {}@{}, but version {} of {} is registered in this process",
-                                spec->name, *value, spec->version, spec->name),
+                                spec->name, value, spec->version, spec->name),
                     Place(version));
       }
     }
@@ -239,11 +238,9 @@ class Parser {
         if (expr.term.parameters.size() == kMaxTermParameters) {
           return Fault(token_, fmt::format("expected {}", usage));
         }
-        Result<int64_t> value = TakeNumber(fmt::format("a parameter of {}", usage));
-        if (!value) return tl::unexpected(std::move(value.error()));
-        expr.term.parameters.push_back(*value);
+        expr.term.parameters.push_back(TESSERA_TRY(TakeNumber(fmt::format("a parameter of {}", usage))));
       } while (IsSymbol(','));
-      if (Status close = TakeSymbol(')', usage); !close) return tl::unexpected(std::move(close.error()));
+      TESSERA_TRY(TakeSymbol(')', usage));
     }
     if (std::string problem = ParametersProblem(*spec, expr.term.parameters); !problem.empty()) {
       return Fault(word, std::move(problem));
@@ -260,29 +257,25 @@ class Parser {
       }
       Advance();
       term->kind = TermKind::kDocumentsEqual;
-      if (Status option = TakeOption("equal"); !option) return option;
+      TESSERA_TRY(TakeOption("equal"));
       return TakeSymbol(')', "documents(equal)");
     }
-    if (Status open = TakeSymbol('(', spec.usage); !open) return open;
+    TESSERA_TRY(TakeSymbol('(', spec.usage));
     for (int i = 0; i < spec.num_arguments; ++i) {
-      if (i > 0) {
-        if (Status comma = TakeSymbol(',', spec.usage); !comma) return comma;
-      }
-      Result<int64_t> value = TakeInteger(spec, i);
-      if (!value) return tl::unexpected(std::move(value.error()));
-      (i == 0 ? term->first : term->second) = *value;
+      if (i > 0) TESSERA_TRY(TakeSymbol(',', spec.usage));
+      (i == 0 ? term->first : term->second) = TESSERA_TRY(TakeInteger(spec, i));
     }
     if (spec.kind == TermKind::kSink && IsSymbol(',')) {
       Advance();
       term->kind = TermKind::kSinkDocument;
-      if (Status option = TakeOption("document"); !option) return option;
+      TESSERA_TRY(TakeOption("document"));
     }
     return TakeSymbol(')', spec.usage);
   }
 
   Status ParseBitmap(MaskTerm* term) {
     constexpr std::string_view kUsage = "bitmap(\"file.npy\")";
-    if (Status open = TakeSymbol('(', kUsage); !open) return open;
+    TESSERA_TRY(TakeSymbol('(', kUsage));
     if (token_.kind != TokenKind::kString) return Expected(fmt::format("a quoted file name, as in {}", kUsage));
     if (token_.content.empty()) return Expected("the name of an npy file");
     const Token file = token_;
@@ -296,7 +289,7 @@ class Parser {
       digest = token_;
       Advance();
     }
-    if (Status close = TakeSymbol(')', kUsage); !close) return close;
+    TESSERA_TRY(TakeSymbol(')', kUsage));
 
     Result<std::shared_ptr<const Bitmap>> bitmap = loader_.Load(term->path);
     if (!bitmap) return Fail(bitmap.error().code, bitmap.error().message, Place(file));

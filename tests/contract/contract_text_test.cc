@@ -409,7 +409,7 @@ TEST(ContractText, BrokenJson_NamesLineAndColumn) {
   EXPECT_EQ(error.code, ErrorCode::kContractSyntax);
   EXPECT_EQ(error.where, "line 2, column 11");
   EXPECT_THAT(error.message, AllOf(HasSubstr("not well-formed JSON"), Not(HasSubstr("json.exception"))));
-  EXPECT_THAT(Refusal("{\"version\": 1, \"version\": 1}").message, HasSubstr("\"version\" is given twice"));
+  EXPECT_THAT(Refusal("{\"version\": 1, \"version\": 1}").message, HasSubstr("\"version\" appears twice"));
   EXPECT_THAT(Refusal("{\"scale\": 1e999}").message, HasSubstr("1e999"));
   EXPECT_EQ(Refusal("{} {}").code, ErrorCode::kContractSyntax);
   EXPECT_LT(Refusal(std::string("{\"a\": \"").append(100000, 'x')).message.size(), 300u);

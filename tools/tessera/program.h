@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "arguments.h"
 #include "tessera/tessera.h"
 
 namespace tessera::program {
