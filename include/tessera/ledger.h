@@ -62,7 +62,8 @@ struct Evidence {
   const Receipt& custom_run;
   const Receipt& default_run;
   bool dynamic_shapes = false;
-  std::string date = {};  // empty: today
+  std::string date = {};             // empty: today
+  const MaskTerms* terms = nullptr;  // for contracts with terms of the user's own
 };
 Result<LedgerEntry> EntryFromReceipts(const Evidence& evidence);
 

@@ -332,7 +332,7 @@ Result<LedgerEntry> EntryFromReceipts(const Evidence& evidence) {
   if (violations.empty()) CompareRuns(evidence.custom_run, evidence.default_run, violations);
   expect(OptionOf(run, "check").rfind("passed", 0) == 0, "custom.options.check",
          "a run that --check compared with the oracle, and passed");
-  const Result<Contract> contract = ParseContract(run.contract_text);
+  const Result<Contract> contract = ParseContract(run.contract_text, ".", evidence.terms);
   const Result<std::string> kind = contract ? LedgerKind(*contract) : tl::unexpected(contract.error());
   expect(kind.has_value(), "custom.contract_text",
          kind ? "" : fmt::format("a contract that can be read here: {}", kind.error().message));
