@@ -88,7 +88,7 @@ TEST(EngineTerms, Receipt_IsHeldAgainstTheTermsItIsCheckedWith) {
   ASSERT_TRUE(three.mask_terms().Register(Near(3)).has_value());
   const Contract contract = three.Parse(Text("near")).value();
   const TensorMap inputs = MakeInputs(contract, PrintedSeed(), false);
-  const RunOutcome outcome = Run(three, contract, Batch(), inputs, FindTarget("cpu").value());
+  const RunOutcome outcome = tessera::Run(three, contract, Batch(), inputs, FindTarget("cpu").value());
   ASSERT_FALSE(outcome.error.has_value()) << ToText(*outcome.error);
   const Receipt& receipt = outcome.receipt;
   EXPECT_TRUE(CheckReceipt(receipt, &three.mask_terms()).empty());
