@@ -109,8 +109,7 @@ class Engine {
   Result<Contract> Parse(std::string_view text, const std::string& base_dir = ".") const;
   Result<Contract> Read(const std::string& path) const;
 
-  Result<Attention> Prepare(const Contract& contract, const Target& target,
-                            const AttentionOptions& options = {}) const;
+  Result<Attention> Prepare(const Contract& contract, const Target& target, const AttentionOptions& options = {}) const;
 
   const EngineOptions& options() const;
   std::vector<LaneInfo> Lanes() const;  // in order of preference, `reference` last

@@ -73,7 +73,7 @@ std::shared_ptr<const Lane> MakeReference(const LaneContext&) { return MakeRefer
 
 std::span<const LaneRow> LaneTable() {
   static const LaneRow kRows[] = {
-#define TESSERA_LANE(name, mode, targets, uses, not_built, refuses, make, determinism, description)            \
+#define TESSERA_LANE(name, mode, targets, uses, not_built, refuses, make, determinism, description)              \
   {name,    mode, targets,     ((uses)&kHost) != 0, ((uses)&kFallback) != 0, ((uses)&kPrograms) != 0, not_built, \
    refuses, make, determinism, description},
 #include "dispatch/lanes.def"

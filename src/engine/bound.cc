@@ -79,14 +79,9 @@ Result<PassRun> RunPass(const BoundState& bound, Pass pass, const RunTensors& t,
   const LaneCall call{workspace.bytes(), stream};
   const Clock clock;
   if (pass == Pass::kForward) {
-    run.tiles = TESSERA_TRY(bound.lane->Forward({.q = t.q,
-                                                 .k = t.k,
-                                                 .v = t.v,
-                                                 .sink_logits = t.sink_logits,
-                                                 .o = t.o,
-                                                 .lse = t.lse,
-                                                 .row_max = t.row_max},
-                                                call));
+    run.tiles = TESSERA_TRY(bound.lane->Forward(
+        {.q = t.q, .k = t.k, .v = t.v, .sink_logits = t.sink_logits, .o = t.o, .lse = t.lse, .row_max = t.row_max},
+        call));
   } else {
     run.tiles = TESSERA_TRY(bound.lane->Backward({.q = t.q,
                                                   .k = t.k,

@@ -144,8 +144,8 @@ void DescribePass(const BoundState& bound, Pass pass, const PassRun& run, Receip
 }
 
 void DescribeWork(const BoundState& bound, Receipt& receipt) {
-  receipt.work = WorkOf(bound.attention->contract.shape, PairsOf(bound), TimeOf(receipt, "forward"),
-                        TimeOf(receipt, "backward"));
+  receipt.work =
+      WorkOf(bound.attention->contract.shape, PairsOf(bound), TimeOf(receipt, "forward"), TimeOf(receipt, "backward"));
 }
 
 }  // namespace tessera

@@ -141,9 +141,8 @@ Outcome Try(const std::shared_ptr<EngineState>& engine, const OneShot& shot, Run
     return std::nullopt;
   }
   // Outputs by name are made only now, when something is about to fill them.
-  const RunTensors tensors = shot.tensors != nullptr
-                                 ? *shot.tensors
-                                 : BindTensors(shot.contract, *shot.inputs, shot.options, outcome.outputs);
+  const RunTensors tensors =
+      shot.tensors != nullptr ? *shot.tensors : BindTensors(shot.contract, *shot.inputs, shot.options, outcome.outputs);
   DescribeBound(*bound.bound, receipt);
   if (Outcome failed = Call(shot, *bound.bound, tensors, receipt)) return failed;
   DescribeDigests(shot, *bound.bound, tensors, outcome);

@@ -27,10 +27,10 @@ constexpr std::string_view kParts[] = {"prepare",      "plan",          "bind", 
 constexpr std::string_view kModes[] = {"native", "payload", "bridge", "interpreted"};
 constexpr std::string_view kDeterminisms[] = {"bitwise", "plugin"};
 constexpr std::string_view kRequestedByName = "requested by name";
-constexpr std::string_view kOptions[] = {"backward", "disable",       "exclude",     "experimental", "forward",
-                                         "isa",      "lane",          "layout",      "optimization", "plan",
-                                         "plugin",   "plugin_device", "row_max",     "strict",       "target",
-                                         "threads",  "tile",          "widen_class", "workers"};
+constexpr std::string_view kOptions[] = {
+    "backward", "disable", "exclude", "experimental", "forward", "isa",         "keep_programs",
+    "lane",     "layout",  "memory",  "optimization", "plan",    "plugin",      "plugin_device",
+    "row_max",  "strict",  "target",  "threads",      "tile",    "widen_class", "workers"};
 constexpr std::string_view kVersions[] = {"arch", "compiler", "contract", "plan", "receipt", "tessera"};
 
 // A whole number in decimal, as the receipt writes them.

@@ -205,9 +205,9 @@ class TestTable {
         lane->compile_only = context.compile_only;
         return lane;
       };
-      lane->device = row.is_host || (row.targets & KindBit(TargetKind::kCpu)) != 0   ? "cpu"
-                     : (row.targets & KindBit(TargetKind::kGpu)) != 0 ? "gpu"
-                                                                      : "tpu";
+      lane->device = row.is_host || (row.targets & KindBit(TargetKind::kCpu)) != 0 ? "cpu"
+                     : (row.targets & KindBit(TargetKind::kGpu)) != 0              ? "gpu"
+                                                                                   : "tpu";
       return *lane;
     }
     ADD_FAILURE() << "no lane " << lane->name();

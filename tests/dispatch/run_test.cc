@@ -4,8 +4,7 @@
 #include <random>
 #include <string>
 
-#include "dispatch/execute.h"
-#include "dispatch/tensors.h"
+#include "engine/tensors.h"
 #include "fixtures.h"
 #include "oracle/compare.h"
 #include "support/own_terms.h"
@@ -175,20 +174,14 @@ TEST(Run, WindowChange_IsAnotherContract) {
   Result<PlanResult> made = MakePlan(narrow, {}, TargetNamed("cpu"));
   ASSERT_TRUE(made.has_value()) << ToText(made.error());
   const Contract capped = MakeContract({.mask = "causal and window(7, 0)", .softcap = 3});
-  const RunOptions options;
   for (const Contract* other : {&wide, &capped}) {
-    const TensorMap inputs = MakeInputs(*other, 1, false);
-    TensorMap outputs;
-    const RunTensors tensors = BindTensors(*other, inputs, options, outputs);
-    const ExecuteResult result = Execute({.lane = ReferenceLane(),
-                                          .contract = *other,
-                                          .contract_key = ContractKey(*other).value(),
-                                          .plan = made->plan.view(),
-                                          .tensors = tensors,
-                                          .options = options});
-    ASSERT_TRUE(result.error.has_value());
-    EXPECT_EQ(result.error->code, ErrorCode::kPlanMismatch);
-    EXPECT_FALSE(result.forward.has_value());
+    const Result<Attention> attention = TestEngine().Prepare(*other, TargetNamed("cpu"));
+    ASSERT_TRUE(attention.has_value()) << ToText(attention.error());
+    Result<Plan> copy = Plan::FromBytes({made->plan.bytes().begin(), made->plan.bytes().end()});
+    ASSERT_TRUE(copy.has_value());
+    const Result<Bound> bound = attention->Bind(std::move(*copy));
+    ASSERT_FALSE(bound.has_value());
+    EXPECT_EQ(bound.error().code, ErrorCode::kPlanMismatch);
   }
 }
 
