@@ -100,31 +100,33 @@ class Lexer {
   size_t at_ = 0;
 };
 
-std::string KnownTerms() {
+using Terms = std::vector<std::shared_ptr<const RegisteredTerm>>;
+
+std::string KnownTerms(const Terms& own) {
   std::string out;
   for (const TermSpec& spec : kTermSpecs) {
     if (!out.empty()) out += ", ";
     out += spec.usage;
   }
-  for (const auto& spec : RegisteredMaskTerms())
-    out += fmt::format(", {} with {}", spec->name, ParameterCountText(*spec));
+  for (const auto& term : own) out += fmt::format(", {} with {}", term->name, ParameterCountText(*term));
   return out;
 }
 
-std::string RegisteredTerms() {
+std::string RegisteredTerms(const Terms& own) {
   std::string out;
-  for (const auto& spec : RegisteredMaskTerms()) {
-    out += fmt::format("{}{}@{}", out.empty() ? "registered here: " : ", ", spec->name, spec->version);
+  for (const auto& term : own) {
+    out += fmt::format("{}{}@{}", out.empty() ? "registered here: " : ", ", term->name, term->version);
   }
   return out.empty() ? "none is registered here" : out;
 }
 
 constexpr std::string_view kOwnTermHelp =
-    "a term of your own is registered from C++ before a contract that names it is read (docs/contract.md)";
+    "a term of your own is registered from C++, and a contract that names it is read with it (docs/contract.md)";
 
 class Parser {
  public:
-  Parser(std::string_view text, BitmapLoader& loader) : text_(text), lexer_(text), loader_(loader) {
+  Parser(std::string_view text, BitmapLoader& loader, const MaskTerms* terms)
+      : text_(text), lexer_(text), loader_(loader), own_terms_(terms) {
     token_ = lexer_.Next();
   }
 
@@ -176,16 +178,16 @@ class Parser {
 
   Result<MaskExpr> ParseTerm() {
     if (token_.kind != TokenKind::kWord || IsWord("and") || IsWord("or")) {
-      return Expected(fmt::format("a mask term ({})", KnownTerms()));
+      return Expected(fmt::format("a mask term ({})", KnownTerms(OwnTerms())));
     }
     if (IsWord("not")) {
       return Expected("a mask term: there is no `not`, a mask says what may attend, never what may not");
     }
     const auto* found = std::find_if(kTermSpecs.begin(), kTermSpecs.end(),
                                      [&](const TermSpec& spec) { return spec.word == token_.source; });
-    std::shared_ptr<const MaskTermSpec> own;
+    std::shared_ptr<const RegisteredTerm> own;
     if (found == kTermSpecs.end()) {
-      own = FindMaskTerm(token_.source);
+      if (own_terms_ != nullptr) own = own_terms_->Find(token_.source);
       if (own == nullptr) return UnknownTerm();
     }
     if (++terms_ > kMaxMaskTerms) return Fault(token_, fmt::format("more than {} terms", kMaxMaskTerms));
@@ -199,23 +201,23 @@ class Parser {
 
   tl::unexpected<Error> UnknownTerm() {
     const Token word = token_;
-    const auto registered = RegisteredMaskTerms();
+    const Terms own = OwnTerms();
     std::vector<std::string_view> words;
     for (const TermSpec& spec : kTermSpecs) words.push_back(spec.word);
-    for (const auto& spec : registered) words.push_back(spec->name);
+    for (const auto& term : own) words.push_back(term->name);
     const std::string guess = DidYouMean(word.source, words);
     const tl::unexpected<Error> unknown = Expected(
-        fmt::format("a mask term ({}){}", KnownTerms(), guess.empty() ? fmt::format("; {}", kOwnTermHelp) : guess));
+        fmt::format("a mask term ({}){}", KnownTerms(own), guess.empty() ? fmt::format("; {}", kOwnTermHelp) : guess));
     Advance();
     if (!IsSymbol('@')) return unknown;
-    // Only a registered term has a version: the text comes from a process that had it.
+    // Only a registered term has a version: the text was written where it was.
     return Fail(ErrorCode::kMaskTermInvalid,
-                fmt::format("the term {} is not registered in this process{}; {}; {}", Excerpt(word.source), guess,
-                            RegisteredTerms(), kOwnTermHelp),
+                fmt::format("the term {} is not registered{}; {}; {}", Excerpt(word.source), guess,
+                            RegisteredTerms(own), kOwnTermHelp),
                 Place(word));
   }
 
-  Result<MaskExpr> ParseRegistered(std::shared_ptr<const MaskTermSpec> spec) {
+  Result<MaskExpr> ParseRegistered(std::shared_ptr<const RegisteredTerm> spec) {
     const Token word = token_;
     const std::string usage = fmt::format("{} with {}", spec->name, ParameterCountText(*spec));
     Advance();
@@ -225,8 +227,8 @@ class Parser {
       const int64_t value = TESSERA_TRY(TakeNumber(fmt::format("the version of {}", spec->name)));
       if (value != spec->version) {
         return Fail(ErrorCode::kMaskTermInvalid,
-                    fmt::format("the text was written for {}@{}, but version {} of {} is registered in this process",
-                                spec->name, value, spec->version, spec->name),
+                    fmt::format("the text was written for {}@{}, but version {} of {} is registered", spec->name, value,
+                                spec->version, spec->name),
                     Place(version));
       }
     }
@@ -353,6 +355,8 @@ class Parser {
     return fmt::format("column {}", starts + 1);
   }
 
+  Terms OwnTerms() const { return own_terms_ == nullptr ? Terms() : own_terms_->All(); }
+
   bool IsWord(std::string_view word) const { return token_.kind == TokenKind::kWord && token_.source == word; }
   bool IsSymbol(char symbol) const { return token_.kind == TokenKind::kSymbol && token_.source[0] == symbol; }
   void Advance() { token_ = lexer_.Next(); }
@@ -360,6 +364,7 @@ class Parser {
   std::string_view text_;
   Lexer lexer_;
   BitmapLoader& loader_;
+  const MaskTerms* own_terms_;  // may be null
   Token token_;
   int nesting_ = 0;
   int terms_ = 0;
@@ -367,17 +372,17 @@ class Parser {
 
 }  // namespace
 
-Result<MaskExpr> ParseMaskExpr(std::string_view text, BitmapLoader& loader) {
+Result<MaskExpr> ParseMaskExpr(std::string_view text, BitmapLoader& loader, const MaskTerms* terms) {
   if (text.size() > kMaxMaskTextBytes) {
     return Fail(ErrorCode::kMaskSyntax,
                 fmt::format("the expression has {} bytes, expected at most {}", text.size(), kMaxMaskTextBytes));
   }
-  return Parser(text, loader).ParseAll();
+  return Parser(text, loader, terms).ParseAll();
 }
 
-Result<MaskExpr> ParseMaskExpr(std::string_view text, const std::string& base_dir) {
+Result<MaskExpr> ParseMaskExpr(std::string_view text, const std::string& base_dir, const MaskTerms* terms) {
   BitmapLoader loader(base_dir);
-  return ParseMaskExpr(text, loader);
+  return ParseMaskExpr(text, loader, terms);
 }
 
 int64_t CountTerms(const MaskExpr& expr) {

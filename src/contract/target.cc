@@ -16,10 +16,10 @@ struct TargetRow {
   std::string_view name;
   TargetKind kind;
   std::string_view description;
-  TileSize tile;         // in every direction; 0 = the contract's. That of a TPU is its matrix unit
-  int64_t workers;       // 0 = the hardware threads of this machine
-  int64_t fast_bytes;    // per worker
-  int64_t scalar_bytes;  // per worker; 0 = not limited
+  TileSize tile;                   // in every direction; 0 = the contract's. That of a TPU is its matrix unit
+  int64_t workers;                 // 0 = the hardware threads of this machine
+  int64_t fast_bytes;              // per worker
+  int64_t scalar_bytes;            // per worker; 0 = not limited
   std::string_view topology = {};  // how a compiler calls its smallest machine
 };
 constexpr TargetRow kTargetRows[] = {

@@ -9,6 +9,7 @@
 #include "base/hash.h"
 #include "dispatch/prepare.h"
 #include "planner/settings.h"
+#include "tessera/mask_term.h"
 
 namespace tessera {
 namespace {
@@ -20,8 +21,6 @@ namespace {
 void AddInts(Hasher& hasher, std::initializer_list<int64_t> values) {
   for (const int64_t value : values) hasher.Int(value);
 }
-
-int64_t AddressOf(const void* pointer) { return static_cast<int64_t>(reinterpret_cast<intptr_t>(pointer)); }
 
 void AddBitmap(Hasher& hasher, const Bitmap& bitmap) {
   const auto& [heads, q_len, kv_len, cells, digest] = bitmap;
@@ -38,8 +37,8 @@ void AddTerm(Hasher& hasher, const MaskTerm& term) {
   if (bitmap != nullptr) AddBitmap(hasher, *bitmap);
   hasher.Int(static_cast<int64_t>(parameters.size()));
   for (const int64_t value : parameters) hasher.Int(value);
-  // Registered terms stay for the rest of the process, so an address is one term; any other term is not valid.
-  hasher.Int(AddressOf(registered.get()));
+  // Not its name, which may mean something else in another MaskTerms, nor its address, which is used again.
+  hasher.Int(registered == nullptr ? 0 : registered->id());
 }
 
 void AddExpr(Hasher& hasher, const MaskExpr& expr) {

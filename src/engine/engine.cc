@@ -196,6 +196,14 @@ Result<Attention> Engine::Prepare(const Contract& contract, const Target& target
   return EngineAccess::Wrap(std::move(*made));
 }
 
+MaskTerms& Engine::mask_terms() const { return state_->mask_terms; }
+
+Result<Contract> Engine::Parse(std::string_view text, const std::string& base_dir) const {
+  return ParseContract(text, base_dir, &state_->mask_terms);
+}
+
+Result<Contract> Engine::Read(const std::string& path) const { return ReadContract(path, &state_->mask_terms); }
+
 const EngineOptions& Engine::options() const { return state_->options; }
 
 std::vector<LaneInfo> Engine::Lanes() const { return InfosOf(MakeLanes(state_->table, ContextOf(*state_, {}, 1))); }

@@ -210,10 +210,10 @@ TEST(ContractText, RandomContracts_RoundTripThroughTomlAndJson) {
     const Contract contract = RandomContract(rng);
     ASSERT_THAT(Validate(contract), IsEmpty()) << ToToml(contract);
     for (const MaskExpr& head : contract.mask.heads) WriteBitmaps(dir, head);
-    const Result<Contract> from_toml = ParseContract(ToToml(contract), dir.string());
+    const Result<Contract> from_toml = ParseContract(ToToml(contract), dir.string(), &TestTerms());
     ASSERT_TRUE(from_toml) << ToText(from_toml.error()) << "\n" << ToToml(contract);
     ASSERT_EQ(*from_toml, contract) << ToToml(contract);
-    const Result<Contract> from_json = ParseContract(ToJson(contract), dir.string());
+    const Result<Contract> from_json = ParseContract(ToJson(contract), dir.string(), &TestTerms());
     ASSERT_TRUE(from_json) << ToText(from_json.error()) << "\n" << ToJson(contract);
     ASSERT_EQ(*from_json, contract) << ToJson(contract);
     ASSERT_EQ(ToToml(*from_json), ToToml(contract));

@@ -1,5 +1,5 @@
-// What an engine asks of the XLA family in a build without it: there is nothing to keep, no plugin is ever asked, and so
-// none needs the guard.
+// What an engine asks of the XLA family in a build without it: there is nothing to keep, no plugin is ever asked, and
+// so none needs the guard.
 #include "lanes/xla/xla.h"
 #include "tessera/cpu_guard.h"
 
