@@ -80,8 +80,10 @@ Json ToValue(const SparsityRow& row) {
 Json ToValue(const OverheadRow& row) {
   Json goals = Json::array();
   for (const Verdict& goal : row.goals) goals.push_back(ToValue(goal));
-  return {{"case", row.name},     {"call", row.call},       {"isa", row.isa}, {"lane_s", row.lane_s},
-          {"call_s", row.call_s}, {"more_s", row.more_s()}, {"goals", goals}};
+  return {{"case", row.name},       {"call", row.call},
+          {"isa", row.isa},         {"workspace_bytes", row.workspace_bytes},
+          {"lane_s", row.lane_s},   {"call_s", row.call_s},
+          {"more_s", row.more_s()}, {"goals", std::move(goals)}};
 }
 
 template <class Row>

@@ -32,8 +32,7 @@ std::vector<OverheadCase> OverheadCases() {
   half.name = "causal-256-h1-d64-bf16";
   half.dtype = DType::kBf16;
   const Case kilo{.name = "causal-1k-h8-d64-f32", .tokens = 1024, .dim = 64};
-  const Case documents{
-      .name = "documents-4k-h1-d64-f32", .mask = MaskKind::kDocuments, .dim = 64, .heads = 1, .kv_heads = 1};
+  const Case documents{.name = "documents-4k-h8-d128-bf16", .mask = MaskKind::kDocuments, .dtype = DType::kBf16};
   const Case four{.name = "causal-4k-h2-d64-f32", .dim = 64, .heads = 2, .kv_heads = 2};
   return {{one, true}, {half}, {kilo}, {documents}, {four}};
 }
@@ -80,13 +79,14 @@ Status TakeTurns(const Settings& settings, const Work& lane, const Work& call, O
 // The lane that a Bound ends in, called directly.
 class HeldLane {
  public:
-  // The workspace is of the pool that public calls take theirs from, so that both work in the same kind of pages.
-  explicit HeldLane(const Bound& bound)
-      : state_(*EngineAccess::Of(bound)),
-        workspace_(state_.attention->engine->workspaces.Take(bound.workspace_bytes())) {}
+  // Each pass has the block that the next public call will find in the pool: pages of another would differ in speed by
+  // more than is measured here. Nobody else calls meanwhile, and the two take turns.
+  explicit HeldLane(const Bound& bound) : state_(*EngineAccess::Of(bound)), forward_(Block(Pass::kForward)) {
+    backward_ = Block(Pass::kBackward);
+  }
 
   Status Call(Pass pass, const RunTensors& t) const {
-    const LaneCall call{.workspace = workspace_.bytes()};
+    const LaneCall call{.workspace = pass == Pass::kForward ? forward_ : backward_};
     if (pass == Pass::kForward) {
       ForwardArgs args;
       args.q = t.q;
@@ -110,43 +110,51 @@ class HeldLane {
   }
 
  private:
+  std::span<std::byte> Block(Pass pass) const {
+    return state_.attention->engine->workspaces.Take(state_.lane->WorkspaceBytes(pass)).bytes();
+  }
+
   const BoundState& state_;
-  const Workspace workspace_;
+  std::span<std::byte> forward_;
+  std::span<std::byte> backward_;
 };
 
-Result<OverheadRow> MeasureBound(const Problem& problem, const Bound& bound, Pass pass, const Settings& settings) {
-  OverheadRow row{.name = problem.shape.name, .call = fmt::format("bound {}", ToText(pass)), .isa = bound.isa()};
-  const RunTensors tensors = TensorsOf(problem, Mode::kBoth);
-  const HeldLane lane(bound);
-  const Status done = TakeTurns(
-      settings, [&] { return lane.Call(pass, tensors); },
-      [&] { return pass == Pass::kForward ? bound.Forward(tensors) : bound.Backward(tensors); }, row);
-  if (!done) return tl::unexpected(done.error());
-  return row;
-}
+// The ways to call that are held against the lane.
+struct CallForm {
+  std::string name;
+  std::vector<Pass> passes;  // what the lane does beside it
+  Work work;
+};
 
-// A one-shot Run, which plans, binds and makes its outputs anew, without digests: beside both passes of the lane.
-Result<OverheadRow> MeasureOneShot(const Problem& problem, const Bound& bound, const Settings& settings) {
-  OverheadRow row{.name = problem.shape.name, .call = "run forward_backward", .isa = bound.isa()};
-  const RunTensors tensors = TensorsOf(problem, Mode::kBoth);
-  const HeldLane lane(bound);
+std::vector<CallForm> FormsOf(const Problem& problem, const Bound& bound, const RunTensors& tensors,
+                              const Settings& settings) {
   RunOptions options;
   static_cast<AttentionOptions&>(options) = OptionsOf(Mode::kBoth, settings);
+  const auto done = [](RunOutcome outcome) -> Status {
+    if (outcome.error) return tl::unexpected(std::move(*outcome.error));
+    return {};
+  };
+  const std::vector<Pass> both{Pass::kForward, Pass::kBackward};
   const Target target = TargetOf(settings);
-  const Status done = TakeTurns(
-      settings,
-      [&] {
-        Status forward = lane.Call(Pass::kForward, tensors);
-        return forward ? lane.Call(Pass::kBackward, tensors) : forward;
-      },
-      [&]() -> Status {
-        RunOutcome outcome = Run(OurEngine(), problem.contract, problem.batch, problem.inputs, target, options);
-        if (outcome.error) return tl::unexpected(std::move(*outcome.error));
-        return {};
-      },
-      row);
-  if (!done) return tl::unexpected(done.error());
-  return row;
+  return {
+      {"bound forward", {Pass::kForward}, [&] { return bound.Forward(tensors); }},
+      {"bound backward", {Pass::kBackward}, [&] { return bound.Backward(tensors); }},
+      {"bound forward, receipt",
+       {Pass::kForward},
+       [&] {
+         Receipt receipt;
+         return bound.Forward(tensors, {.receipt = &receipt});
+       }},
+      // One-shot, without digests: prepares, plans and binds each time; Run makes its outputs anew as well.
+      {"run_strided f+b", both,
+       [&, options, target, done] {
+         return done(RunStrided(OurEngine(), problem.contract, problem.batch, tensors, target, options));
+       }},
+      {"run f+b", both,
+       [&, options, target, done] {
+         return done(Run(OurEngine(), problem.contract, problem.batch, problem.inputs, target, options));
+       }},
+  };
 }
 
 void AddRow(OverheadRow row, FILE* people, Results& results) {
@@ -155,8 +163,9 @@ void AddRow(OverheadRow row, FILE* people, Results& results) {
     goals.push_back(goal.held ? fmt::format("{}: {}", goal.text, *goal.held ? "yes" : "NO") : goal.not_judged);
   }
   ClearProgress();
-  fmt::print(people, "{:<24} {:<20} {:<8} {:>11.1f} {:>11.1f} {:>10.1f} {:>7.2f}%  {}\n", row.name, row.call, row.isa,
-             row.lane_s * 1e6, row.call_s * 1e6, row.more_s() * 1e6, row.more_s() / row.lane_s * 100,
+  fmt::print(people, "{:<25} {:<22} {:<9} {:>5.1f} {:>11.1f} {:>11.1f} {:>10.1f} {:>7.2f}%  {}\n", row.name, row.call,
+             row.isa, static_cast<double>(row.workspace_bytes) / (1 << 20), row.lane_s * 1e6, row.call_s * 1e6,
+             row.more_s() * 1e6, row.more_s() / row.lane_s * 100,
              goals.empty() ? "-" : fmt::format("{}", fmt::join(goals, "; ")));
   std::fflush(people);
   results.overhead.push_back(std::move(row));
@@ -166,24 +175,33 @@ void AddRow(OverheadRow row, FILE* people, Results& results) {
 
 Status MeasureOverhead(FILE* people, Results& results) {
   const Settings& settings = results.settings;
-  fmt::print(people,
-             "\nA public call beside the lane called directly in a workspace that is held; best of many, microseconds\n"
-             "{:<24} {:<20} {:<8} {:>11} {:>11} {:>10} {:>8}  {}\n",
-             "case", "call", "isa", "lane us", "call us", "more us", "more", "goal");
+  fmt::print(
+      people,
+      "\nA public call beside the lane called directly in a workspace that is held; best of many; MiB of workspace\n"
+      "{:<25} {:<22} {:<9} {:>5} {:>11} {:>11} {:>10} {:>8}  {}\n",
+      "case", "call", "isa", "MiB", "lane us", "call us", "more us", "more", "goal");
   for (const OverheadCase& asked : OverheadCases()) {
     Result<Problem> problem = MakeProblem(asked.shape, settings);
     if (!problem) return tl::unexpected(std::move(problem.error()));
     const Result<Bound> bound = BindOurs(*problem, Mode::kBoth, settings);
     if (!bound) return tl::unexpected(bound.error());
-    for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
-      Result<OverheadRow> row = MeasureBound(*problem, *bound, pass, settings);
-      if (!row) return tl::unexpected(std::move(row.error()));
-      row->goals = Judge(*row, asked.has_ratio_goal && pass == Pass::kForward);
-      AddRow(std::move(*row), people, results);
+    const RunTensors tensors = TensorsOf(*problem, Mode::kBoth);
+    const HeldLane held(*bound);
+    for (const CallForm& form : FormsOf(*problem, *bound, tensors, settings)) {
+      OverheadRow row{.name = asked.shape.name,
+                      .call = form.name,
+                      .isa = bound->isa(),
+                      .workspace_bytes = bound->workspace_bytes()};
+      const auto lane = [&] {
+        Status done;
+        for (const Pass pass : form.passes) done = done ? held.Call(pass, tensors) : done;
+        return done;
+      };
+      if (Status done = TakeTurns(settings, lane, form.work, row); !done) return done;
+      const bool is_asked = form.name == "bound forward" || form.name == "bound backward";
+      if (is_asked) row.goals = Judge(row, asked.has_ratio_goal && form.name == "bound forward");
+      AddRow(std::move(row), people, results);
     }
-    Result<OverheadRow> row = MeasureOneShot(*problem, *bound, settings);
-    if (!row) return tl::unexpected(std::move(row.error()));
-    AddRow(std::move(*row), people, results);
   }
   return {};
 }

@@ -65,11 +65,12 @@ struct SparsityRow {
 // A public call beside the lane itself, called directly with a workspace that is held: what the call adds.
 struct OverheadRow {
   std::string name;
-  std::string call;  // "bound forward", "bound backward", "run forward_backward"
+  std::string call;  // "bound forward", "run_strided forward_backward", ...
   std::string isa;
+  int64_t workspace_bytes = 0;
   double lane_s = 0;
   double call_s = 0;
-  std::vector<Verdict> goals = {};  // none for one-shot runs, which are there for scale
+  std::vector<Verdict> goals = {};  // none for what is there for scale: receipts, one-shot runs
   double more_s() const { return call_s - lane_s; }
 };
 
