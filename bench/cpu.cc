@@ -216,6 +216,9 @@ int Main(int argc, char** argv) {
   app.add_option("--repeats", options.settings.repeats, "runs of each, the best of which counts")
       ->check(CLI::Range(int64_t{1}, int64_t{1'000'000}))
       ->capture_default_str();
+  app.add_option("--seconds", options.settings.seconds, "that each row of the overhead section repeats its calls for")
+      ->check(CLI::Range(0.0, 3600.0))
+      ->capture_default_str();
   app.add_option("--lane", options.settings.lane, "run on this lane or not at all")
       ->envname("TESSERA_LANE")
       ->capture_default_str();

@@ -17,8 +17,7 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 // What a call may add: so much, and so much of the lane's time.
 constexpr double kGoal_s = 15e-6;
 constexpr double kGoalShare = 0.005;
-// Calls are repeated so long and so often, and --repeats times at least.
-constexpr double kPatience_s = 3;
+// For --seconds, but no more often than this settles the best of a short call, and --repeats times at least.
 constexpr int64_t kMostCalls = 3000;
 
 struct OverheadCase {
@@ -62,7 +61,7 @@ using Work = std::function<Status()>;
 Status TakeTurns(const Settings& settings, const Work& lane, const Work& call, OverheadRow& row) {
   row.lane_s = row.call_s = kNever;
   double spent = 0;
-  for (int64_t i = 0; i < kMostCalls && (i <= settings.repeats || spent < kPatience_s); ++i) {
+  for (int64_t i = 0; i < kMostCalls && (i <= settings.repeats || spent < settings.seconds); ++i) {
     if (Status go = BeginStep(fmt::format("overhead: {}, {}: {}", row.name, row.call, i)); !go) return go;
     for (const bool is_lane : {i % 2 == 0, i % 2 != 0}) {
       Status done;

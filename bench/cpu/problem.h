@@ -25,6 +25,7 @@ struct Settings {
   std::string lane = "auto";
   std::string isa = "auto";
   uint64_t seed = 1;
+  double seconds = 3;  // of the overhead section, for each row
 };
 
 struct FreeBlock {
