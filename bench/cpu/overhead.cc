@@ -57,8 +57,9 @@ std::vector<Verdict> Judge(const OverheadRow& row, bool has_ratio_goal) {
 
 using Work = std::function<Status()>;
 
-// Calls the work further down the stack, so far as the turn says. Where a lane's frames lie against its tensors moves a
-// call by up to one percent either way, for as long as the program runs: each gets the best of several places.
+// Calls the work further down the stack, so far as the turn says. From one depth, long calls differed by up to one
+// percent in either direction, the same within a run and another in the next; so each way gets the best of several
+// places.
 [[gnu::noinline]] Status CallFromDepth(int64_t turn, const Work& work) {
   constexpr int64_t kPlaces = 8;
   constexpr int64_t kPage = 4096;
