@@ -1,6 +1,6 @@
 // How fast attention runs on this machine's processor: named cases with what they must reach, beside PyTorch and ONNX
-// Runtime in the same run; how it scales with threads; how its time follows the tiles that survive. docs/benchmarks.md
-// says what is measured and how to read it.
+// Runtime in the same run; how it scales with threads; how its time follows the tiles that survive; what a public call
+// adds to the lane. docs/benchmarks.md says what is measured and how to read it.
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
@@ -38,6 +38,7 @@ constexpr const char* kFooter =
     "  script/bench cpu --quick --peers --plot cpu.svg   at 1024 tokens, with a picture\n"
     "  script/bench cpu --cases causal --repeats 20      the cases whose names begin so\n"
     "  script/bench cpu --section scaling --threads 16\n"
+    "  script/bench cpu --section overhead               what a public call adds to the lane\n"
     "  TESSERA_PEER_PYTHON=python3 script/bench cpu --peers   with libraries installed elsewhere";
 
 // A folder of our own for what the peers read and write, removed at the end.
@@ -65,7 +66,7 @@ std::string MachineName() {
                                                                {"0xd49", "Neoverse-N2"}, {"0xd4f", "Neoverse-V2"},
                                                                {"0xd8e", "Neoverse-N3"}, {"0xd84", "Neoverse-V3"}};
   std::ifstream info("/proc/cpuinfo");
-  std::string name = ThisMachine() == Machine::kX86 ? "x86-64" : "aarch64";
+  std::string name(ToText(ThisMachine()));
   for (std::string line; std::getline(info, line);) {
     const size_t colon = line.find(": ");
     if (colon == std::string::npos) continue;
@@ -190,6 +191,9 @@ Status Measure(const Options& options, FILE* people, Results& results) {
     results.settings.threads = asked;
     if (!done) return done;
   }
+  if (Wants(options, "overhead")) {
+    if (Status done = MeasureOverhead(people, results); !done) return done;
+  }
   return {};
 }
 
@@ -197,9 +201,9 @@ int Main(int argc, char** argv) {
   CLI::App app{"CPU benchmark: attention forward and backward, best of many runs, peers in the same run.", "bench_cpu"};
   app.footer(kFooter);
   Options options;
-  app.add_option("--section", options.sections, "table, scaling, sparsity or all; several with commas")
+  app.add_option("--section", options.sections, "table, scaling, sparsity, overhead or all; several with commas")
       ->delimiter(',')
-      ->check(CLI::IsMember({"table", "scaling", "sparsity", "all"}))
+      ->check(CLI::IsMember({"table", "scaling", "sparsity", "overhead", "all"}))
       ->capture_default_str();
   app.add_option("--cases", options.cases, "only cases whose names begin with one of these")->delimiter(',');
   app.add_flag("--list", options.list, "list the cases and what they must reach, and stop");
@@ -211,6 +215,9 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(int64_t{0}, int64_t{4096}));
   app.add_option("--repeats", options.settings.repeats, "runs of each, the best of which counts")
       ->check(CLI::Range(int64_t{1}, int64_t{1'000'000}))
+      ->capture_default_str();
+  app.add_option("--seconds", options.settings.seconds, "that each row of the overhead section repeats its calls for")
+      ->check(CLI::Range(0.0, 3600.0))
       ->capture_default_str();
   app.add_option("--lane", options.settings.lane, "run on this lane or not at all")
       ->envname("TESSERA_LANE")

@@ -33,6 +33,15 @@ constexpr int64_t kDim = 128;
 constexpr int64_t kTile = 256;
 
 double Seconds(int64_t ns) { return static_cast<double>(ns) * 1e-9; }
+
+class Clock {
+ public:
+  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count(); }
+
+ private:
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
 void Say(const std::string& text) { std::fprintf(stderr, "%s\n", text.c_str()); }
 
 TensorRef RefOf(const std::vector<float>& values, int64_t len) {
@@ -58,7 +67,7 @@ Contract RoutedContract(int64_t len, bool hierarchical) {
 
 struct Parts {
   double route = 0;  // score, expand, unite, legalise
-  double plan = 0;   // the other stages
+  double plan = 0;   // the other stages, and binding the plan
   double attention = 0;
   double total() const { return route + plan + attention; }
 };
@@ -67,7 +76,7 @@ struct Row {
   int64_t tokens = 0;
   bool hierarchical = false;
   Parts best;
-  std::vector<Timing> stages;
+  std::vector<StageReport> stages;
   double dense = 0;  // of all query tiles, from those timed
   PicksReport picks;
   double recall = 0;
@@ -124,23 +133,30 @@ class Bench {
     tensors.v = RefOf(tensors_.v, row.tokens);
     tensors.o = RefOf(out_, row.tokens);
     tensors.lse = lse_;
-    const RunOutcome outcome = RunStrided(contract, {}, tensors, target_, options_);
-    if (outcome.error) return tl::unexpected(*outcome.error);
+    Result<Attention> attention = engine_.Prepare(contract, target_, options_);
+    if (!attention) return tl::unexpected(attention.error());
     Parts parts;
-    for (const Timing& timing : outcome.receipt.timings) {
-      if (timing.name == "plan") parts.plan += Seconds(timing.ns);
-      if (timing.name == "forward") parts.attention = Seconds(timing.ns);
-      for (const char* stage : {"plan.score", "plan.expand", "plan.unite", "plan.legalise"}) {
-        if (timing.name != stage) continue;
-        parts.route += Seconds(timing.ns);
-        parts.plan -= Seconds(timing.ns);
+    const Clock plan_clock;
+    Result<PlanResult> made = attention->Plan({}, tensors.q, tensors.k);
+    if (!made) return tl::unexpected(made.error());
+    const Result<Bound> bound = attention->Bind(std::move(made->plan));
+    if (!bound) return tl::unexpected(bound.error());
+    parts.plan = plan_clock.seconds();
+    const Clock call_clock;
+    if (Status done = bound->Forward(tensors); !done) return done;
+    parts.attention = call_clock.seconds();
+    for (const StageReport& stage : made->stages) {
+      for (const char* routing : {"score", "expand", "unite", "legalise"}) {
+        if (stage.name != routing) continue;
+        parts.route += Seconds(stage.ns);
+        parts.plan -= Seconds(stage.ns);
       }
     }
     if (row.stages.empty() || parts.total() < row.best.total()) {
       row.best = parts;
-      row.stages = outcome.receipt.timings;
+      row.stages = made->stages;
     }
-    row.picks = *outcome.picks_report;
+    row.picks = *made->picks_report;
     return {};
   }
 
@@ -161,12 +177,15 @@ class Bench {
       tensors.k = RefOf(tensors_.k, len);
       tensors.v = RefOf(tensors_.v, len);
       tensors.o = from(RefOf(out_, len), begin);
-      const RunOutcome outcome =
-          RunStrided(MakeContract(kTile, begin + kTile, "causal"), {}, tensors, target_, options_);
-      if (outcome.error) return tl::unexpected(*outcome.error);
-      for (const Timing& timing : outcome.receipt.timings) {
-        if (timing.name == "forward") seconds += Seconds(timing.ns);
-      }
+      Result<Attention> attention = engine_.Prepare(MakeContract(kTile, begin + kTile, "causal"), target_, options_);
+      if (!attention) return tl::unexpected(attention.error());
+      Result<PlanResult> made = attention->Plan({});
+      if (!made) return tl::unexpected(made.error());
+      const Result<Bound> bound = attention->Bind(std::move(made->plan));
+      if (!bound) return tl::unexpected(bound.error());
+      const Clock clock;
+      if (Status done = bound->Forward(tensors); !done) return tl::unexpected(done.error());
+      seconds += clock.seconds();
     }
     return seconds * static_cast<double>(all_tiles) / static_cast<double>(timed);
   }
@@ -185,8 +204,9 @@ class Bench {
   }
 
   Settings settings_;
+  Engine engine_;
   Target target_;
-  RunOptions options_;
+  AttentionOptions options_;
   RoutingTensors tensors_;
   std::vector<float> out_;
   std::vector<float> lse_;
@@ -245,7 +265,7 @@ nlohmann::json ToJson(const std::vector<Row>& rows, const Settings& settings) {
   nlohmann::json out = {{"threads", settings.threads}, {"seed", settings.seed}, {"rows", nlohmann::json::array()}};
   for (const Row& row : rows) {
     nlohmann::json stages = nlohmann::json::object();
-    for (const Timing& timing : row.stages) stages[timing.name] = timing.ns;
+    for (const StageReport& stage : row.stages) stages[stage.name] = stage.ns;
     nlohmann::json goals = nlohmann::json::object();
     for (const Goal& goal : GoalsOf(row, rows)) goals[goal.text] = goal.holds;
     out["rows"].push_back({{"tokens", row.tokens},

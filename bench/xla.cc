@@ -15,7 +15,7 @@ namespace tessera::bench {
 namespace {
 
 struct Options {
-  XlaSettings settings;
+  XlaBenchSettings settings;
   std::vector<std::string> sections{"all"};
   bool json = false;
 };
@@ -34,13 +34,13 @@ Status Measure(const Options& options, FILE* people, XlaResults& results) {
   };
   results.settings = options.settings;
   lanes::xla::Session session;
-  const Decision decision = lanes::xla::OpenSession(results.settings.xla, TargetKind::kCpu, &session);
+  const Decision decision = XlaState().clients.Open(results.settings.xla, TargetKind::kCpu, &session);
   if (!decision.accepted) {
     return Fail(ErrorCode::kPluginUnusable, fmt::format("{}: {}", ReasonText(decision.reason), decision.detail));
   }
   results.plugin = lanes::xla::UseOf(session);
   fmt::print(people, "{:%Y-%m-%d}, {}, PJRT {}, StableHLO {}, device {}\n", fmt::gmtime(std::time(nullptr)),
-             results.plugin.platform, results.plugin.pjrt, results.plugin.stablehlo, results.plugin.device_kind);
+             results.plugin.platform, results.plugin.pjrt, results.plugin.stablehlo, results.plugin.name);
   if (wants("table")) {
     if (Status done = MeasureMatmul(session, results); !done) return done;
     if (Status done = MeasureTable(session, people, results); !done) return done;
@@ -85,7 +85,7 @@ int Main(int argc, char** argv) {
     Say(fmt::format("--tokens {}: expected a multiple of 512", options.settings.tokens));
     return 2;
   }
-  options.settings.xla = AskedXla({});
+  options.settings.xla.plugin = OurEngine().options().plugin;
   FILE* people = options.json ? stderr : stdout;
   XlaResults results;
   if (Status done = Measure(options, people, results); !done) {

@@ -94,6 +94,8 @@ std::vector<Case> MakeTableCases() {
 
 std::string_view ToText(Mode mode) { return mode == Mode::kForward ? "forward" : "forward_backward"; }
 
+std::string_view ToText(Machine machine) { return machine == Machine::kX86 ? "x86-64" : "aarch64"; }
+
 Machine ThisMachine() {
 #if defined(__x86_64__)
   return Machine::kX86;

@@ -17,6 +17,7 @@ std::string_view ToText(Mode mode);  // "forward", "forward_backward"
 // Requirements differ between the two kinds of machine, because their peers do.
 enum class Machine : uint8_t { kArm, kX86 };
 Machine ThisMachine();
+std::string_view ToText(Machine machine);  // "aarch64", "x86-64"
 
 // What a rate is held against.
 struct Rule {

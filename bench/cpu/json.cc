@@ -17,8 +17,9 @@ Json Maybe(const std::optional<T>& value) {
 Json ToValue(const Roof& roof) { return {{"instructions", roof.instructions}, {"gflops", Number(roof.gflops)}}; }
 
 Json ToValue(const Verdict& verdict) {
-  if (verdict.text.empty()) return {};
-  return {{"rule", verdict.text}, {"held", Maybe(verdict.held)}};
+  Json value{{"rule", verdict.text.empty() ? Json() : Json(verdict.text)}, {"held", Maybe(verdict.held)}};
+  if (!verdict.held) value["not_judged"] = verdict.not_judged;
+  return value;
 }
 
 Json ToValue(const PeerFigure& figure, double ours) {
@@ -76,6 +77,15 @@ Json ToValue(const SparsityRow& row) {
           {"relative_time_per_tile", row.relative}};
 }
 
+Json ToValue(const OverheadRow& row) {
+  Json goals = Json::array();
+  for (const Verdict& goal : row.goals) goals.push_back(ToValue(goal));
+  return {{"case", row.name},       {"call", row.call},
+          {"isa", row.isa},         {"workspace_bytes", row.workspace_bytes},
+          {"lane_s", row.lane_s},   {"call_s", row.call_s},
+          {"more_s", row.more_s()}, {"goals", std::move(goals)}};
+}
+
 template <class Row>
 Json ToArray(const std::vector<Row>& rows) {
   Json array = Json::array();
@@ -108,6 +118,7 @@ std::string ToJson(const Results& results) {
       {"table", ToArray(results.table)},
       {"scaling", ToArray(results.scaling)},
       {"sparsity", ToArray(results.sparsity)},
+      {"overhead", ToArray(results.overhead)},
   };
   return document.dump(2) + "\n";
 }

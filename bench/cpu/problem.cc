@@ -127,12 +127,9 @@ Block MakeBlock(const std::vector<std::byte>& content) {
 }
 
 TensorRef Ref(const Problem& problem, const TensorMap& tensors, const std::string& name) {
-  const Tensor& tensor = tensors.at(name);
-  return {.type = tensor.type,
-          .data = problem.blocks.at(name).get(),
-          .batch_stride = tensor.shape[1] * tensor.shape[2] * tensor.shape[3],
-          .head_stride = tensor.shape[2] * tensor.shape[3],
-          .token_stride = tensor.shape[3]};
+  TensorRef ref = DenseView(tensors.at(name));
+  ref.data = problem.blocks.at(name).get();
+  return ref;
 }
 
 double LargestNorm(const Tensor& tensor) {
@@ -173,12 +170,9 @@ Result<Problem> MakeProblem(Case shape, const Settings& settings) {
   problem.contract = std::move(*contract);
   problem.document_lengths = DocumentLengths(made, settings.seed);
   problem.batch = MakeBatch(problem);
-  Result<Target> target = FindTarget("cpu");
-  if (!target) return tl::unexpected(std::move(target.error()));
-  problem.target = std::move(*target);
-  if (Status planned = MakePlanFor(problem, settings.threads); !planned) {
-    return tl::unexpected(std::move(planned.error()));
-  }
+  Result<PlanResult> plan = MakePlan(problem.contract, problem.batch, TargetOf(settings));
+  if (!plan) return tl::unexpected(std::move(plan.error()));
+  problem.plan = std::move(plan->plan);
   problem.pairs = CountPairs(problem.plan.view());
   problem.inputs = MakeInputs(problem.contract, settings.seed, true);
   const ElementType type = ToElementType(made.dtype);
@@ -196,12 +190,49 @@ Result<Problem> MakeProblem(Case shape, const Settings& settings) {
   return problem;
 }
 
-Status MakePlanFor(Problem& problem, int64_t threads) {
-  problem.target.workers = threads;
-  Result<PlanResult> plan = MakePlan(problem.contract, problem.batch, problem.target);
+const Engine& OurEngine() {
+  // Never destroyed: plugins that it loaded may be gone by then.
+  static const Engine& engine = *new Engine();
+  return engine;
+}
+
+AttentionOptions OptionsOf(Mode mode, const Settings& settings) {
+  AttentionOptions options;
+  options.lane = settings.lane;
+  options.isa = settings.isa;
+  options.threads = settings.threads;
+  options.backward = mode == Mode::kBoth;
+  return options;
+}
+
+Target TargetOf(const Settings& settings) {
+  Target target = *FindTarget("cpu");
+  target.workers = settings.threads;
+  return target;
+}
+
+Result<Bound> BindOurs(const Problem& problem, Mode mode, const Settings& settings) {
+  Result<Attention> attention = OurEngine().Prepare(problem.contract, TargetOf(settings), OptionsOf(mode, settings));
+  if (!attention) return tl::unexpected(std::move(attention.error()));
+  Result<PlanResult> plan = attention->Plan(problem.batch);  // balanced for the target's workers
   if (!plan) return tl::unexpected(std::move(plan.error()));
-  problem.plan = std::move(plan->plan);
-  return {};
+  return attention->Bind(std::move(plan->plan));
+}
+
+RunTensors TensorsOf(const Problem& problem, Mode mode) {
+  RunTensors tensors;
+  tensors.q = Ref(problem, problem.inputs, "q");
+  tensors.k = Ref(problem, problem.inputs, "k");
+  tensors.v = Ref(problem, problem.inputs, "v");
+  tensors.o = Ref(problem, problem.outputs, "o");
+  tensors.lse = {reinterpret_cast<float*>(problem.blocks.at("lse").get()),
+                 static_cast<size_t>(problem.outputs.at("lse").NumElements())};
+  if (mode == Mode::kForward) return tensors;
+  tensors.dout = Ref(problem, problem.inputs, "do");
+  tensors.dq = Ref(problem, problem.outputs, "dq");
+  tensors.dk = Ref(problem, problem.outputs, "dk");
+  tensors.dv = Ref(problem, problem.outputs, "dv");
+  return tensors;
 }
 
 double Flops(const Problem& problem, Mode mode) {
@@ -210,37 +241,16 @@ double Flops(const Problem& problem, Mode mode) {
   return mode == Mode::kForward ? forward : 3.5 * forward;
 }
 
-Result<Times> RunOurs(Problem& problem, Mode mode, const Settings& settings) {
-  RunOptions options;
-  options.lane = settings.lane;
-  options.threads = settings.threads;
-  options.backward = mode == Mode::kBoth;
-  options.isa = settings.isa;
-  RunTensors tensors;
-  tensors.q = Ref(problem, problem.inputs, "q");
-  tensors.k = Ref(problem, problem.inputs, "k");
-  tensors.v = Ref(problem, problem.inputs, "v");
-  tensors.o = Ref(problem, problem.outputs, "o");
-  tensors.lse = {reinterpret_cast<float*>(problem.blocks.at("lse").get()),
-                 static_cast<size_t>(problem.outputs.at("lse").NumElements())};
-  if (options.backward) {
-    tensors.dout = Ref(problem, problem.inputs, "do");
-    tensors.dq = Ref(problem, problem.outputs, "dq");
-    tensors.dk = Ref(problem, problem.outputs, "dk");
-    tensors.dv = Ref(problem, problem.outputs, "dv");
-  }
-  RunOutcome outcome =
-      RunPlan(problem.contract, {.plan = &problem.plan, .batch = &problem.batch}, tensors, problem.target, options);
-  if (outcome.error) return tl::unexpected(std::move(*outcome.error));
+Result<Times> RunOurs(Problem& problem, const Bound& bound, Mode mode) {
+  const RunTensors tensors = TensorsOf(problem, mode);
+  Times times;
+  Status done;
+  times.forward_s = TimeOf([&] { done = bound.Forward(tensors); });
+  if (done && mode == Mode::kBoth) times.backward_s = TimeOf([&] { done = bound.Backward(tensors); });
+  if (!done) return tl::unexpected(std::move(done.error()));
   for (auto& [name, tensor] : problem.outputs) {
     std::memcpy(tensor.bytes.data(), problem.blocks.at(name).get(), tensor.bytes.size());
   }
-  Times times;
-  for (const Timing& timing : outcome.receipt.timings) {
-    if (timing.name == "forward") times.forward_s = static_cast<double>(timing.ns) * 1e-9;
-    if (timing.name == "backward") times.backward_s = static_cast<double>(timing.ns) * 1e-9;
-  }
-  times.receipt = std::move(outcome.receipt);
   return times;
 }
 

@@ -1,6 +1,8 @@
-// A case made ready to run: contract, batch, plan made once, tensors in memory of ours, and how much work it is.
+// A case made ready to run: contract, batch, tensors in memory of ours, how much work it is; and a lane bound to it,
+// whose calls are what is timed.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <map>
@@ -9,6 +11,7 @@
 #include <vector>
 
 #include "cpu/cases.h"
+#include "tessera/engine.h"
 #include "tessera/io.h"
 #include "tessera/run.h"
 
@@ -22,6 +25,7 @@ struct Settings {
   std::string lane = "auto";
   std::string isa = "auto";
   uint64_t seed = 1;
+  double seconds = 3;  // of the overhead section, for each row
 };
 
 struct FreeBlock {
@@ -34,18 +38,24 @@ struct Problem {
   Contract contract;
   Batch batch;
   std::vector<int64_t> document_lengths;  // empty without documents
-  Target target;
-  Plan plan;
-  int64_t pairs = 0;  // that the mask allows, over all heads
-  TensorMap inputs;   // q, k, v, do
-  TensorMap outputs;  // o, lse, dq, dk, dv: of the latest run
+  Plan plan;                              // for the session's number of threads
+  int64_t pairs = 0;                      // that the mask allows, over all heads
+  TensorMap inputs;                       // q, k, v, do
+  TensorMap outputs;                      // o, lse, dq, dk, dv: of the latest run
   // Where the lane reads and writes them: from the start of a cache line on, as the libraries allocate theirs.
   std::map<std::string, Block> blocks;
 };
 
 Result<Problem> MakeProblem(Case shape, const Settings& settings);
-// Plans again, for another number of threads.
-Status MakePlanFor(Problem& problem, int64_t threads);
+
+// Prepares, plans and binds the case for a mode on so many threads: all that a loop does once. One engine serves the
+// whole program.
+Result<Bound> BindOurs(const Problem& problem, Mode mode, const Settings& settings);
+const Engine& OurEngine();
+AttentionOptions OptionsOf(Mode mode, const Settings& settings);
+Target TargetOf(const Settings& settings);
+// The problem's memory, as a call takes it.
+RunTensors TensorsOf(const Problem& problem, Mode mode);
 
 // Multiplications and additions over the allowed pairs: two products forward; backward computes five, 2.5 times that.
 double Flops(const Problem& problem, Mode mode);
@@ -53,11 +63,17 @@ double Flops(const Problem& problem, Mode mode);
 struct Times {
   double forward_s = 0;
   double backward_s = 0;
-  Receipt receipt;
   double total_s() const { return forward_s + backward_s; }
 };
-// One run. The time is the lane's own, from the receipt: reading, digests and planning are outside.
-Result<Times> RunOurs(Problem& problem, Mode mode, const Settings& settings);
+// One public call of each pass, each timed from outside as a caller would. Outputs are copied after the clock stopped.
+Result<Times> RunOurs(Problem& problem, const Bound& bound, Mode mode);
+// Seconds that `work` takes.
+template <class Work>
+double TimeOf(const Work& work) {
+  const auto begin = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
 
 // How far two correct implementations may be apart in `name`; docs/benchmarks.md derives it.
 double Tolerance(const Problem& problem, const std::string& name);

@@ -20,9 +20,12 @@ struct PeerFigure {
   std::optional<Difference> difference = {};  // of its results and ours
 };
 
+// What became of a rule. Without `held` there is a reason: nothing is asked of this case on this architecture, or what
+// it is held against was not measured.
 struct Verdict {
-  std::string text;          // the rule in words; empty = nothing asked
-  std::optional<bool> held;  // unset = could not be judged
+  std::string text = {};          // the rule in words; empty = nothing asked
+  std::optional<bool> held = {};  // unset = not judged
+  std::string not_judged = {};    // why; empty when judged
 };
 
 struct TableRow {
@@ -59,6 +62,18 @@ struct SparsityRow {
   double relative = 0;  // time per surviving tile, over that of all tiles
 };
 
+// A public call beside the lane itself, called directly with a workspace that is held: what the call adds.
+struct OverheadRow {
+  std::string name;
+  std::string call;  // "bound forward", "run_strided forward_backward", ...
+  std::string isa;
+  int64_t workspace_bytes = 0;
+  double lane_s = 0;
+  double call_s = 0;
+  std::vector<Verdict> goals = {};  // none for what is there for scale: receipts, one-shot runs
+  double more_s() const { return call_s - lane_s; }
+};
+
 struct Results {
   std::string machine;
   std::string date;
@@ -71,6 +86,7 @@ struct Results {
   std::vector<TableRow> table;
   std::vector<ScalingRow> scaling;
   std::vector<SparsityRow> sparsity;
+  std::vector<OverheadRow> overhead;
 };
 
 // Says on standard error what is being waited for: rewritten in place on a terminal, silent elsewhere.
@@ -91,6 +107,7 @@ struct TableRequest {
 Status MeasureTable(const TableRequest& request, FILE* people, Results& results);
 Status MeasureScaling(FILE* people, Results& results);
 Status MeasureSparsity(FILE* people, Results& results);
+Status MeasureOverhead(FILE* people, Results& results);
 
 std::string ToJson(const Results& results);
 // A bar chart of the table: ours and each peer's rate by case, with the roof.

@@ -39,17 +39,21 @@ Status MeasureScaling(FILE* people, Results& results) {
     if (!problem) return tl::unexpected(std::move(problem.error()));
     for (const Mode mode : kModes) {
       std::vector<double> best(counts.size(), kNever);
+      std::vector<Bound> bounds;  // a plan is balanced for a number of workers, so each count has its own
+      for (const int64_t threads : counts) {
+        Settings settings = results.settings;
+        settings.threads = threads;
+        Result<Bound> bound = BindOurs(*problem, mode, settings);
+        if (!bound) return tl::unexpected(std::move(bound.error()));
+        bounds.push_back(std::move(*bound));
+      }
       for (int64_t repeat = 0; repeat < results.settings.repeats; ++repeat) {
         for (size_t i = 0; i < counts.size(); ++i) {
           if (Status go = BeginStep(fmt::format("{} {}, {} of {}: {} threads", shape.name, ToText(mode), repeat + 1,
                                                 results.settings.repeats, counts[i]));
               !go)
             return go;
-          Settings settings = results.settings;
-          settings.threads = counts[i];
-          // A plan is balanced for a number of workers, so each count has its own.
-          if (Status planned = MakePlanFor(*problem, counts[i]); !planned) return planned;
-          Result<Times> times = RunOurs(*problem, mode, settings);
+          Result<Times> times = RunOurs(*problem, bounds[i], mode);
           if (!times) return tl::unexpected(std::move(times.error()));
           best[i] = std::min(best[i], times->total_s());
         }
@@ -95,13 +99,19 @@ Status MeasureSparsity(FILE* people, Results& results) {
   }
   for (const Mode mode : kModes) {
     std::vector<double> best(problems.size(), kNever);
+    std::vector<Bound> bounds;
+    for (const Problem& problem : problems) {
+      Result<Bound> bound = BindOurs(problem, mode, results.settings);
+      if (!bound) return tl::unexpected(std::move(bound.error()));
+      bounds.push_back(std::move(*bound));
+    }
     for (int64_t repeat = 0; repeat < results.settings.repeats; ++repeat) {
       for (size_t i = 0; i < problems.size(); ++i) {
         if (Status go = BeginStep(fmt::format("{}% of tiles, {}, {} of {}", kPercents[i], ToText(mode), repeat + 1,
                                               results.settings.repeats));
             !go)
           return go;
-        Result<Times> times = RunOurs(problems[i], mode, results.settings);
+        Result<Times> times = RunOurs(problems[i], bounds[i], mode);
         if (!times) return tl::unexpected(std::move(times.error()));
         best[i] = std::min(best[i], times->total_s());
       }

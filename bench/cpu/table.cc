@@ -33,34 +33,49 @@ const TableRow* FindRow(const Results& results, const std::string& name, Mode mo
 }
 
 Verdict Judge(const Rule& rule, const TableRow& row, const Results& results) {
-  Verdict verdict{ToText(rule), std::nullopt};
+  Verdict verdict{.text = ToText(rule)};
   double against = 0;
+  std::string what;
   switch (rule.kind) {
     case Rule::Kind::kNone:
+      verdict.not_judged = fmt::format("nothing asked on {}", ToText(ThisMachine()));
       return verdict;
     case Rule::Kind::kPeer:
     case Rule::Kind::kBest:
+      what = rule.kind == Rule::Kind::kBest ? "a peer" : rule.peer;
       for (const PeerFigure& figure : row.peers) {
         if (rule.kind == Rule::Kind::kBest || figure.peer == rule.peer) against = std::max(against, figure.gflops);
       }
       break;
     case Rule::Kind::kRoof:
+      what = "the roof";
       against = RoofOf(results, row.shape.dtype) * static_cast<double>(results.settings.threads);
       break;
     case Rule::Kind::kMatmul:
+      what = "the matrix product";
       against = row.shape.dtype == DType::kBf16 ? results.bf16_matmul : results.f32_matmul;
       break;
     case Rule::Kind::kCausal:
+      what = row.shape.causal;
       if (row.causal_ratio) against = row.gflops / *row.causal_ratio;
       break;
   }
-  if (against > 0) verdict.held = row.gflops >= rule.factor * against;
+  if (against > 0) {
+    verdict.held = row.gflops >= rule.factor * against;
+  } else {
+    verdict.not_judged = fmt::format("{} was not measured", what);
+  }
   return verdict;
 }
 
 // One mode of one case: all the runs, in turns.
 Status MeasureRow(const TableRequest& request, Problem& problem, Results& results, TableRow& row) {
   const Settings& settings = results.settings;
+  const Result<Bound> bound = BindOurs(problem, row.mode, settings);
+  if (!bound) return tl::unexpected(bound.error());
+  row.lane = bound->lane();
+  row.kernel = bound->kernel();
+  row.isa = bound->isa();
   double best = kNever;
   for (const auto& peer : *request.peers) {
     row.peers.push_back({.peer = peer->info().name, .skipped = peer->Skipped(row.mode), .how = peer->How(row.mode)});
@@ -73,12 +88,9 @@ Status MeasureRow(const TableRequest& request, Problem& problem, Results& result
             fmt::format("{} {}, {} of {}: ours", problem.shape.name, ToText(row.mode), repeat, settings.repeats));
         !go)
       return go;
-    Result<Times> times = RunOurs(problem, row.mode, settings);
+    Result<Times> times = RunOurs(problem, *bound, row.mode);
     if (!times) return tl::unexpected(std::move(times.error()));
     best = std::min(best, times->total_s());
-    row.lane = times->receipt.executed;
-    row.kernel = times->receipt.kernel;
-    row.isa = times->receipt.isa;
     LetThreadsRest(settings.threads);
     for (size_t i = 0; i < row.peers.size(); ++i) {
       PeerFigure& figure = row.peers[i];

@@ -39,7 +39,7 @@ std::string ToJson(const XlaResults& results) {
               {"seed", results.settings.seed},
               {"plugin", results.plugin.plugin},
               {"platform", results.plugin.platform},
-              {"device", results.plugin.device_kind},
+              {"device", results.plugin.name},
               {"pjrt", results.plugin.pjrt},
               {"stablehlo", results.plugin.stablehlo},
               {"guard", results.plugin.guard},

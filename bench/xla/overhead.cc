@@ -1,5 +1,5 @@
 // What the lane adds to the PJRT calls it cannot do without: the same program on the same operands, called through the
-// lane and in a bare loop of upload, execute and download, in turns.
+// bound lane and in a bare loop of upload, execute and download, in turns. Both hold the plan in the device's memory.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 #include <cmath>
 #include <memory>
 
+#include "engine/state.h"
 #include "lanes/xla/operands.h"
 #include "lanes/xla/programs.h"
 #include "lanes/xla/xla.h"
@@ -24,15 +25,6 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-TensorRef RefOf(Tensor& tensor) {
-  const std::vector<int64_t>& s = tensor.shape;
-  return {.type = tensor.type,
-          .data = tensor.bytes.data(),
-          .batch_stride = s[1] * s[2] * s[3],
-          .head_stride = s[2] * s[3],
-          .token_stride = s[3]};
-}
-
 std::span<float> FloatsOf(Tensor& tensor) {
   return {reinterpret_cast<float*>(tensor.bytes.data()), static_cast<size_t>(tensor.NumElements())};
 }
@@ -42,20 +34,21 @@ class Calls {
   Calls(const lanes::xla::Session& session, Problem& problem, Pass pass, const XlaOptions& xla)
       : session_(session), problem_(problem), pass_(pass), xla_(xla) {}
 
-  // Finds the program that the lane runs, and the bytes it uploads.
+  // Binds the lane; finds its program, the bytes that a call sends, and in the device's memory what no call changes.
   Status Prepare() {
+    if (Result<double> bound = BindLane(); !bound) return tl::unexpected(bound.error());
     const stablehlo::ProgramSpec spec = stablehlo::SpecOf(problem_.contract, problem_.plan.view(), TargetKind::kCpu);
-    Result<lanes::xla::FoundProgram> found = lanes::xla::FindProgram(session_, spec, pass_, xla_);
+    Result<lanes::xla::FoundProgram> found = FindChunked(session_, spec, pass_, xla_);
     if (!found) return tl::unexpected(found.error());
     program_ = found->program;
     delta_.assign(static_cast<size_t>(problem_.outputs.at("lse").NumElements()), 0.0F);
+    sent_["delta"] = ToBytes(std::as_bytes(std::span(delta_)));
+    sent_["lse"] = problem_.outputs.at("lse").bytes;
+    for (const auto& [name, tensor] : problem_.inputs) sent_[name] = tensor.bytes;
     const auto scale = static_cast<float>(problem_.contract.score.scale);
-    operands_["scale"] = ToBytes(std::as_bytes(std::span(&scale, 1)));
-    operands_["delta"] = ToBytes(std::as_bytes(std::span(delta_)));
-    operands_["lse"] = problem_.outputs.at("lse").bytes;
-    for (const auto& [name, tensor] : problem_.inputs) operands_[name] = tensor.bytes;
+    if (Status ok = Hold("scale", std::as_bytes(std::span(&scale, 1))); !ok) return ok;
     for (const auto& [name, table] : lanes::xla::MakeTables(spec, problem_.plan.view(), program_->inputs)) {
-      operands_[name] = ToBytes(std::as_bytes(std::span(table)));
+      if (Status ok = Hold(name, std::as_bytes(std::span(table))); !ok) return ok;
     }
     return {};
   }
@@ -63,61 +56,62 @@ class Calls {
   Result<double> Lane() {
     TensorMap& in = problem_.inputs;
     TensorMap& out = problem_.outputs;
-    LaneRequest request;
-    request.contract = &problem_.contract;
-    request.plan = &problem_.plan.view();
-    request.xla = xla_;
-    workspace_.resize(static_cast<size_t>(XlaLane().WorkspaceBytes(request, pass_)) + kWorkspaceAlignment);
-    void* aligned = workspace_.data();
-    size_t space = workspace_.size();
-    std::align(kWorkspaceAlignment, space - kWorkspaceAlignment, aligned, space);
-    request.workspace = {static_cast<std::byte*>(aligned), workspace_.size() - kWorkspaceAlignment};
     ForwardArgs forward;
-    forward.q = RefOf(in.at("q"));
-    forward.k = RefOf(in.at("k"));
-    forward.v = RefOf(in.at("v"));
-    forward.o = RefOf(out.at("o"));
+    forward.q = DenseView(in.at("q"));
+    forward.k = DenseView(in.at("k"));
+    forward.v = DenseView(in.at("v"));
+    forward.o = DenseView(out.at("o"));
     forward.lse = FloatsOf(out.at("lse"));
     BackwardArgs backward;
     backward.q = forward.q;
     backward.k = forward.k;
     backward.v = forward.v;
-    backward.dout = RefOf(in.at("do"));
+    backward.dout = DenseView(in.at("do"));
     backward.lse = FloatsOf(out.at("lse"));
     backward.delta = delta_;  // given, so that what is timed is the client and no sum over the tokens
-    backward.dq = RefOf(out.at("dq"));
-    backward.dk = RefOf(out.at("dk"));
-    backward.dv = RefOf(out.at("dv"));
-    const auto begin = std::chrono::steady_clock::now();
-    const Result<RunStats> done =
-        pass_ == Pass::kForward ? XlaLane().Forward(request, forward) : XlaLane().Backward(request, backward);
+    backward.dq = DenseView(out.at("dq"));
+    backward.dk = DenseView(out.at("dk"));
+    backward.dv = DenseView(out.at("dv"));
+    const LaneCall call{.workspace = workspace_.bytes()};
+    Result<int64_t> done;
+    const double seconds = TimeOf(
+        [&] { done = pass_ == Pass::kForward ? lane_->Forward(forward, call) : lane_->Backward(backward, call); });
     if (!done) return tl::unexpected(done.error());
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    return seconds;
   }
 
-  // Everything that Lane does before the first upload.
-  Result<double> OwnWork() {
-    const auto begin = std::chrono::steady_clock::now();
-    lanes::xla::Session session;
-    const stablehlo::ProgramSpec spec = stablehlo::SpecOf(problem_.contract, problem_.plan.view(), TargetKind::kCpu);
-    lanes::xla::OpenSession(xla_, TargetKind::kCpu, &session);
-    const Result<lanes::xla::FoundProgram> found = lanes::xla::FindProgram(session, spec, pass_, xla_);
-    if (!found) return tl::unexpected(found.error());
-    const lanes::xla::PlanTables tables = lanes::xla::MakeTables(spec, problem_.plan.view(), found->program->inputs);
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  // What binding a new plan costs when its program is there: finding client and program, and the plan as operands in
+  // the device's memory.
+  Result<double> BindLane() {
+    const Pass passes[] = {pass_};
+    const auto lane = MakeXlaLane(kXlaChunked, EngineAccess::Of(OurEngine())->xla, {.xla = xla_});
+    Result<std::unique_ptr<BoundLane>> bound;
+    const double seconds = TimeOf([&] {
+      bound = lane->Bind({problem_.contract, problem_.plan.view(), target_, passes});
+    });
+    if (!bound) return tl::unexpected(bound.error());
+    lane_ = std::move(*bound);
+    workspace_ = EngineAccess::Of(OurEngine())->workspaces.Take(lane_->WorkspaceBytes(pass_));
+    return seconds;
   }
 
   Result<double> Bare() {
     const auto begin = std::chrono::steady_clock::now();
     std::vector<pjrt::Buffer> buffers;
+    buffers.reserve(program_->inputs.size());
+    std::vector<const pjrt::Buffer*> args;
     for (size_t i = 0; i < program_->inputs.size(); ++i) {
-      const Bytes& bytes = operands_.at(program_->inputs[i].name);
-      Result<pjrt::Buffer> buffer = session_.client->Upload(program_->executable.inputs()[i], bytes, session_.device);
+      const std::string& name = program_->inputs[i].name;
+      if (const auto held = held_.find(name); held != held_.end()) {
+        args.push_back(&held->second);
+        continue;
+      }
+      Result<pjrt::Buffer> buffer =
+          session_.client->Upload(program_->executable.inputs()[i], sent_.at(name), session_.device);
       if (!buffer) return tl::unexpected(buffer.error());
       buffers.push_back(std::move(*buffer));
+      args.push_back(&buffers.back());
     }
-    std::vector<const pjrt::Buffer*> args;
-    for (const pjrt::Buffer& buffer : buffers) args.push_back(&buffer);
     const Result<std::vector<pjrt::Buffer>> results = program_->executable.Execute(args, {.device = session_.device});
     if (!results) return tl::unexpected(results.error());
     for (size_t i = 0; i < results->size(); ++i) {
@@ -131,14 +125,27 @@ class Calls {
   }
 
  private:
+  Status Hold(const std::string& name, std::span<const std::byte> bytes) {
+    for (size_t i = 0; i < program_->inputs.size(); ++i) {
+      if (program_->inputs[i].name != name) continue;
+      Result<pjrt::Buffer> buffer = session_.client->Upload(program_->executable.inputs()[i], bytes, session_.device);
+      if (!buffer) return tl::unexpected(buffer.error());
+      held_.emplace(name, std::move(*buffer));
+    }
+    return {};
+  }
+
   const lanes::xla::Session& session_;
   Problem& problem_;
   Pass pass_;
   XlaOptions xla_;
-  Bytes workspace_;
+  Target target_ = TargetOf({});
+  std::unique_ptr<BoundLane> lane_;
+  Workspace workspace_;
   std::shared_ptr<const lanes::xla::CompiledPass> program_;
   std::vector<float> delta_;
-  std::map<std::string, Bytes> operands_;
+  std::map<std::string, Bytes> sent_;         // at every call
+  std::map<std::string, pjrt::Buffer> held_;  // operands that no call changes
   std::map<std::string, Bytes> downloads_;
 };
 
@@ -161,7 +168,7 @@ Status MeasureOverhead(const lanes::xla::Session& session, FILE* people, XlaResu
              "\nA call through the lane and the same PJRT calls in a bare loop, medians of {}, microseconds\n"
              "{:<28} {:<9} {:>9} {:>9} {:>11} {:>5}\n",
              results.settings.calls, "case", "pass", "lane", "bare", "difference", "goal");
-  Settings settings{.tokens = 256, .lane = "xla_chunked", .seed = results.settings.seed};
+  Settings settings{.tokens = 256, .lane = std::string(kXlaChunked), .seed = results.settings.seed};
   Case shape{.name = "documents, 256 tokens", .mask = MaskKind::kDocuments, .dim = 64, .heads = 1, .kv_heads = 1};
   Result<Problem> problem = MakeProblem(shape, settings);
   if (!problem) return tl::unexpected(problem.error());
@@ -185,9 +192,10 @@ Status MeasureOverhead(const lanes::xla::Session& session, FILE* people, XlaResu
     }
     AddRow({shape.name, pass, Median(lane), Median(bare), Median(more)}, people, results);
   }
-  // Of longer runs no difference of 100 us can be seen, so what the lane does beside PJRT is timed by itself.
+  // Of longer runs no difference of 100 us can be seen. What grows with the length beside PJRT's own work is binding a
+  // plan, which is timed by itself: once for each batch, not for each call.
   settings.tokens = kLongTokens;
-  shape = {.name = fmt::format("documents, {} tokens", kLongTokens), .mask = MaskKind::kDocuments};
+  shape = {.name = fmt::format("bind, documents, {} tokens", kLongTokens), .mask = MaskKind::kDocuments};
   shape.dim = 64;
   shape.heads = shape.kv_heads = 4;
   shape.documents = kLongTokens / 512;
@@ -199,7 +207,7 @@ Status MeasureOverhead(const lanes::xla::Session& session, FILE* people, XlaResu
     if (Status ready = calls.Prepare(); !ready) return ready;
     std::vector<double> own;
     for (int64_t i = 0; i < results.settings.calls; ++i) {
-      const Result<double> took = calls.OwnWork();
+      const Result<double> took = calls.BindLane();
       if (!took) return tl::unexpected(took.error());
       own.push_back(*took);
     }

@@ -8,11 +8,12 @@
 #include <vector>
 
 #include "lanes/lane.h"
+#include "lanes/xla/state.h"
 #include "xla/peer.h"
 
 namespace tessera::bench {
 
-struct XlaSettings {
+struct XlaBenchSettings {
   int64_t tokens = 8192;
   int64_t memory_tokens = 32768;
   int64_t repeats = 3;
@@ -51,8 +52,8 @@ struct XlaSparsityRow {
   double relative = 0;  // time per surviving tile, over that of all tiles
 };
 
-// A call through the lane, and the same PJRT calls in a bare loop: medians. Of a long run only the lane's own work was
-// timed, and is more_s.
+// A call through the bound lane, and the same PJRT calls in a bare loop: medians. Of a long batch only binding its plan
+// was timed, and is more_s.
 struct XlaOverheadRow {
   std::string name;
   Pass pass = Pass::kForward;
@@ -62,8 +63,8 @@ struct XlaOverheadRow {
 };
 
 struct XlaResults {
-  XlaSettings settings;
-  XlaUse plugin;
+  XlaBenchSettings settings;
+  DeviceUse plugin;
   double matmul_gflops = 0;  // XLA's own, of one 2048^3 product
   std::vector<XlaTableRow> table;
   std::vector<XlaMemoryRow> memory;
@@ -73,6 +74,11 @@ struct XlaResults {
 
 inline constexpr double kOverheadGoal_s = 100e-6;
 inline constexpr double kSparsityGoal = 0.2;
+
+// The engine's own client and programs: what is timed beside the lane runs where the lane does.
+lanes::xla::State& XlaState();
+Result<lanes::xla::FoundProgram> FindChunked(const lanes::xla::Session& session, const stablehlo::ProgramSpec& spec,
+                                             Pass pass, const XlaOptions& options);
 
 const char* ToText(stablehlo::DenseKind kind);  // "forward", "backward", "step"
 void Say(const std::string& text);              // on standard error

@@ -35,13 +35,14 @@ WorkspacePool::Block WorkspacePool::Allocate(int64_t bytes) {
 
 WorkspacePool::~WorkspacePool() { std::for_each(idle_.begin(), idle_.end(), Free); }
 
-// The smallest that is large enough, and no more than twice as large: a small run does not keep a large block busy.
+// The smallest that is large enough, and no more than twice as large: a small run does not keep a large block busy. Of
+// equal ones the one given back last, whose pages the caches and the processor's page tables still know.
 WorkspacePool::Block WorkspacePool::TakeIdle(int64_t bytes) {
   const std::lock_guard lock(mutex_);
   auto best = idle_.end();
   for (auto it = idle_.begin(); it != idle_.end(); ++it) {
     if (it->bytes < bytes || it->bytes / 2 > bytes) continue;
-    if (best == idle_.end() || it->bytes < best->bytes) best = it;
+    if (best == idle_.end() || it->bytes <= best->bytes) best = it;
   }
   if (best == idle_.end()) return {};
   const Block block = *best;

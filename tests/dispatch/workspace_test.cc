@@ -27,6 +27,17 @@ TEST(Workspace, TakenAgain_IsTheSameBlockWhileNobodyHasIt) {
   EXPECT_EQ(pool.Take(kBytes - 100).bytes().data(), block);
 }
 
+TEST(Workspace, OfEqualBlocks_TheOneGivenBackLastIsTaken) {
+  WorkspacePool pool;
+  constexpr int64_t kBytes = int64_t{3} << 20;
+  Workspace first = pool.Take(kBytes);
+  Workspace second = pool.Take(kBytes);
+  const std::byte* warm = first.bytes().data();
+  second = Workspace();
+  first = Workspace();
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(pool.Take(kBytes).bytes().data(), warm);
+}
+
 TEST(Workspace, FarTooLargeBlock_IsNotGivenToASmallRun) {
   WorkspacePool pool;
   const std::byte* large = pool.Take(int64_t{200} << 20).bytes().data();

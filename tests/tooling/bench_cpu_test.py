@@ -6,6 +6,7 @@ Usage: bench_cpu_test.py PROGRAM. Speed is nobody's business here: cases are tin
 import json
 import os
 import pathlib
+import platform
 import stat
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import xml.dom.minidom
 
 PROGRAM = sys.argv.pop(1)
 TOKENS, HEADS = 128, 8
+IS_X86 = platform.machine() in ("x86_64", "AMD64")
 CAUSAL_PAIRS = TOKENS * (TOKENS + 1) // 2 * HEADS
 # A peer that speaks the protocol and gets every element wrong. It is started as the Python interpreter.
 WRONG_PEER = f"""#!{sys.executable}
@@ -70,6 +72,8 @@ class BenchCpu(unittest.TestCase):
             self.assertAlmostEqual(row["gflops"] / (flops / row["seconds"] * 1e-9), 1, places=6)
             for field in ("peers", "must_reach", "goal", "own_causal_ratio", "roof_share", "lane", "kernel", "isa"):
                 self.assertIn(field, row)
+            for field in ("must_reach", "goal"):
+                self.check_verdict(row[field])
         window, documents = TOKENS // 8, TOKENS // 8
         pairs = {
             "causal-1k-d64-f32": CAUSAL_PAIRS,
@@ -79,6 +83,15 @@ class BenchCpu(unittest.TestCase):
         }
         for name, count in pairs.items():
             self.assertEqual(rows[name, "forward"]["pairs"], count, name)
+
+    def check_verdict(self, verdict):
+        """A rule or none, and always either an answer or why there is none."""
+        self.assertEqual(verdict["held"] is None, "not_judged" in verdict)
+        if verdict["rule"] is None:
+            self.assertIsNone(verdict["held"])
+            self.assertEqual(verdict["not_judged"], "nothing asked on " + ("x86-64" if IS_X86 else "aarch64"))
+        elif verdict["held"] is None:
+            self.assertIn(" was not measured", verdict["not_judged"])
 
     def test_own_causal_rate_is_the_reference(self):
         rows = json.loads(bench("--json", "--cases", "causal-4k-d128-f32,softcap-4k-d128-f32").stdout)["table"]
@@ -95,6 +108,34 @@ class BenchCpu(unittest.TestCase):
         tiles = {row["percent"]: row["tiles"] for row in document["sparsity"]}
         self.assertEqual(tiles, {100: 4, 75: 3, 50: 2, 25: 1, 10: 1, 5: 1})
 
+    def test_overhead_of_public_calls(self):
+        result = bench("--json", "--section", "overhead", "--seconds", "0")
+        rows = json.loads(result.stdout)["overhead"]
+        calls = ["bound forward", "bound backward", "bound forward, receipt", "run_strided f+b", "run f+b"]
+        names = list(dict.fromkeys(row["case"] for row in rows))
+        self.assertEqual([(row["case"], row["call"]) for row in rows], [(name, call) for name in names for call in calls])
+        for row in rows:
+            self.assertGreater(row["lane_s"], 0)
+            self.assertAlmostEqual(row["more_s"], row["call_s"] - row["lane_s"], places=12)
+            has_goal = row["call"] in ("bound forward", "bound backward")
+            self.assertEqual(bool(row["goals"]), has_goal)
+            if has_goal:
+                limit = 15e-6 + 0.005 * row["lane_s"]
+                self.assertEqual(row["goals"][0], {"rule": "15 us + 0.5%", "held": row["more_s"] <= limit})
+        # The shortest forward is also held to a ratio, where one is asked for.
+        (ratio,) = rows[0]["goals"][1:]
+        self.check_ratio(rows[0], ratio)
+        self.assertTrue(all(len(row["goals"]) <= 1 for row in rows[1:]))
+
+    def check_ratio(self, row, verdict):
+        factors = {"neon": 1.06, "neon_bf16": 1.06, "avx512": 1.25}
+        if row["isa"] not in factors:
+            self.assertEqual(verdict, {"rule": None, "held": None, "not_judged": f"no ratio asked of {row['isa']}"})
+            return
+        factor = factors[row["isa"]]
+        held = row["call_s"] <= factor * row["lane_s"]
+        self.assertEqual(verdict, {"rule": f"{factor:.2f}x the lane", "held": held})
+
     def test_bad_options(self):
         self.assertIn("no case begins with \"nonsense\"", bench("--cases", "nonsense", expect=2).stderr)
         for options in (["--section", "nonsense"], ["--threads", "many"], ["--repeats", "0"], ["--nonsense"]):
@@ -108,7 +149,19 @@ class BenchCpu(unittest.TestCase):
         self.assertEqual([peer["name"] for peer in document["peers"]], ["sdpa", "unfused", "flex", "onnx"])
         for peer in document["peers"]:
             self.assertIn("cannot run /nowhere/python", peer["missing"])
-        self.assertIsNone(document["table"][0]["must_reach"]["held"])
+        # Asked of this case on Arm only, so that on x86-64 there is no rule which a missing peer could leave open.
+        (row,) = document["table"]
+        missing = {"rule": "1.7x sdpa", "held": None, "not_judged": "sdpa was not measured"}
+        nothing = {"rule": None, "held": None, "not_judged": "nothing asked on x86-64"}
+        self.assertEqual(row["must_reach"], nothing if IS_X86 else missing)
+
+    def test_missing_peer_leaves_a_rule_of_both_architectures_open(self):
+        result = bench("--json", "--cases", "causal-4k-d128-f32", "--peers", "--python", "/nowhere/python")
+        forward, both = json.loads(result.stdout)["table"]
+        for row, factor in ((forward, "1.05" if IS_X86 else "1.25"), (both, "1.05" if IS_X86 else "1.15")):
+            expected = {"rule": f"{factor}x sdpa", "held": None, "not_judged": "sdpa was not measured"}
+            self.assertEqual(row["must_reach"], expected)
+        self.assertIn("x sdpa: ?", result.stderr)
 
     def test_wrong_peer_is_found_out(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -125,7 +178,10 @@ class BenchCpu(unittest.TestCase):
         self.assertFalse(figure["difference"]["agrees"])
         self.assertEqual(figure["seconds"], 0.5)
         self.assertEqual(figure["how"], "badly")
-        if forward["must_reach"] is not None:  # a rule of this architecture
+        if IS_X86:
+            self.assertIsNone(forward["must_reach"]["rule"])
+        else:
+            self.assertEqual(forward["must_reach"]["rule"], "1.3x sdpa")
             self.assertEqual(forward["must_reach"]["held"], figure["ours_over_theirs"] >= 1.3)
         self.assertEqual(both["peers"][0]["skipped"], "cannot go back")
         self.assertEqual(forward["peers"][1]["skipped"], "not this one")
