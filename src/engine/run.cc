@@ -212,6 +212,8 @@ Receipt ReceiptOf(const Engine& engine, const EarlyFailure& failure, const RunOp
   const AttentionOptions settled = Settle(engine.options(), options);
   DescribeRequest(FactsOf(shot, settled), receipt);
   DescribeSources(options, receipt);
+  if (failure.batch == nullptr) receipt.batch_digest.clear();
+  if (failure.inputs == nullptr) receipt.input_digest.clear();
   if (options.digests && failure.batch != nullptr) receipt.batch_digest = BatchDigest(*failure.batch);
   if (options.digests && failure.inputs != nullptr) receipt.input_digest = Digest(*failure.inputs);
   if (failure.contract != nullptr) {

@@ -188,7 +188,7 @@ TEST(LedgerEvidence, ReceiptsThatDoNotGoTogether_AreRefused) {
       {"custom_run.failed_at", [](Runs& r) { r.custom_run.ok = false; }},
       {"custom_run.output_digest", [](Runs& r) { r.custom_run.output_digest = kNotTaken; }},
       {"custom_run.contract_text", [](Runs& r) { r.custom_run.contract_text = "version = 1"; }},
-      {"default_run.timings", [](Runs& r) { r.default_run.timings.clear(); }},
+      {"default_run.timings", [](Runs& r) { r.default_run.timings.clear(), r.default_run.work = {}; }},
       {"default_run.timings", [](Runs& r) { SetForward(r.default_run, 0); }},
   };
   for (const auto& [field, break_it] : faults) {

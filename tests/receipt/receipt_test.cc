@@ -94,7 +94,7 @@ TEST(Receipt, Contradictions_AreFound) {
       {"executed", [](Receipt& r) { r.executed = ""; }},
       // Claiming that another lane ran: it never accepted.
       {"decisions", [](Receipt& r) { r.executed = "cuda"; }},
-      {"decisions", [](Receipt& r) { r.executed = "cpu"; }},
+      {"decisions", [](Receipt& r) { r.executed = "splash"; }},
       {"runtime_mode", [](Receipt& r) { r.runtime_mode = "fast"; }},
       {"fallback_reason", [](Receipt& r) { r.fallback_reason = ""; }},
       {"fallback_reason", [](Receipt& r) { r.fallback_reason = "because"; }},
@@ -122,7 +122,7 @@ TEST(Receipt, Contradictions_AreFound) {
       {"decisions[1].lane", [](Receipt& r) { r.decisions[1].lane = ""; }},
       {"selected", [](Receipt& r) { r.decisions[0].lane = "flash"; }},
       {"decisions[1].step", [](Receipt& r) { r.decisions[1].step = "later"; }},
-      {"decisions[1].reason", [](Receipt& r) { r.decisions[1].decision.accepted = true; }},
+      {"decisions[2].reason", [](Receipt& r) { r.decisions[2].decision.accepted = true; }},
       {"contract_key", [&](Receipt& r) { r.contract_key = digest; }},
       {"contract_key", [](Receipt& r) { r.contract_key = "A" + r.contract_key.substr(1); }},
       {"contract_text", [](Receipt& r) { r.contract_text = "version = 1"; }},
@@ -254,7 +254,7 @@ TEST(Receipt, Line_SaysWhatRanAndWhy) {
   Proves("R51");
   Receipt receipt = GoodReceipt();
   const std::string line = ToLine(receipt);
-  EXPECT_EQ(line.rfind(std::string("reference ran (asked auto, selected cuda: cuda.not_built) on ") + HostProcessor() +
+  EXPECT_EQ(line.rfind(std::string("cpu ran (asked auto, selected cuda: cuda.not_built) on ") + HostProcessor() +
                            ", planned for h200, ",
                        0),
             0u)

@@ -101,6 +101,7 @@ template Option* Command::AddOption(const std::string&, std::vector<std::string>
 template Option* Command::AddOption(const std::string&, int64_t&, const std::string&);
 template Option* Command::AddOption(const std::string&, uint64_t&, const std::string&);
 template Option* Command::AddOption(const std::string&, std::optional<int64_t>&, const std::string&);
+template Option* Command::AddOption(const std::string&, std::optional<std::string>&, const std::string&);
 
 Option* Command::AddFlag(const std::string& name, bool& value, const std::string& about) {
   return Keep(app_->add_flag(name, value, about));
