@@ -86,6 +86,8 @@ class Attention {
   const Selection& selection() const;  // with every lane's decision on the contract
   // "Yes" when some lane that may run this accepted the contract; a refusal before any input is made.
   Status CheckAccepted() const;
+  // The first of the lanes that may run this which accepted the contract; empty where none did.
+  std::string ExpectedLane() const;
 
   // TSR-P009 when the contract routes, and q and k are missing.
   Result<PlanResult> Plan(const Batch& batch) const;

@@ -90,6 +90,13 @@ std::optional<Failure> CheckAccepted(const BindAsk& ask) {
   return EveryoneRefused(ask, refusals);
 }
 
+std::string_view ExpectedLane(const BindAsk& ask) {
+  for (const MadeLane* made : CandidatesOf(ask)) {
+    if (OnContract(ask, made->row->name).accepted) return made->row->name;
+  }
+  return {};
+}
+
 BindResult BindLane(const BindAsk& ask, const PlanView& plan) {
   BindResult result;
   const std::vector<Pass> passes = PassesOf(ask.options);

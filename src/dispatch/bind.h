@@ -32,6 +32,9 @@ struct BindAsk {
 // Before there is a plan: whether any lane that may run this accepted the contract.
 std::optional<Failure> CheckAccepted(const BindAsk& ask);
 
+// The first that may run this and accepted the contract; empty where none did.
+std::string_view ExpectedLane(const BindAsk& ask);
+
 struct BindResult {
   std::vector<LaneDecision> decisions;  // on the plan, in the order they were asked
   std::string fallback_reason;          // empty: the selected lane, on the machine that was planned for

@@ -12,7 +12,7 @@ inline constexpr int64_t kMaxWorkspaceBytes = int64_t{1} << 40;
 // Of workspaces that no run uses, kept for the next ones.
 inline constexpr int64_t kMaxIdleWorkspaceBytes = int64_t{1} << 30;
 
-// Of the process-wide cache of prepared runs, and of the memory any such cache keeps.
+// Of an engine's cache of what it prepared, where its options do not say otherwise.
 inline constexpr size_t kMaxCachedRuns = 64;
 inline constexpr int64_t kMaxCachedRunBytes = int64_t{1} << 30;
 // Ways to write one contract that a cache finds without asking what they mean.

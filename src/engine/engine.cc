@@ -238,6 +238,8 @@ Status Attention::CheckAccepted() const {
   return {};
 }
 
+std::string Attention::ExpectedLane() const { return std::string(tessera::ExpectedLane(state_->Ask())); }
+
 Result<PlanResult> Attention::Plan(const Batch& batch) const { return PlanFor(*state_, batch, nullptr); }
 
 Result<PlanResult> Attention::Plan(const Batch& batch, const TensorRef& q, const TensorRef& k) const {

@@ -125,11 +125,38 @@ std::optional<Error> CheckArguments(const Options& options) {
   return std::nullopt;
 }
 
+// The scalar lane does about as many multiply-adds in a second.
+constexpr double kScalarRate = 1e8;
+constexpr double kLongSeconds = 60;
+
+// A run that ends up on the scalar lane because no better one is there can take minutes or hours: that is said before
+// it starts, with what keeps the fast one away.
+void WarnOfScalarLane(const RunFiles& files, const RunOptions& run, const Attention& attention) {
+  if (run.lane != "auto" || attention.ExpectedLane() != "reference") return;
+  const Shape& s = files.contract->shape;
+  const double pairs = static_cast<double>(s.batch) * static_cast<double>(s.num_q_heads) *
+                       static_cast<double>(s.q_len) * static_cast<double>(s.kv_len);
+  const double passes = run.backward ? 3.5 : 1.0;
+  const double seconds = pairs * static_cast<double>(s.dim_qk + s.dim_v) * passes / kScalarRate;
+  if (seconds < kLongSeconds) return;
+  std::string why;
+  for (const LaneDecision& d : attention.selection().decisions) {
+    if (d.lane == "cpu") why = ReasonText(d.decision.reason);
+  }
+  Say(true,
+      fmt::format("note: only the scalar lane, reference, will run this: up to {:.0f} minutes where every pair is "
+                  "allowed. The cpu lane, which would be fast, is kept away by {}; without that, plain "
+                  "`tessera run` takes it",
+                  seconds / 60, why));
+}
+
 // Whether it is worth making inputs, which can take longer than a run: not when every lane that may run this refuses.
 // The run then says so without them.
 bool IsAccepted(const RunFiles& files, const RunOptions& run) {
   auto attention = TheEngine().Prepare(*files.contract, *files.target, run);
-  return attention && attention->CheckAccepted();
+  if (!attention || !attention->CheckAccepted()) return false;
+  WarnOfScalarLane(files, run, *attention);
+  return true;
 }
 
 int RunCommand(Options options) {
