@@ -88,14 +88,15 @@ int main() {
               static_cast<long long>(tiles.full));
 
   const tessera::TensorMap inputs = tessera::MakeInputs(*contract, 1, false);
-  const tessera::RunOutcome outcome = tessera::Run(*contract, tessera::Batch(), inputs, *target, options);
+  const tessera::Engine engine;
+  const tessera::RunOutcome outcome = tessera::Run(engine, *contract, tessera::Batch(), inputs, *target, options);
   if (outcome.error) return Fail(*outcome.error);
   std::printf("receipt  %s\n", tessera::ToLine(outcome.receipt).c_str());
 
   // The receipt carries the contract as text. Here, where the term is registered, it can be read back and run again.
   const tessera::Result<tessera::Contract> again = tessera::ParseContract(outcome.receipt.contract_text);
   if (!again) return Fail(again.error());
-  const tessera::RunOutcome repeated = tessera::Run(*again, tessera::Batch(), inputs, *target, options);
+  const tessera::RunOutcome repeated = tessera::Run(engine, *again, tessera::Batch(), inputs, *target, options);
   if (repeated.error) return Fail(*repeated.error);
   if (repeated.receipt.plan_fingerprint != outcome.receipt.plan_fingerprint ||
       repeated.outputs.at("o").bytes != outcome.outputs.at("o").bytes) {

@@ -102,8 +102,7 @@ class Engine {
  public:
   explicit Engine(EngineOptions options = OptionsFromEnvironment());
 
-  Result<Attention> Prepare(const Contract& contract, const Target& target,
-                            const AttentionOptions& options = {}) const;
+  Result<Attention> Prepare(const Contract& contract, const Target& target, const AttentionOptions& options = {}) const;
 
   const EngineOptions& options() const;
   std::vector<LaneInfo> Lanes() const;  // in order of preference, `reference` last

@@ -1,7 +1,8 @@
 // The ledger: kernel choice by evidence. A file of measured results decides whether a custom lane may stand in for the
-// lane a target's table names. Goals: nothing is preferred without a comparison with the reference, a receipt and a
-// clear win; a ledger that is missing, malformed or of another machine or version changes nothing, and says so.
-// docs/ledger.md has the rule with a worked example. Not a goal: measuring; receipts do that.
+// lane a target's table names. Goals: nothing is preferred without receipts, a run again with a comparison to the
+// reference, and a clear win; a ledger that is missing, malformed, edited, or of another machine or version changes
+// nothing, and says so. docs/ledger.md has the rule with a worked example, and what it does not protect from. Not a
+// goal: measuring; receipts do that.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,20 @@
 #pragma GCC visibility push(default)
 namespace tessera {
 
-// One measurement: a custom lane and the lane it would stand in for, on one contract, batch and machine.
+// What running both lanes again showed, when the entry was added. Empty as a whole: nobody did, and nothing counts.
+struct LedgerProof {
+  std::string date = {};
+  std::string machine = {};
+  std::string software = {};
+  std::string check = {};          // "passed ...": the custom lane's outputs against the oracle
+  std::string output_digest = {};  // of the custom lane's outputs: those of its receipt
+  int64_t custom_ns = 0;           // measured again
+  int64_t default_ns = 0;
+  bool operator==(const LedgerProof&) const = default;
+};
+
+// One measurement: a custom lane and the lane it would stand in for, on one contract, batch and machine. All but
+// dynamic_shapes, date and proof follows from the two receipts, and is made from them again whenever it is read.
 struct LedgerEntry {
   std::string custom_lane;
   std::string default_lane;
@@ -28,36 +42,39 @@ struct LedgerEntry {
   bool backward = false;        // the times are of a forward and a backward
   int64_t custom_ns = 0;
   int64_t default_ns = 0;
-  std::string machine;            // MachineId()
-  std::string software;           // SoftwareId()
-  std::string mask_digest;        // of the mask both ran, made again on any CPU from contract and batch
-  bool reference_passed = false;  // the custom lane's outputs were compared with the oracle and agreed
-  std::string receipt;            // ReceiptFingerprint of the custom lane's run; empty = none
-  std::string date;               // 2026-01-31
-  bool operator==(const LedgerEntry&) const = default;
+  std::string machine;      // MachineId()
+  std::string software;     // SoftwareId()
+  std::string mask_digest;  // of the mask both ran, made again on any CPU from contract and batch
+  std::string date;         // 2026-01-31
+  LedgerProof proof = {};
+  Receipt custom_run = {};
+  Receipt default_run = {};
+  bool operator==(const LedgerEntry& other) const;  // by their ids
 };
 
 struct Ledger {
-  int64_t version = 1;
+  int64_t version = 2;
   std::vector<LedgerEntry> entries;
   bool operator==(const Ledger&) const = default;
 };
 
-// Reading is strict: every field, no other field, the right type; every fault is named (TSR-L005).
+// Reading is strict: every field, no other field, the right type, every value the one that the receipts give, and an id
+// over all of it; every fault is named (TSR-L005).
 Result<Ledger> ParseLedger(std::string_view json);
 Result<Ledger> ReadLedger(const std::string& path);
 std::string ToJson(const Ledger& ledger);
-std::string ToJson(const LedgerEntry& entry);
+std::string ToJson(const LedgerEntry& entry);  // without its receipts, which it names by their fingerprints
 // Replaces the file whole or leaves it as it was.
 Status WriteLedger(const std::string& path, const Ledger& ledger);
 
 // Puts an entry at the end, in place of an older one of the same lanes, kind, shape, direction, machine and software.
+// Refused when it does not follow from its receipts (TSR-L006).
 Status AddEntry(Ledger& ledger, LedgerEntry entry);
-// 32 hex digits of everything an entry says.
+// 32 hex digits of everything an entry says, receipts and all.
 std::string EntryId(const LedgerEntry& entry);
 
-// The custom and the default lane's receipts of one request: the same contract, batch, inputs, mask, options, versions
-// and machine, nothing fell back, and the custom one passed `--check`. Every reason why not is listed (TSR-L006).
+// The custom and the default lane's receipts of one request: good receipts of the same contract, batch, inputs, mask,
+// options, versions and machine, with digests, and nothing fell back. Every reason why not is listed (TSR-L006).
 struct Evidence {
   const Receipt& custom_run;
   const Receipt& default_run;
@@ -65,6 +82,12 @@ struct Evidence {
   std::string date = {};  // empty: today
 };
 Result<LedgerEntry> EntryFromReceipts(const Evidence& evidence);
+// A receipt, or the one inside a file of `tessera bench run --json`: that of the run which took the median time.
+Result<Receipt> ReadMeasurement(const std::string& path);
+// What makes an entry count: receipts of the same two requests, run again here and now. The outputs of both are those
+// of the first time, and the custom lane's were compared with the oracle (options "check") and agreed (TSR-L006
+// otherwise).
+Result<LedgerEntry> ProveEntry(LedgerEntry entry, const Receipt& custom_again, const Receipt& default_again);
 
 std::string ReceiptFingerprint(const Receipt& receipt);
 // What makes times comparable: the processor and its workers; the library's version and the compiler.
@@ -77,7 +100,7 @@ std::string Today();  // UTC
 enum class LedgerVerdict : uint8_t {
   kNoEvidence,    // nothing that counts was measured for this contract
   kDynamic,       // lengths change from step to step: such kernels stay out
-  kTied,          // within 5 percent of the default, or slower: not used
+  kTied,          // within 5 percent of the default, or slower, at the first or at the second time: not used
   kExperimental,  // a clear win at this shape, but at too few: used by those who ask for it
   kPromoted,      // a clear win at every measured shape, of at least three lengths, around this contract's
 };
@@ -104,7 +127,7 @@ struct LedgerDecision {
   std::vector<LedgerEntry> counted;       // of this question, one per shape
   std::vector<UncountedEntry> uncounted;  // of this question, and why they do not count
   std::string entry;                      // the id of the one that decided; empty without evidence
-  double speedup = 0.0;                   // its default time over its custom time
+  double speedup = 0.0;                   // its default time over its custom time, the worse of the two times
   // Whether the custom lane is to be used.
   bool Prefers(bool experimental) const {
     return verdict == LedgerVerdict::kPromoted || (verdict == LedgerVerdict::kExperimental && experimental);
@@ -119,7 +142,13 @@ struct KernelCase {
   bool explicit_tiling = false;
   bool avoids_dense_mask = false;
 };
-std::string_view AdviseKernel(const KernelCase& facts);  // "stay_in_default" or "custom_kernel"
+// What a contract says of it: it names its tiles and why, and no plain kernel has its mask.
+Result<KernelCase> KernelCaseOf(const Contract& contract, bool dynamic_shapes);
+struct KernelAdvice {
+  std::string advice;  // "stay_in_default" or "custom_kernel"
+  std::string why;
+};
+KernelAdvice AdviseKernel(const KernelCase& facts);
 
 }  // namespace tessera
 #pragma GCC visibility pop

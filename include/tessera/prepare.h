@@ -31,9 +31,9 @@ struct AttentionOptions {
   bool forward = true;                    // which passes will be called
   bool backward = false;
   std::optional<int64_t> threads = {};  // absent: as many as the target has workers; 0 is an error
-  std::string isa = "auto";             // or an instruction set's name: that one or an error; auto asks the engine's first
-  MemorySpace memory = {};              // where the tensors of the calls will be
-  XlaOptions xla = {};                  // for the lanes that go through XLA
+  std::string isa = "auto";   // or an instruction set's name: that one or an error; auto asks the engine's first
+  MemorySpace memory = {};    // where the tensors of the calls will be
+  XlaOptions xla = {};        // for the lanes that go through XLA
   std::string ledger = {};    // a file of measurements that may choose between lanes; empty = none (docs/ledger.md)
   bool experimental = false;  // let it choose a lane that won at this shape only
   PlanOptions plan = {};

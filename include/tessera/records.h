@@ -1,6 +1,7 @@
 // Records of sparse decoding and of backend choice as plain data: what was asked, what is used, and why they differ.
 // Made by functions that know every rule, so that no caller fills one in by hand. A backend is what other systems call
-// a lane; these names are theirs. Not a goal: running any of it. Meaning never changes with the backend.
+// a lane; these names are theirs. `tessera lanes` and `tessera receipt show` print them. Not a goal: running any of it.
+// Meaning never changes with the backend.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "tessera/error.h"
+#include "tessera/receipt.h"
 
 #pragma GCC visibility push(default)
 namespace tessera {
@@ -36,6 +38,8 @@ struct ExactTokenRecord {
 };
 Result<ExactTokenRecord> MakeExactTokenRecord(const ExactTokenStep& step);
 std::string ToJson(const ExactTokenRecord& record);  // only the fields of its path
+// What a receipt says of its picks, in these words; nothing for a run without picks, or that did not run.
+std::optional<ExactTokenRecord> ExactTokenRecordOf(const Receipt& receipt);
 
 // A backend is there when its package can be loaded and a device it runs on is present: one of them is not enough.
 struct BackendProbe {
@@ -97,22 +101,6 @@ struct MobaRecord {
 // Flash without its runtime becomes triton, with the reason.
 Result<MobaRecord> ResolveMoba(const std::optional<std::string>& requested, const BackendProbe& flash);
 std::string ToJson(const MobaRecord& record);
-
-// The settings of a sparse-attention layer, with the defaults of the systems that have it.
-struct SparseAttentionSettings {
-  std::string dsa_backend = "sdpa";     // sdpa, chunked or flex
-  std::string chunked_impl = "gather";  // gather, union, fa3_gather or fa3_gather_full
-  int64_t query_chunk = 64;
-  int64_t local_window = 128;
-  bool operator==(const SparseAttentionSettings&) const = default;
-};
-// Every broken rule, with its field; empty when the settings are good.
-std::vector<Violation> Validate(const SparseAttentionSettings& settings);
-std::string ToJson(const SparseAttentionSettings& settings);
-
-// How rows are gathered: in one go up to a million of them, else by index selection.
-inline constexpr int64_t kMaxFastGatherRows = 1'000'000;
-Result<std::string> GatherPath(int64_t rows);  // "row_gather" or "index_select"
 
 }  // namespace tessera
 #pragma GCC visibility pop

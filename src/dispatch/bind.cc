@@ -59,13 +59,13 @@ void CheckMachine(const BindAsk& ask, BindResult& result) {
   if (ask.compile_only || result.lane->Describe().device.kind == ToText(ask.target.kind)) return;
   if (result.fallback_reason.empty()) result.fallback_reason = ReasonText(ReasonCode::kOffMachine);
   if (!ask.options.strict) return;
-  result.failure =
-      Failure{"decide_plan",
-              {ErrorCode::kStrictFallback,
-               fmt::format("strict mode allows no fallback, and {} was planned for and is not here: {} ({})",
-                           ask.target.name, ReasonText(ReasonCode::kOffMachine), ReasonMeaning(ReasonCode::kOffMachine)),
-               {},
-               {}}};
+  result.failure = Failure{
+      "decide_plan",
+      {ErrorCode::kStrictFallback,
+       fmt::format("strict mode allows no fallback, and {} was planned for and is not here: {} ({})", ask.target.name,
+                   ReasonText(ReasonCode::kOffMachine), ReasonMeaning(ReasonCode::kOffMachine)),
+       {},
+       {}}};
 }
 
 }  // namespace

@@ -42,7 +42,6 @@ struct BindResult {
 // Contract and plan outlive what is bound to them.
 BindResult BindLane(const BindAsk& ask, const PlanView& plan);
 
-
 std::vector<Pass> PassesOf(const AttentionOptions& options);
 
 }  // namespace tessera

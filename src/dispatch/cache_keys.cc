@@ -156,9 +156,9 @@ std::string RoutingText(const std::optional<Routing>& routing) {
 }
 
 std::string TargetText(const Target& t) {
-  return fmt::format("{} ({}), tiles {} {} {}, workers {}, fast bytes {}, scalar bytes {}, {}{}{}", t.name, ToText(t.kind),
-                     TileText(t.forward), TileText(t.dq), TileText(t.dkv), t.workers, t.fast_bytes, t.scalar_bytes,
-                     t.description, t.topology.empty() ? "" : ", ", t.topology);
+  return fmt::format("{} ({}), tiles {} {} {}, workers {}, fast bytes {}, scalar bytes {}, {}{}{}", t.name,
+                     ToText(t.kind), TileText(t.forward), TileText(t.dq), TileText(t.dkv), t.workers, t.fast_bytes,
+                     t.scalar_bytes, t.description, t.topology.empty() ? "" : ", ", t.topology);
 }
 
 }  // namespace

@@ -59,6 +59,7 @@ std::string KindsText(TargetKinds kinds) {
 constexpr unsigned kFallback = 1;
 constexpr unsigned kHost = 2;
 constexpr unsigned kPrograms = 4;
+constexpr unsigned kGpuMemory = 8;
 
 std::shared_ptr<const Lane> MakeCpu(const LaneContext& context) {
   return MakeCpuLane({.isa = context.isa, .machine_isa = context.machine_isa, .threads = context.threads});
@@ -73,9 +74,19 @@ std::shared_ptr<const Lane> MakeReference(const LaneContext&) { return MakeRefer
 
 std::span<const LaneRow> LaneTable() {
   static const LaneRow kRows[] = {
-#define TESSERA_LANE(name, mode, targets, uses, not_built, refuses, make, determinism, description)            \
-  {name,    mode, targets,     ((uses)&kHost) != 0, ((uses)&kFallback) != 0, ((uses)&kPrograms) != 0, not_built, \
-   refuses, make, determinism, description},
+#define TESSERA_LANE(name, mode, targets, uses, not_built, refuses, make, determinism, description) \
+  {name,                                                                                            \
+   mode,                                                                                            \
+   targets,                                                                                         \
+   ((uses)&kHost) != 0,                                                                             \
+   ((uses)&kFallback) != 0,                                                                         \
+   ((uses)&kPrograms) != 0,                                                                         \
+   ((uses)&kGpuMemory) != 0 ? MemoryKind::kGpu : MemoryKind::kHost,                                 \
+   not_built,                                                                                       \
+   refuses,                                                                                         \
+   make,                                                                                            \
+   determinism,                                                                                     \
+   description},
 #include "dispatch/lanes.def"
 #undef TESSERA_LANE
   };

@@ -18,12 +18,6 @@ bool HasIsa(const MadeLane& made, std::string_view isa) {
   return isa == "auto" || std::find(isas.begin(), isas.end(), isa) != isas.end();
 }
 
-// Lanes take tensors in the memory of the machine their code runs on.
-bool TakesMemory(const LaneRow& row, const MemorySpace& memory) {
-  if (memory.kind == MemoryKind::kHost) return row.is_host || row.has_programs;
-  return memory.kind == MemoryKind::kGpu && (row.targets & KindBit(TargetKind::kGpu)) != 0 && !row.has_programs;
-}
-
 Decision DecideRow(const PrepareRequest& request, const MadeLane& made, const MaskFacts& facts) {
   const AttentionOptions& options = request.options;
   const LaneRow& row = *made.row;
@@ -39,7 +33,7 @@ Decision DecideRow(const PrepareRequest& request, const MadeLane& made, const Ma
     return Decision::No(ReasonCode::kIsa, fmt::format("{} was asked for, and here it has {}", options.isa,
                                                       fmt::join(IsasOf(made), ", ")));
   }
-  if (!TakesMemory(row, options.memory)) {
+  if (options.memory.kind != row.memory) {
     return Decision::No(ReasonCode::kMemorySpace, fmt::format("the tensors are in {}", ToText(options.memory)));
   }
   return decision;

@@ -110,20 +110,31 @@ void DescribePicks(const PicksReport& report, Receipt& receipt) {
                    .widest_union = report.widest_union};
 }
 
-void DescribeBound(const BoundState& bound, Receipt& receipt) {
+void DescribeBinding(const BoundState& bound, Receipt& receipt) {
+  receipt.decisions.insert(receipt.decisions.end(), bound.decisions.begin(), bound.decisions.end());
+  receipt.fallback_reason = bound.fallback_reason;
+  for (const Pass pass : PassesOf(bound.attention->options)) {
+    receipt.workspace_bytes = std::max(receipt.workspace_bytes, bound.lane->WorkspaceBytes(pass));
+  }
+  receipt.timings.push_back({"bind", bound.bind_ns});
+}
+
+void DescribeLane(const BoundState& bound, Receipt& receipt) {
   const LaneRow& row = *bound.row;
   const BoundLane::Facts facts = bound.lane->Describe();
+  const bool is_run = !bound.attention->compile_only;
   receipt.executed = row.name;
-  receipt.runtime_mode = bound.attention->compile_only ? kCompileOnly : row.runtime_mode;
+  receipt.runtime_mode = is_run ? row.runtime_mode : kCompileOnly;
   receipt.determinism = row.determinism;
   receipt.kernel = facts.kernel;
   receipt.isa = facts.isa;
   receipt.device = facts.device;
-  if (!bound.attention->compile_only) receipt.ran_on = facts.device.name;
+  if (is_run) {
+    receipt.ran_on = facts.device.name;
+  } else {
+    receipt.device.memory.clear();  // no tensor was anywhere
+  }
   receipt.programs = facts.programs;
-  receipt.decisions.insert(receipt.decisions.end(), bound.decisions.begin(), bound.decisions.end());
-  receipt.fallback_reason = bound.fallback_reason;
-  receipt.timings.push_back({"bind", bound.bind_ns});
   for (const ProgramUse& program : facts.programs) {
     const bool is_compiled = program.source == "compiled";
     ++(is_compiled ? receipt.compiles : receipt.cache_hits);
@@ -133,7 +144,6 @@ void DescribeBound(const BoundState& bound, Receipt& receipt) {
 }
 
 void DescribePass(const BoundState& bound, Pass pass, const PassRun& run, Receipt& receipt) {
-  receipt.workspace_bytes = std::max(receipt.workspace_bytes, run.workspace_bytes);
   if (pass == Pass::kForward) {
     receipt.tiles_executed = run.tiles;
   } else {
@@ -144,8 +154,8 @@ void DescribePass(const BoundState& bound, Pass pass, const PassRun& run, Receip
 }
 
 void DescribeWork(const BoundState& bound, Receipt& receipt) {
-  receipt.work = WorkOf(bound.attention->contract.shape, PairsOf(bound), TimeOf(receipt, "forward"),
-                        TimeOf(receipt, "backward"));
+  receipt.work =
+      WorkOf(bound.attention->contract.shape, PairsOf(bound), TimeOf(receipt, "forward"), TimeOf(receipt, "backward"));
 }
 
 }  // namespace tessera

@@ -24,8 +24,10 @@ void DescribeAttention(const AttentionState& attention, Receipt& receipt);
 // The plan, and of the passes asked for the tiles it has.
 void DescribePlan(const PlanView& view, const AttentionOptions& options, Receipt& receipt);
 void DescribePicks(const PicksReport& report, Receipt& receipt);
-// Who was bound, on what machine, and the decisions on the plan.
-void DescribeBound(const BoundState& bound, Receipt& receipt);
+// The decisions on the plan, why it is not the selected lane's, and what its calls will take.
+void DescribeBinding(const BoundState& bound, Receipt& receipt);
+// Who ran, or compiled, and on what machine.
+void DescribeLane(const BoundState& bound, Receipt& receipt);
 void DescribePass(const BoundState& bound, Pass pass, const PassRun& run, Receipt& receipt);
 // Pairs and GFLOP/s over them, from the times that are there.
 void DescribeWork(const BoundState& bound, Receipt& receipt);

@@ -103,7 +103,7 @@ Attempt<std::shared_ptr<const AttentionState>> PrepareAttention(const std::share
                                .options = state->options,
                                .compile_only = compile_only};
   if (Status ok = CheckRequest(request); !ok) return tl::unexpected(At("request", std::move(ok.error())));
-  if (compile_only || engine->options.max_prepared == 0) {  // decisions on compiling are kept nowhere
+  if (compile_only) {  // decisions on compiling are kept nowhere
     Result<std::shared_ptr<const Prepared>> made = Prepare(request);
     if (!made) return tl::unexpected(At("contract", std::move(made.error())));
     state->prepared = std::move(*made);
@@ -114,6 +114,7 @@ Attempt<std::shared_ptr<const AttentionState>> PrepareAttention(const std::share
     state->prepared = got->prepared;
     state->is_same_spelling = got->is_same_spelling;
     state->cache = UseOf(*got);
+    if (engine->options.max_prepared == 0) state->cache = {.outcome = "off", .key = state->prepared->key_digest};
   }
   // Selection and every lane's decision on the contract are two records, neither made from the other. Only a ledger
   // looks at both, and it chooses between lanes that accepted.
@@ -153,12 +154,11 @@ BindOutcome BindPlan(const std::shared_ptr<const AttentionState>& attention, Pla
   }
   // A plan says which contract it was made for; running it for another would compute something nobody asked for.
   if (const std::string plan_key = ToHex(plan.view().contract_key); plan_key != key) {
-    outcome.failure = Failure{
-        "plan",
-        {ErrorCode::kPlanMismatch,
-         fmt::format("the plan was made for contract {}, but this contract is {}", plan_key, key),
-         {},
-         {}}};
+    outcome.failure = Failure{"plan",
+                              {ErrorCode::kPlanMismatch,
+                               fmt::format("the plan was made for contract {}, but this contract is {}", plan_key, key),
+                               {},
+                               {}}};
     return outcome;
   }
   const Clock clock;
@@ -179,6 +179,7 @@ BindOutcome BindPlan(const std::shared_ptr<const AttentionState>& attention, Pla
   state->isa = facts.isa;
   state->lane_name = bound.row->name;
   state->bind_ns = clock.Ns();
+  for (const ProgramUse& program : facts.programs) state->bind_ns -= program.compile_ns;  // which has its own time
   outcome.bound = std::move(state);
   return outcome;
 }
@@ -196,16 +197,15 @@ Result<Attention> Engine::Prepare(const Contract& contract, const Target& target
 
 const EngineOptions& Engine::options() const { return state_->options; }
 
-std::vector<LaneInfo> Engine::Lanes() const {
-  return InfosOf(MakeLanes(state_->table, ContextOf(*state_, {}, 1)));
-}
+std::vector<LaneInfo> Engine::Lanes() const { return InfosOf(MakeLanes(state_->table, ContextOf(*state_, {}, 1))); }
 
 Result<Selection> Engine::Select(const Contract& contract, const Target& target) const {
   const MaskFacts facts = TESSERA_TRY(DescribeMask(contract));
   const SelectionRule& rule = SelectRule(contract, facts, target);
   Selection selection{.lane = std::string(rule.lane), .rule = ToText(rule), .decisions = {}};
   for (const MadeLane& made : MakeLanes(state_->table, ContextOf(*state_, Settle(state_->options, {}), 1))) {
-    selection.decisions.push_back({std::string(made.row->name), "contract", DecideContract(made, contract, facts, target)});
+    selection.decisions.push_back(
+        {std::string(made.row->name), "contract", DecideContract(made, contract, facts, target)});
   }
   return selection;
 }

@@ -18,7 +18,8 @@ Result<RunOptions> OptionsOf(const Receipt& receipt) {
     known.insert(name);
     const auto at = receipt.options.find(name);
     if (at == receipt.options.end() || ReadOption(at->second, value)) return;
-    violations.push_back({"options." + name, fmt::format("\"{}\" then, which this version does not understand", at->second)});
+    violations.push_back(
+        {"options." + name, fmt::format("\"{}\" then, which this version does not understand", at->second)});
   };
   AttentionOptions& attention = options;
   VisitOptions(attention, [&](std::string_view name, auto& value, OptionUse) { read(std::string(name), value); });
@@ -27,11 +28,13 @@ Result<RunOptions> OptionsOf(const Receipt& receipt) {
   read("layout", layout);
   options.layout = layout == "bthd" ? Layout::kBthd : Layout::kBhtd;
   if (layout != "bthd" && layout != "bhtd") {
-    violations.push_back({"options.layout", fmt::format("\"{}\" then, which this version does not understand", layout)});
+    violations.push_back(
+        {"options.layout", fmt::format("\"{}\" then, which this version does not understand", layout)});
   }
   for (const auto& [name, value] : receipt.options) {
     if (known.count(name) != 0) continue;
-    violations.push_back({"options." + name, fmt::format("\"{}\" then, which this version does not understand", value)});
+    violations.push_back(
+        {"options." + name, fmt::format("\"{}\" then, which this version does not understand", value)});
   }
   if (!violations.empty()) return Fail(ErrorCode::kCannotReproduce, std::move(violations), "options");
   return options;

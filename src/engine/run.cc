@@ -94,6 +94,7 @@ Outcome Call(const OneShot& shot, const BoundState& bound, const RunTensors& ten
       const bool is_workspace = ran.error().where == "workspace";
       return At(is_workspace ? "workspace" : std::string(ToText(pass)), std::move(ran.error()));
     }
+    if (receipt.executed.empty()) DescribeLane(bound, receipt);
     DescribePass(bound, pass, *ran, receipt);
   }
   return std::nullopt;
@@ -133,7 +134,8 @@ Outcome Try(const std::shared_ptr<EngineState>& engine, const OneShot& shot, Run
     return std::move(bound.failure);
   }
   if (shot.compile_only) {
-    DescribeBound(*bound.bound, receipt);
+    DescribeBinding(*bound.bound, receipt);
+    DescribeLane(*bound.bound, receipt);
     if (shot.options.backward) {
       receipt.tiles_backward = CountTiles(bound.bound->plan.view(), Direction::kDkv);
     }
@@ -141,10 +143,9 @@ Outcome Try(const std::shared_ptr<EngineState>& engine, const OneShot& shot, Run
     return std::nullopt;
   }
   // Outputs by name are made only now, when something is about to fill them.
-  const RunTensors tensors = shot.tensors != nullptr
-                                 ? *shot.tensors
-                                 : BindTensors(shot.contract, *shot.inputs, shot.options, outcome.outputs);
-  DescribeBound(*bound.bound, receipt);
+  const RunTensors tensors =
+      shot.tensors != nullptr ? *shot.tensors : BindTensors(shot.contract, *shot.inputs, shot.options, outcome.outputs);
+  DescribeBinding(*bound.bound, receipt);
   if (Outcome failed = Call(shot, *bound.bound, tensors, receipt)) return failed;
   DescribeDigests(shot, *bound.bound, tensors, outcome);
   return std::nullopt;

@@ -57,7 +57,8 @@ void HashStrided(Hasher& hasher, const TensorRef& ref, const TensorAxes& axes) {
   }
 }
 
-std::string DigestOf(const Contract& contract, const RunTensors& tensors, const AttentionOptions& options, bool outputs) {
+std::string DigestOf(const Contract& contract, const RunTensors& tensors, const AttentionOptions& options,
+                     bool outputs) {
   TensorChecker check(contract);
   Collect(tensors, options, check);
   std::map<std::string, UsedTensor> uses = check.uses();
@@ -82,7 +83,8 @@ std::string DigestOf(const Contract& contract, const RunTensors& tensors, const 
 
 }  // namespace
 
-std::vector<Violation> CheckTensors(const Contract& contract, const RunTensors& tensors, const AttentionOptions& options) {
+std::vector<Violation> CheckTensors(const Contract& contract, const RunTensors& tensors,
+                                    const AttentionOptions& options) {
   TensorChecker check(contract);
   Collect(tensors, options, check);
   return check.Finish();

@@ -35,7 +35,8 @@ RunTensors BindTensors(const Contract& contract, const TensorMap& inputs, const 
                        TensorMap& outputs);
 
 // The same check for memory of the caller's, outputs included. What the run does not use is not looked at.
-std::vector<Violation> CheckTensors(const Contract& contract, const RunTensors& tensors, const AttentionOptions& options);
+std::vector<Violation> CheckTensors(const Contract& contract, const RunTensors& tensors,
+                                    const AttentionOptions& options);
 // Digests of checked tensors, equal to Digest of a TensorMap that holds the same values as [B,H,T,D].
 std::string DigestInputs(const Contract& contract, const RunTensors& tensors, const AttentionOptions& options);
 std::string DigestOutputs(const Contract& contract, const RunTensors& tensors, const AttentionOptions& options);

@@ -12,9 +12,21 @@
 namespace tessera {
 namespace {
 
-bool IsWin(const LedgerEntry& e) { return 100 * e.custom_ns < (100 - kTiePercent) * e.default_ns; }
-bool IsSlower(const LedgerEntry& e) { return 100 * e.custom_ns > (100 + kTiePercent) * e.default_ns; }
-double SpeedupOf(const LedgerEntry& e) { return static_cast<double>(e.default_ns) / static_cast<double>(e.custom_ns); }
+// It was measured twice, for the receipts and when it was added: a win is one that was seen both times.
+bool IsWin(int64_t custom_ns, int64_t default_ns) { return 100 * custom_ns < (100 - kTiePercent) * default_ns; }
+bool IsWin(const LedgerEntry& e) {
+  return IsWin(e.custom_ns, e.default_ns) && IsWin(e.proof.custom_ns, e.proof.default_ns);
+}
+bool IsSlower(int64_t custom_ns, int64_t default_ns) { return 100 * custom_ns > (100 + kTiePercent) * default_ns; }
+bool IsSlower(const LedgerEntry& e) {
+  return IsSlower(e.custom_ns, e.default_ns) || IsSlower(e.proof.custom_ns, e.proof.default_ns);
+}
+double SpeedupOf(const LedgerEntry& e) {
+  const auto speedup = [](int64_t custom_ns, int64_t default_ns) {
+    return static_cast<double>(default_ns) / static_cast<double>(custom_ns);
+  };
+  return std::min(speedup(e.custom_ns, e.default_ns), speedup(e.proof.custom_ns, e.proof.default_ns));
+}
 // Whether a's custom lane did better against its default than b's.
 bool IsBetter(const LedgerEntry& a, const LedgerEntry& b) { return SpeedupOf(a) > SpeedupOf(b); }
 
@@ -23,9 +35,12 @@ std::string WhyNot(const LedgerEntry& e) {
   if (e.dynamic_shapes) return "measured with lengths that change from step to step";
   if (e.machine != MachineId()) return fmt::format("of another machine: {}", e.machine);
   if (e.software != SoftwareId()) return fmt::format("of another version: {}", e.software);
-  if (!e.reference_passed) return "no comparison with the reference";
-  if (e.receipt.empty()) return "no receipt";
-  if (e.mask_digest.empty()) return "no digest of a mask that can be made again";
+  if (e.proof == LedgerProof{})
+    return "no proof: it was not run again and compared with the reference when it was added";
+  // An entry that was read is good; one that a program made up is not believed either.
+  if (const std::vector<Violation> bad = CheckEntry(e, ""); !bad.empty()) {
+    return fmt::format("it does not follow from its receipts: {}", bad.front().field);
+  }
   return {};
 }
 
@@ -222,9 +237,21 @@ Result<LedgerDecision> DecideByLedger(const Ledger& ledger, const LedgerQuestion
   return Decider(ledger, question, std::move(*kind)).Decide();
 }
 
-std::string_view AdviseKernel(const KernelCase& facts) {
-  if (facts.dynamic_shapes) return "stay_in_default";
-  return facts.explicit_tiling || facts.avoids_dense_mask ? "custom_kernel" : "stay_in_default";
+Result<KernelCase> KernelCaseOf(const Contract& contract, bool dynamic_shapes) {
+  const Result<MaskFacts> facts = DescribeMask(contract);
+  if (!facts) return tl::unexpected(facts.error());
+  return KernelCase{.dynamic_shapes = dynamic_shapes,
+                    .explicit_tiling = !contract.tiles_reason.empty(),
+                    .avoids_dense_mask = !facts->is_full && !facts->is_causal};
+}
+
+KernelAdvice AdviseKernel(const KernelCase& facts) {
+  if (facts.dynamic_shapes) return {"stay_in_default", "lengths change from step to step"};
+  std::vector<std::string_view> reasons;
+  if (facts.explicit_tiling) reasons.push_back("it controls its tiles");
+  if (facts.avoids_dense_mask) reasons.push_back("it avoids a dense mask");
+  if (reasons.empty()) return {"stay_in_default", "plain tiles and a plain mask: there is nothing to be better at"};
+  return {"custom_kernel", fmt::format("{}", fmt::join(reasons, ", and "))};
 }
 
 LedgerUse ConsultLedger(const LedgerAsk& ask) {

@@ -33,13 +33,25 @@ void VisitEntryFields(EntryType& e, Visit&& visit) {
   visit("machine", e.machine);
   visit("software", e.software);
   visit("mask_digest", e.mask_digest);
-  visit("reference_passed", e.reference_passed);
-  visit("receipt", e.receipt);
   visit("date", e.date);
 }
+template <class ProofType, class Visit>
+void VisitProofFields(ProofType& p, Visit&& visit) {
+  visit("date", p.date);
+  visit("machine", p.machine);
+  visit("software", p.software);
+  visit("check", p.check);
+  visit("output_digest", p.output_digest);
+  visit("custom_ns", p.custom_ns);
+  visit("default_ns", p.default_ns);
+}
 
-// What is wrong with an entry's values, each with its field after `at`.
+// What is wrong with an entry, each with its field after `at`: what does not follow from its receipts, and a proof that
+// is not of them.
 std::vector<Violation> CheckEntry(const LedgerEntry& entry, const std::string& at);
+
+// The time a receipt is evidence of: its forward, and its backward where it has one.
+int64_t MeasuredNs(const Receipt& receipt);
 
 // What a run knows when it has to choose.
 struct LedgerAsk {

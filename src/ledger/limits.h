@@ -5,9 +5,10 @@
 
 namespace tessera {
 
-inline constexpr int64_t kMaxLedgerBytes = int64_t{1} << 23;
-inline constexpr int kMaxLedgerNesting = 4;
-inline constexpr int64_t kMaxLedgerEntries = 4096;
-inline constexpr int64_t kMaxLedgerNs = int64_t{1} << 55;  // of one time: more than a year
+inline constexpr int64_t kMaxLedgerBytes = int64_t{1} << 25;
+inline constexpr int kMaxLedgerNesting = 8;
+inline constexpr int64_t kMaxLedgerEntries = 1024;
+inline constexpr int64_t kMaxLedgerValues = int64_t{1} << 20;  // of all entries' receipts together
+inline constexpr int64_t kMaxLedgerNs = int64_t{1} << 55;      // of one time: more than a year
 
 }  // namespace tessera

@@ -70,6 +70,21 @@ std::string ToJson(const ExactTokenRecord& r) {
                    {"runtime_mode", r.runtime_mode}});
 }
 
+std::optional<ExactTokenRecord> ExactTokenRecordOf(const Receipt& receipt) {
+  if (receipt.picks.source.empty() || receipt.executed.empty()) return std::nullopt;
+  const Result<Contract> contract = ParseContract(receipt.contract_text);
+  if (!contract) return std::nullopt;
+  const bool is_rerouted = receipt.picks.source == "reroute_to_full";
+  // Only a caller's indexer can return nothing.
+  Result<ExactTokenRecord> record = MakeExactTokenRecord({.indexer = is_rerouted ? "caller" : receipt.picks.source,
+                                                          .returned_tokens = !is_rerouted,
+                                                          .seq_len = contract->shape.kv_len,
+                                                          .requested_backend = receipt.requested,
+                                                          .actual_backend = receipt.executed});
+  if (!record) return std::nullopt;
+  return std::move(*record);
+}
+
 Result<BackendChoice> ChooseBackend(const std::optional<std::string>& requested,
                                     const std::vector<BackendProbe>& in_order) {
   const std::string asked = Trimmed(requested.value_or(""));
@@ -170,35 +185,6 @@ std::string ToJson(const ClusteredSupport& support) {
                    {"phase1_has_contract", support.phase1_has_contract},
                    {"phase2_has_contract", support.phase2_has_contract},
                    {"phase3_has_contract", support.phase3_has_contract}});
-}
-
-std::vector<Violation> Validate(const SparseAttentionSettings& settings) {
-  std::vector<Violation> violations;
-  const auto one_of = [&](const char* field, const std::string& value, const std::vector<std::string>& words) {
-    if (std::find(words.begin(), words.end(), value) != words.end()) return;
-    violations.push_back({field, fmt::format("expected {}, found \"{}\"", fmt::join(words, " or "), value)});
-  };
-  one_of("dsa_backend", settings.dsa_backend, {"sdpa", "chunked", "flex"});
-  one_of("chunked_impl", settings.chunked_impl, {"gather", "union", "fa3_gather", "fa3_gather_full"});
-  if (settings.query_chunk < 1) {
-    violations.push_back({"query_chunk", fmt::format("expected 1 or more, found {}", settings.query_chunk)});
-  }
-  if (settings.local_window < 0) {
-    violations.push_back({"local_window", fmt::format("expected 0 or more, found {}", settings.local_window)});
-  }
-  return violations;
-}
-
-std::string ToJson(const SparseAttentionSettings& settings) {
-  return Dump(Json{{"dsa_backend", settings.dsa_backend},
-                   {"chunked_impl", settings.chunked_impl},
-                   {"query_chunk", settings.query_chunk},
-                   {"local_window", settings.local_window}});
-}
-
-Result<std::string> GatherPath(int64_t rows) {
-  if (rows < 0) return Fail(ErrorCode::kBadArgument, fmt::format("0 rows or more expected, got {}", rows), "rows");
-  return rows <= kMaxFastGatherRows ? "row_gather" : "index_select";
 }
 
 }  // namespace tessera

@@ -1,17 +1,11 @@
-// Ledgers as JSON files, and where an entry's values come from: receipts, the contract, this machine and this build.
+// Ledgers as JSON files.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <chrono>
-#include <ctime>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "base/hash.h"
-#include "base/host.h"
 #include "base/spelling.h"
-#include "contract/limits.h"
 #include "io/file.h"
 #include "io/json_events.h"
 #include "ledger/ledger.h"
@@ -26,20 +20,33 @@ Json ToValue(const LedgerEntry& entry) {
   Json json = Json::object();
   VisitEntryFields(entry, [&](const char* name, const auto& field) { json[name] = field; });
   json["dtype"] = ToText(entry.shape.dtype);
+  Json proof = Json::object();
+  VisitProofFields(entry.proof, [&](const char* name, const auto& field) { proof[name] = field; });
+  json["proof"] = std::move(proof);
   return json;
 }
 
-// Nesting and double keys are refused before a tree is built; the file's size bounds the rest.
+Json ValueOf(const Receipt& receipt) { return Json::parse(ToJson(receipt), nullptr, /*allow_exceptions=*/false); }
+
+std::string Dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+// Nesting, numbers of values and double keys are refused before a tree is built.
 class Walk : public JsonHandler {
  public:
-  bool OnInteger(int64_t) override { return true; }
-  bool OnText(std::string_view) override { return true; }
-  bool OnOther(std::string_view) override { return true; }
+  bool OnInteger(int64_t) override { return Count(); }
+  bool OnText(std::string_view) override { return Count(); }
+  bool OnOther(std::string_view) override { return Count(); }
   bool OnKey(std::string_view) override { return true; }
-  bool OnObjectBegin() override { return true; }
+  bool OnObjectBegin() override { return Count(); }
   bool OnObjectEnd() override { return true; }
-  bool OnArrayBegin() override { return true; }
+  bool OnArrayBegin() override { return Count(); }
   bool OnArrayEnd() override { return true; }
+
+ private:
+  bool Count() {
+    return ++values_ <= kMaxLedgerValues || Refuse(fmt::format("it has more than {} values", kMaxLedgerValues));
+  }
+  int64_t values_ = 0;
 };
 
 class Reader {
@@ -48,6 +55,7 @@ class Reader {
 
   void ReadEntry(const Json& json, const std::string& at, LedgerEntry& entry) {
     if (!json.is_object()) return Violate(at, "an object expected");
+    const size_t before = violations.size();
     std::vector<std::string> known;
     VisitEntryFields(entry, [&](const char* name, auto& field) {
       known.emplace_back(name);
@@ -63,7 +71,44 @@ class Reader {
       is_known = true;
     }
     if (!is_known) Violate(at + ".dtype", "f32, bf16 or f16 expected");
+    known.emplace_back("proof");
+    if (const auto proof = json.find("proof"); proof == json.end() || !proof->is_object()) {
+      Violate(at + ".proof", "an object expected");
+    } else {
+      std::vector<std::string> fields;
+      VisitProofFields(entry.proof, [&](const char* name, auto& field) {
+        fields.emplace_back(name);
+        Member(*proof, at + ".proof", name, field);
+      });
+      RefuseOthers(*proof, at + ".proof", fields);
+    }
+    for (const auto& [name, receipt] :
+         {std::pair<const char*, Receipt*>{"custom_run", &entry.custom_run}, {"default_run", &entry.default_run}}) {
+      known.emplace_back(name);
+      ReadRun(json, at, name, *receipt);
+    }
+    known.emplace_back("id");
+    std::string id;
+    Member(json, at, "id", id);
     RefuseOthers(json, at, known);
+    if (violations.size() > before) return;
+    for (Violation& violation : CheckEntry(entry, at)) violations.push_back(std::move(violation));
+    if (id != EntryId(entry))
+      Violate(at + ".id", "that of what the entry says, which was changed after it was written");
+  }
+
+  void ReadRun(const Json& object, const std::string& at, const char* name, Receipt& receipt) {
+    const std::string place = fmt::format("{}.{}", at, name);
+    const auto it = object.find(name);
+    if (it == object.end()) return Violate(place, "missing");
+    Result<Receipt> read = ParseReceiptFields(Dump(*it));
+    if (read) {
+      receipt = std::move(*read);
+    } else if (read.error().violations.empty()) {
+      Violate(place, read.error().message);
+    } else {
+      for (const Violation& v : read.error().violations) Violate(fmt::format("{}.{}", place, v.field), v.expected);
+    }
   }
 
   template <class T>
@@ -101,99 +146,7 @@ class Reader {
   }
 };
 
-int64_t TimeOf(const Receipt& receipt, bool backward) {
-  int64_t ns = 0;
-  for (const Timing& timing : receipt.timings) {
-    if (timing.name == "forward" || (backward && timing.name == "backward")) ns += timing.ns;
-  }
-  return ns;
-}
-
-std::string OptionOf(const Receipt& receipt, const char* name) {
-  const auto found = receipt.options.find(name);
-  return found == receipt.options.end() ? std::string() : found->second;
-}
-
-void CompareRuns(const Receipt& custom_run, const Receipt& default_run, std::vector<Violation>& violations) {
-  const auto same = [&](std::string field, const std::string& a, const std::string& b) {
-    if (a != b) violations.push_back({std::move(field), fmt::format("the same in both, got \"{}\" and \"{}\"", a, b)});
-  };
-  same("contract_key", custom_run.contract_key, default_run.contract_key);
-  same("batch_digest", custom_run.batch_digest, default_run.batch_digest);
-  same("input_digest", custom_run.input_digest, default_run.input_digest);
-  same("mask_digest", custom_run.mask_digest, default_run.mask_digest);
-  same("target", custom_run.target, default_run.target);
-  same("ledger.machine", custom_run.ledger.machine, default_run.ledger.machine);
-  for (const char* option : {"backward", "forward", "threads"}) {
-    same(fmt::format("options.{}", option), OptionOf(custom_run, option), OptionOf(default_run, option));
-  }
-  for (const auto& [name, version] : custom_run.versions) {
-    const auto other = default_run.versions.find(name);
-    same("versions." + name, version, other == default_run.versions.end() ? "" : other->second);
-  }
-  if (custom_run.executed == default_run.executed) {
-    violations.push_back({"executed", fmt::format("two lanes, got {} twice", custom_run.executed)});
-  }
-}
-
-std::string SoftwareOf(const std::map<std::string, std::string>& versions) {
-  const auto get = [&](const char* name) {
-    const auto found = versions.find(name);
-    return found == versions.end() ? std::string("unknown") : found->second;
-  };
-  return fmt::format("tessera {}, {}", get("tessera"), get("compiler"));
-}
-
-// A day that exists, as 2026-01-31.
-bool IsDate(std::string_view text) {
-  if (text.size() != 10 || text[4] != '-' || text[7] != '-') return false;
-  std::array<unsigned, 3> parts{};  // year, month, day
-  size_t part = 0;
-  for (const char c : text) {
-    if (c == '-') {
-      if (++part == parts.size()) return false;
-      continue;
-    }
-    if (c < '0' || c > '9') return false;
-    parts[part] = parts[part] * 10 + static_cast<unsigned>(c - '0');
-  }
-  const std::chrono::year year(static_cast<int>(parts[0]));
-  return std::chrono::year_month_day(year, std::chrono::month(parts[1]), std::chrono::day(parts[2])).ok();
-}
-
 }  // namespace
-
-std::vector<Violation> CheckEntry(const LedgerEntry& e, const std::string& at) {
-  std::vector<Violation> violations;
-  const auto expect = [&](bool holds, std::string_view field, std::string expected) {
-    if (!holds) violations.push_back({fmt::format("{}{}{}", at, at.empty() ? "" : ".", field), std::move(expected)});
-  };
-  for (const auto& [field, text] : {std::pair<const char*, const std::string&>{"custom_lane", e.custom_lane},
-                                    {"default_lane", e.default_lane},
-                                    {"target", e.target},
-                                    {"kind", e.kind},
-                                    {"machine", e.machine},
-                                    {"software", e.software}}) {
-    expect(!text.empty() && text.size() <= 256, field, "text of 1 to 256 bytes");
-  }
-  expect(e.custom_lane != e.default_lane, "default_lane", "another lane than the custom one");
-  const auto in_range = [&](std::string_view field, int64_t value, int64_t high) {
-    expect(value >= 1 && value <= high, field, fmt::format("1 to {}, got {}", high, value));
-  };
-  in_range("batch", e.shape.batch, kMaxBatch);
-  in_range("q_len", e.shape.q_len, kMaxLength);
-  in_range("kv_len", e.shape.kv_len, kMaxLength);
-  in_range("num_q_heads", e.shape.num_q_heads, kMaxHeads);
-  in_range("num_kv_heads", e.shape.num_kv_heads, kMaxHeads);
-  in_range("dim_qk", e.shape.dim_qk, kMaxDim);
-  in_range("dim_v", e.shape.dim_v, kMaxDim);
-  in_range("custom_ns", e.custom_ns, kMaxLedgerNs);
-  in_range("default_ns", e.default_ns, kMaxLedgerNs);
-  expect(e.mask_digest.empty() || IsHex(e.mask_digest), "mask_digest", "nothing, or 32 lower-case hex digits");
-  expect(e.receipt.empty() || IsHex(e.receipt), "receipt", "nothing, or 32 lower-case hex digits");
-  expect(IsDate(e.date), "date", "a date as 2026-01-31");
-  return violations;
-}
 
 Result<Ledger> ParseLedger(std::string_view text) {
   if (static_cast<int64_t>(text.size()) > kMaxLedgerBytes) {
@@ -209,7 +162,12 @@ Result<Ledger> ParseLedger(std::string_view text) {
   Reader reader;
   reader.RefuseOthers(json, "", {"version", "entries"});
   reader.Member(json, "", "version", ledger.version);
-  if (ledger.version != 1) reader.Violate("version", fmt::format("1 expected, got {}", ledger.version));
+  if (ledger.version != 2) {
+    return Fail(ErrorCode::kLedgerInvalid,
+                std::vector<Violation>{{"version", fmt::format("2 expected, got {}: entries are made again by `tessera "
+                                                               "ledger add`, from receipts of this version",
+                                                               ledger.version)}});
+  }
   const auto entries = json.find("entries");
   if (entries == json.end() || !entries->is_array()) {
     reader.Violate("entries", "an array expected");
@@ -218,12 +176,7 @@ Result<Ledger> ParseLedger(std::string_view text) {
   } else {
     for (const Json& entry : *entries) {
       const std::string at = fmt::format("entries[{}]", ledger.entries.size());
-      const size_t before = reader.violations.size();
       reader.ReadEntry(entry, at, ledger.entries.emplace_back());
-      if (reader.violations.size() > before) continue;
-      for (Violation& violation : CheckEntry(ledger.entries.back(), at)) {
-        reader.violations.push_back(std::move(violation));
-      }
     }
   }
   if (!reader.violations.empty()) return Fail(ErrorCode::kLedgerInvalid, std::move(reader.violations));
@@ -238,17 +191,36 @@ Result<Ledger> ReadLedger(const std::string& path) {
   return ledger;
 }
 
+// One line for each entry: a file that people can look through and compare.
 std::string ToJson(const Ledger& ledger) {
-  Json json = Json{{"version", ledger.version}, {"entries", Json::array()}};
-  for (const LedgerEntry& entry : ledger.entries) json["entries"].push_back(ToValue(entry));
-  return json.dump(2, ' ', false, Json::error_handler_t::replace);
+  std::vector<std::string> lines;
+  for (const LedgerEntry& entry : ledger.entries) {
+    Json json = ToValue(entry);
+    json["id"] = EntryId(entry);
+    json["custom_run"] = ValueOf(entry.custom_run);
+    json["default_run"] = ValueOf(entry.default_run);
+    lines.push_back(Dump(json));
+  }
+  return fmt::format("{{\n\"version\": {},\n\"entries\": [{}{}{}]\n}}", ledger.version, lines.empty() ? "" : "\n",
+                     fmt::join(lines, ",\n"), lines.empty() ? "" : "\n");
 }
 
 std::string ToJson(const LedgerEntry& entry) {
-  return ToValue(entry).dump(-1, ' ', false, Json::error_handler_t::replace);
+  Json json = ToValue(entry);
+  json["id"] = EntryId(entry);
+  json["custom_receipt"] = ReceiptFingerprint(entry.custom_run);
+  json["default_receipt"] = ReceiptFingerprint(entry.default_run);
+  return Dump(json);
 }
 
-Status WriteLedger(const std::string& path, const Ledger& ledger) { return WriteFile(path, ToJson(ledger) + "\n"); }
+Status WriteLedger(const std::string& path, const Ledger& ledger) {
+  const std::string text = ToJson(ledger) + "\n";
+  if (static_cast<int64_t>(text.size()) > kMaxLedgerBytes) {
+    return Fail(ErrorCode::kLedgerInvalid,
+                fmt::format("the ledger would have {} bytes, and {} is the limit", text.size(), kMaxLedgerBytes), path);
+  }
+  return WriteFile(path, text);
+}
 
 Status AddEntry(Ledger& ledger, LedgerEntry entry) {
   if (std::vector<Violation> violations = CheckEntry(entry, ""); !violations.empty()) {
@@ -272,10 +244,14 @@ Status AddEntry(Ledger& ledger, LedgerEntry entry) {
 
 std::string EntryId(const LedgerEntry& entry) {
   Hasher hasher;
-  hasher.Text("tessera ledger entry 1");
-  hasher.Text(ToJson(entry));
+  hasher.Text("tessera ledger entry 2");
+  hasher.Text(Dump(ToValue(entry)));
+  hasher.Text(ToJson(entry.custom_run));
+  hasher.Text(ToJson(entry.default_run));
   return Hex(hasher.Finish());
 }
+
+bool LedgerEntry::operator==(const LedgerEntry& other) const { return EntryId(*this) == EntryId(other); }
 
 std::string ReceiptFingerprint(const Receipt& receipt) {
   Hasher hasher;
@@ -284,79 +260,27 @@ std::string ReceiptFingerprint(const Receipt& receipt) {
   return Hex(hasher.Finish());
 }
 
-std::string MachineId() {
-  static const std::string kId =
-      fmt::format("{}, {}, {} workers", Architecture(), HostProcessor(), std::thread::hardware_concurrency());
-  return kId;
-}
-
-std::string SoftwareId() { return SoftwareOf(Versions()); }
-
-std::string Today() {
-  const std::time_t now = std::time(nullptr);
-  std::tm utc{};
-  gmtime_r(&now, &utc);
-  return fmt::format("{:04}-{:02}-{:02}", utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday);
-}
-
-Result<std::string> LedgerKind(const Contract& contract) {
-  const Result<MaskFacts> facts = DescribeMask(contract);
-  if (!facts) return tl::unexpected(facts.error());
-  std::vector<std::string_view> words;
-  if (facts->is_full) words.push_back("full");
-  if (facts->is_causal) words.push_back("causal");
-  if (facts->has_window) words.push_back("window");
-  if (facts->needs_documents) words.push_back("documents");
-  if (facts->needs_valid) words.push_back("valid");
-  if (contract.routing) words.push_back("routed");
-  if (!contract.routing && facts->needs_blocks) words.push_back("blocks");
-  if (facts->has_bitmap) words.push_back("bitmap");
-  if (words.empty()) words.push_back("static");
-  if (contract.score.softcap > 0) words.push_back("softcap");
-  if (contract.score.sink_logits) words.push_back("sinks");
-  return fmt::format("{}", fmt::join(words, "-"));
-}
-
-Result<LedgerEntry> EntryFromReceipts(const Evidence& evidence) {
-  const Receipt& run = evidence.custom_run;
-  std::vector<Violation> violations;
-  const auto expect = [&](bool holds, std::string field, std::string expected) {
-    if (!holds) violations.push_back({std::move(field), std::move(expected)});
-  };
-  for (const auto& [name, receipt] :
-       {std::pair<std::string, const Receipt&>{"custom", evidence.custom_run}, {"default", evidence.default_run}}) {
-    expect(receipt.ok, name + ".ok", fmt::format("a good run, got one that failed at {}", receipt.failed_at));
-    expect(receipt.executed == receipt.selected, name + ".executed", "the selected lane, not a fallback");
-    expect(OptionOf(receipt, "forward") != "false", name + ".options.forward", "a run with a forward");
+Result<Receipt> ReadMeasurement(const std::string& path) {
+  const Result<std::string> text = ReadFile(path, kMaxLedgerBytes);
+  if (!text) return tl::unexpected(text.error());
+  Walk walk;
+  const bool is_good = WalkJson(*text, kMaxLedgerNesting, walk).empty();
+  const Json json = is_good ? Json::parse(*text, nullptr, /*allow_exceptions=*/false) : Json();
+  // Anything but a benchmark is read as a receipt, and is told what is wrong with it as such.
+  if (!json.is_object() || !json.contains("receipt") || !json.contains("median_ns")) return ReadReceipt(path);
+  Result<Receipt> receipt = ParseReceipt(Dump(json["receipt"]));
+  if (!receipt) {
+    receipt.error().where = path;
+    return receipt;
   }
-  if (violations.empty()) CompareRuns(evidence.custom_run, evidence.default_run, violations);
-  expect(OptionOf(run, "check").rfind("passed", 0) == 0, "custom.options.check",
-         "a run that --check compared with the oracle, and passed");
-  const Result<Contract> contract = ParseContract(run.contract_text);
-  const Result<std::string> kind = contract ? LedgerKind(*contract) : tl::unexpected(contract.error());
-  expect(kind.has_value(), "custom.contract_text",
-         kind ? "" : fmt::format("a contract that can be read here: {}", kind.error().message));
-  if (!violations.empty()) return Fail(ErrorCode::kLedgerEvidence, std::move(violations));
-  const bool backward = OptionOf(run, "backward") == "true";
-  LedgerEntry entry{.custom_lane = run.executed,
-                    .default_lane = evidence.default_run.executed,
-                    .target = run.target,
-                    .kind = *kind,
-                    .shape = contract->shape,
-                    .dynamic_shapes = evidence.dynamic_shapes,
-                    .backward = backward,
-                    .custom_ns = TimeOf(run, backward),
-                    .default_ns = TimeOf(evidence.default_run, backward),
-                    .machine = run.ledger.machine,
-                    .software = SoftwareOf(run.versions),
-                    .mask_digest = run.mask_digest,
-                    .reference_passed = true,
-                    .receipt = ReceiptFingerprint(run),
-                    .date = evidence.date.empty() ? Today() : evidence.date};
-  if (std::vector<Violation> bad = CheckEntry(entry, ""); !bad.empty()) {
-    return Fail(ErrorCode::kLedgerEvidence, std::move(bad));
+  const int64_t ns = MeasuredNs(*receipt);
+  if (json["median_ns"] != ns) {
+    return Fail(ErrorCode::kLedgerEvidence,
+                std::vector<Violation>{{"median_ns", fmt::format("{}, the time of its receipt, got {}", ns,
+                                                                 Shorten(Dump(json["median_ns"]), 80))}},
+                path);
   }
-  return entry;
+  return receipt;
 }
 
 }  // namespace tessera

@@ -20,17 +20,17 @@ namespace tessera {
 namespace {
 
 constexpr std::string_view kSteps[] = {"contract",    "request",   "read",    "inputs",   "decide", "batch", "plan",
-                                       "decide_plan", "workspace", "forward", "backward", "check",  "write", "compile"};
+                                       "decide_plan", "bind", "workspace", "forward", "backward", "check",  "write", "compile"};
 // What a total is made of, beside things too small to time.
 constexpr std::string_view kParts[] = {"prepare",      "plan",          "bind",   "compile.forward", "compile.backward",
                                        "load.forward", "load.backward", "digest", "forward",         "backward"};
 constexpr std::string_view kModes[] = {"native", "payload", "bridge", "interpreted"};
 constexpr std::string_view kDeterminisms[] = {"bitwise", "plugin"};
 constexpr std::string_view kRequestedByName = "requested by name";
-constexpr std::string_view kOptions[] = {"backward", "disable",       "exclude",     "experimental", "forward",
-                                         "isa",      "lane",          "layout",      "optimization", "plan",
-                                         "plugin",   "plugin_device", "row_max",     "strict",       "target",
-                                         "threads",  "tile",          "widen_class", "workers"};
+constexpr std::string_view kOptions[] = {
+    "backward", "disable", "exclude", "experimental", "forward", "isa",         "keep_programs",
+    "lane",     "layout",  "memory",  "optimization", "plan",    "plugin",      "plugin_device",
+    "row_max",  "strict",  "target",  "threads",      "tile",    "widen_class", "workers"};
 constexpr std::string_view kVersions[] = {"arch", "compiler", "contract", "plan", "receipt", "tessera"};
 
 // A whole number in decimal, as the receipt writes them.
@@ -39,6 +39,13 @@ std::optional<int64_t> ToNumber(std::string_view text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || text != fmt::format("{}", value)) return std::nullopt;
   return value;
+}
+
+// "host", "gpu:0".
+bool IsMemory(std::string_view text) {
+  if (text == "host") return true;
+  const bool is_device = text.rfind("gpu:", 0) == 0 || text.rfind("tpu:", 0) == 0;
+  return is_device && ToNumber(text.substr(4)).value_or(-1) >= 0;
 }
 
 // "64x48".
@@ -135,7 +142,7 @@ class Checker {
       Expect(r_.kernel.empty(), "kernel", "empty when nothing ran");
       Expect(r_.isa.empty(), "isa", "empty when nothing ran");
       Expect(r_.determinism.empty(), "determinism", "empty when nothing ran");
-      Expect(!HasOutputs() && r_.failed_at != "backward", "executed",
+      Expect(!HasOutputs() && (r_.failed_at != "backward" || Option("forward") == "false"), "executed",
              fmt::format("a lane's name when the run came as far as {}", r_.failed_at));
       return;
     }
@@ -459,7 +466,7 @@ class Checker {
       Expect(std::find(words.begin(), words.end(), value) != words.end(), fmt::format("options.{}", name),
              fmt::format("{}, got \"{}\"", fmt::join(words, " or "), value));
     };
-    for (const char* name : {"backward", "experimental", "forward", "row_max", "strict", "widen_class"}) {
+    for (const char* name : {"backward", "experimental", "forward", "keep_programs", "row_max", "strict", "widen_class"}) {
       is_one_of(name, {"true", "false"});
     }
     if (IsCompileOnly()) is_one_of(kCompileOnlyOption, {"true"});
@@ -473,6 +480,9 @@ class Checker {
     Expect(Option("optimization") == "default" || (level && *level >= 0 && *level <= 3), "options.optimization",
            "\"default\" or 0 to 3");
     Expect(Option("tile") == "default" || IsTile(Option("tile")), "options.tile", "\"default\" or a tile as \"64x48\"");
+    Expect(IsMemory(Option("memory")), "options.memory", "\"host\", or a device's as \"gpu:0\"");
+    Expect(r_.device.memory.empty() || r_.device.memory == Option("memory"), "options.memory",
+           "the memory that the lane's device was given tensors in");
     Expect(Option("lane") == r_.requested, "options.lane", "the requested lane");
     Expect(Option("target") == r_.target, "options.target", "the target");
     const auto version = r_.versions.find("receipt");

@@ -15,6 +15,7 @@ namespace {
 // Everything a direct call needs, dense in [B,H,T,D].
 struct Direct {
   Contract contract;
+  Target target = *FindTarget("cpu");
   Plan plan;
   TensorMap tensors;
   std::vector<float> lse, row_max, delta, sink, dsink;
@@ -24,12 +25,19 @@ struct Direct {
     Tensor& t = tensors.at(name);
     return {t.type, t.bytes.data(), t.shape[1] * t.shape[2] * t.shape[3], t.shape[2] * t.shape[3], t.shape[3]};
   }
-  LaneRequest Request() {
+  LaneCall Call() {
     void* data = workspace.data();
     size_t size = workspace.size();
     std::align(kWorkspaceAlignment, 0, data, size);
-    return {.contract = &contract, .plan = &plan.view(), .workspace = {static_cast<std::byte*>(data), size}};
+    return {.workspace = {static_cast<std::byte*>(data), size}};
   }
+  // Bound to the contract and the plan as they are.
+  Result<std::unique_ptr<BoundLane>> Bind() {
+    static constexpr Pass kBoth[] = {Pass::kForward, Pass::kBackward};
+    return MakeReferenceLane()->Bind({contract, plan.view(), target, kBoth});
+  }
+  Result<int64_t> RunForward(const ForwardArgs& args) { return Bind().value()->Forward(args, Call()); }
+  Result<int64_t> RunBackward(const BackwardArgs& args) { return Bind().value()->Backward(args, Call()); }
   ForwardArgs Forward() { return {Ref("q"), Ref("k"), Ref("v"), sink, Ref("o"), lse, row_max}; }
   BackwardArgs Backward() {
     return {Ref("q"), Ref("k"), Ref("v"),  Ref("o"),  Ref("do"), sink,
@@ -59,17 +67,16 @@ Direct MakeDirect(const Small& small, uint64_t seed) {
     }
     direct.dsink.resize(direct.sink.size());
   }
-  direct.workspace.resize(
-      static_cast<size_t>(std::max(ReferenceLane().WorkspaceBytes(direct.Request(), Pass::kForward),
-                                   ReferenceLane().WorkspaceBytes(direct.Request(), Pass::kBackward)) +
-                          kWorkspaceAlignment));
+  const std::unique_ptr<BoundLane> bound = direct.Bind().value();
+  direct.workspace.resize(static_cast<size_t>(
+      std::max(bound->WorkspaceBytes(Pass::kForward), bound->WorkspaceBytes(Pass::kBackward)) + kWorkspaceAlignment));
   return direct;
 }
 
 TEST(Reference, BadForwardArguments_RefusedBeforeAnyWrite) {
   Direct direct = MakeDirect({}, 1);
   const auto expect_refused = [&](const ForwardArgs& args, const std::string& field) {
-    const Result<RunStats> result = ReferenceLane().Forward(direct.Request(), args);
+    const Result<int64_t> result = direct.RunForward(args);
     ASSERT_FALSE(result.has_value()) << field;
     EXPECT_EQ(result.error().code, ErrorCode::kTensorMismatch);
     ASSERT_EQ(result.error().violations.size(), 1U) << ToText(result.error());
@@ -108,7 +115,7 @@ TEST(Reference, BadBackwardArguments_AllReportedAtOnce) {
   args.lse = {};
   args.dk.data = nullptr;
   args.dsink_logits = args.dsink_logits.first(1);
-  const Result<RunStats> result = ReferenceLane().Backward(direct.Request(), args);
+  const Result<int64_t> result = direct.RunBackward(args);
   ASSERT_FALSE(result.has_value());
   EXPECT_EQ(result.error().violations.size(), 3U) << ToText(result.error());
 }
@@ -116,7 +123,7 @@ TEST(Reference, BadBackwardArguments_AllReportedAtOnce) {
 TEST(Reference, PlanOfAnotherShape_Refused) {
   Direct direct = MakeDirect({}, 1);
   direct.plan = std::move(MakeDirect({.q_len = 30, .kv_len = 30}, 1).plan);
-  const Result<RunStats> result = ReferenceLane().Forward(direct.Request(), direct.Forward());
+  const Result<std::unique_ptr<BoundLane>> result = direct.Bind();
   ASSERT_FALSE(result.has_value());
   EXPECT_EQ(result.error().code, ErrorCode::kPlanMismatch);
 }
@@ -124,7 +131,7 @@ TEST(Reference, PlanOfAnotherShape_Refused) {
 TEST(Reference, PaddedStrides_SameBitsAndNothingElseWritten) {
   const uint64_t seed = PrintedSeed();
   Direct direct = MakeDirect({.q_len = 40, .kv_len = 40, .dim_v = 5}, seed);
-  ASSERT_TRUE(ReferenceLane().Forward(direct.Request(), direct.Forward()).has_value());
+  ASSERT_TRUE(direct.RunForward(direct.Forward()).has_value());
   constexpr int64_t kToken = 9;
   const Tensor dense = direct.tensors.at("o");
   std::vector<float> padded(2 * 40 * kToken + 7, -77.0F);
@@ -132,7 +139,7 @@ TEST(Reference, PaddedStrides_SameBitsAndNothingElseWritten) {
   args.o.data = reinterpret_cast<std::byte*>(padded.data());
   args.o.token_stride = kToken;
   args.o.head_stride = 40 * kToken + 3;
-  ASSERT_TRUE(ReferenceLane().Forward(direct.Request(), args).has_value());
+  ASSERT_TRUE(direct.RunForward(args).has_value());
   int64_t written = 0;
   for (int64_t h = 0; h < 2; ++h) {
     for (int64_t t = 0; t < 40; ++t) {
@@ -156,8 +163,8 @@ TEST(Reference, SeveralThreads_SameBits) {
   std::vector<std::thread> threads;
   for (Direct& run : runs) {
     threads.emplace_back([&run] {
-      EXPECT_TRUE(ReferenceLane().Forward(run.Request(), run.Forward()).has_value());
-      EXPECT_TRUE(ReferenceLane().Backward(run.Request(), run.Backward()).has_value());
+      EXPECT_TRUE(run.RunForward(run.Forward()).has_value());
+      EXPECT_TRUE(run.RunBackward(run.Backward()).has_value());
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -169,8 +176,8 @@ TEST(Reference, KeysSplitOverTwoRuns_AddUpToTheWhole) {
   constexpr int64_t kLen = 32;
   constexpr int64_t kHalf = 16;
   Direct whole = MakeDirect({.mask = "full", .q_len = kLen, .kv_len = kLen, .num_q_heads = 1}, seed);
-  ASSERT_TRUE(ReferenceLane().Forward(whole.Request(), whole.Forward()).has_value());
-  ASSERT_TRUE(ReferenceLane().Backward(whole.Request(), whole.Backward()).has_value());
+  ASSERT_TRUE(whole.RunForward(whole.Forward()).has_value());
+  ASSERT_TRUE(whole.RunBackward(whole.Backward()).has_value());
   std::vector<double> dq(static_cast<size_t>(kLen * 8), 0.0);
   for (int64_t part = 0; part < 2; ++part) {
     Direct half = MakeDirect({.mask = "full", .q_len = kLen, .kv_len = kHalf, .num_q_heads = 1}, seed);
@@ -190,7 +197,7 @@ TEST(Reference, KeysSplitOverTwoRuns_AddUpToTheWhole) {
     }
     BackwardArgs args = half.Backward();
     args.o = {};  // not needed when delta is given
-    ASSERT_TRUE(ReferenceLane().Backward(half.Request(), args).has_value());
+    ASSERT_TRUE(half.RunBackward(args).has_value());
     for (const char* name : {"dk", "dv"}) {
       for (int64_t i = 0; i < kHalf * 8; ++i) {
         const double want = whole.tensors.at(name).At(part * kHalf * 8 + i);

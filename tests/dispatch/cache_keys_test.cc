@@ -25,10 +25,11 @@ ExactMaskKey MaskKey(const std::string& mask, int64_t len = 48) {
   return MaskKey(MakeContract({.mask = mask, .len = len}));
 }
 
-std::shared_ptr<const PreparedRun> Made(const Contract& contract, const RunOptions& options = {},
-                                        const Target& target = TargetNamed("cpu")) {
-  Result<std::shared_ptr<const PreparedRun>> made =
-      PrepareAnew({.table = LaneTable(), .contract = contract, .target = target, .options = options});
+std::shared_ptr<const Prepared> Made(const Contract& contract, const RunOptions& options = {},
+                                     const Target& target = TargetNamed("cpu")) {
+  const std::vector<MadeLane> lanes = MakeLanes(LaneTable(), {.xla_state = MakeXlaState({.folder = OptionsFromEnvironment().xla_folder})});
+  const Result<std::shared_ptr<const Prepared>> made =
+      Prepare({.table = LaneTable(), .lanes = lanes, .contract = contract, .target = target, .options = options});
   EXPECT_TRUE(made.has_value()) << ToText(made.error());
   return made.value_or(nullptr);
 }
@@ -112,7 +113,7 @@ TEST(ForwardCacheKey, EveryPart_TellsRunsApart) {
   Proves("R30 B31");
   std::vector<ForwardCacheKey> keys;
   const auto add = [&](const Contract& contract, const RunOptions& options = {}, const char* target = "cpu") {
-    const std::shared_ptr<const PreparedRun> made = Made(contract, options, TargetNamed(target));
+    const std::shared_ptr<const Prepared> made = Made(contract, options, TargetNamed(target));
     if (made != nullptr) keys.push_back(made->key);
   };
   const Contract base = MakeContract({.mask = "causal and window(7, 0)"});
@@ -165,7 +166,7 @@ TEST(ForwardCacheKey, EveryPart_TellsRunsApart) {
 TEST(ForwardCacheKey, SpellingReasonsAndPerRunOptions_DoNotEnter) {
   Proves("R30 B9");
   const Contract base = MakeContract({.mask = "causal and window(7, 0)"});
-  const std::shared_ptr<const PreparedRun> made = Made(base);
+  const std::shared_ptr<const Prepared> made = Made(base);
   ASSERT_NE(made, nullptr);
   Contract other = MakeContract({.mask = "window(7, 40) and (causal and full)"});
   other.tiles_reason = "another reason";
@@ -176,7 +177,7 @@ TEST(ForwardCacheKey, SpellingReasonsAndPerRunOptions_DoNotEnter) {
   options.plan.widen_class = true;
   options.plan.verify_stages = true;
   options.batch_source = "file a";
-  const std::shared_ptr<const PreparedRun> again = Made(other, options);
+  const std::shared_ptr<const Prepared> again = Made(other, options);
   ASSERT_NE(again, nullptr);
   EXPECT_EQ(made->key, again->key) << ToText(made->key) << "\n" << ToText(again->key);
   EXPECT_EQ(made->key_digest, again->key_digest);
@@ -185,18 +186,18 @@ TEST(ForwardCacheKey, SpellingReasonsAndPerRunOptions_DoNotEnter) {
 
 // What a batch may bring without need, and where stored tiles come from, spelling decides: such runs are not shared.
 TEST(ForwardCacheKey, WhatSpellingDecides_Enters) {
-  const std::shared_ptr<const PreparedRun> plain = Made(MakeContract({.mask = "full"}));
-  const std::shared_ptr<const PreparedRun> naming = Made(MakeContract({.mask = "full or documents"}));
+  const std::shared_ptr<const Prepared> plain = Made(MakeContract({.mask = "full"}));
+  const std::shared_ptr<const Prepared> naming = Made(MakeContract({.mask = "full or documents"}));
   ASSERT_NE(plain, nullptr);
   ASSERT_NE(naming, nullptr);
   EXPECT_EQ(plain->key.contract_key, naming->key.contract_key);
   EXPECT_NE(plain->key, naming->key);
 }
 
-TEST(PreparedRun, HoldsWhatNoBatchChanges) {
+TEST(Prepared, HoldsWhatNoBatchChanges) {
   const Contract contract = MakeContract({.mask = "causal and window(7, 0) and documents"});
   const Target target = TargetNamed("v6e");
-  const std::shared_ptr<const PreparedRun> made = Made(contract, {}, target);
+  const std::shared_ptr<const Prepared> made = Made(contract, {}, target);
   ASSERT_NE(made, nullptr);
   EXPECT_EQ(made->contract, contract);
   EXPECT_EQ(made->contract_text, ToToml(contract));

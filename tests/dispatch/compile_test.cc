@@ -6,7 +6,6 @@
 #include <set>
 
 #include "compiling_lane.h"
-#include "dispatch/prepare.h"
 #include "support/proves.h"
 
 namespace tessera {
@@ -46,8 +45,9 @@ TEST(Compile, Receipt_SaysWhatWasMadeAndThatNothingRan) {
   EXPECT_GT(r.tiles_backward.partial + r.tiles_backward.full, 0);
   EXPECT_EQ(r.tiles_executed, 0);
   EXPECT_EQ(r.tiles_executed_backward, 0);
-  EXPECT_EQ(TimedSteps(r), (std::set<std::string>{"prepare", "plan", "compile.forward", "compile.backward", "total"}));
-  EXPECT_EQ(table.lane.made_up.compiled, (std::vector<Pass>{Pass::kForward, Pass::kBackward}));
+  EXPECT_EQ(TimedSteps(r),
+            (std::set<std::string>{"prepare", "plan", "bind", "compile.forward", "compile.backward", "total"}));
+  EXPECT_EQ(table.lane.compiled, (std::vector<Pass>{Pass::kForward, Pass::kBackward}));
   EXPECT_EQ(table.lane.forwards + table.lane.backwards, 0);
   EXPECT_TRUE(Contains(ToLine(r), "xla_chunked compiled for v6e:1x1 (asked auto, ")) << ToLine(r);
 }
@@ -64,12 +64,12 @@ TEST(Compile, OnePass_IsAllThatIsCompiled) {
   ExpectSound(backward);
   EXPECT_EQ(backward.compiles, 1);
   EXPECT_EQ(ProgramOf(backward, "forward"), ProgramUse{});
-  EXPECT_EQ(table.lane.made_up.compiled, (std::vector<Pass>{Pass::kForward, Pass::kBackward}));
+  EXPECT_EQ(table.lane.compiled, (std::vector<Pass>{Pass::kForward, Pass::kBackward}));
 }
 
 TEST(Compile, ProgramThatDoesNotCompile_IsAFailureThatMadeNothing) {
   CompileTable table;
-  table.lane.made_up.backward_error = Error{ErrorCode::kPluginFailed, "no such instruction", "made_up.so", {}};
+  table.lane.compile_error = Error{ErrorCode::kPluginFailed, "no such instruction", "made_up.so", {}};
   const RunOutcome outcome = table.Compile(MakeContract(), TargetNamed("v6e"), Ask{.backward = true});
   ASSERT_TRUE(outcome.error.has_value());
   EXPECT_EQ(outcome.error->code, ErrorCode::kPluginFailed);
@@ -98,12 +98,12 @@ TEST(Compile, LanesWithoutPrograms_SaySo) {
 
 TEST(Compile, CompilerThatRefuses_IsARefusalAtItsStep) {
   CompileTable table;
-  table.lane.made_up.on_plan = Decision::No(ReasonCode::kXlaTooLarge, "by far");
+  table.lane.on_plan = Decision::No(ReasonCode::kXlaTooLarge, "by far");
   const RunOutcome late = table.Compile(MakeContract(), TargetNamed("v6e"), Ask{.lane = "xla_chunked"});
   ASSERT_TRUE(late.error.has_value());
   EXPECT_EQ(late.receipt.failed_at, "decide_plan");
   ExpectSound(late.receipt);
-  table.lane.made_up.on_contract = Decision::No(ReasonCode::kXlaPlugin, "of another machine");
+  table.lane.on_compile = Decision::No(ReasonCode::kXlaPlugin, "of another machine");
   const RunOutcome early = table.Compile(MakeContract(), TargetNamed("v6e"));
   ASSERT_TRUE(early.error.has_value());
   EXPECT_TRUE(Contains(ErrorText(early), "every lane that could compile this refused")) << ErrorText(early);
@@ -122,19 +122,6 @@ TEST(Compile, RoutedContract_NeedsQAndK) {
   EXPECT_FALSE(with.error.has_value()) << ErrorText(with);
   EXPECT_EQ(with.receipt.picks.source, "routing");
   ExpectSound(with.receipt);
-}
-
-TEST(Compile, PinnedRun_IsRefused) {
-  const CompileTable table;
-  RunOptions options;
-  const Result<std::shared_ptr<const PreparedRun>> prepared = Prepare(MakeContract(), TargetNamed("cpu"));
-  ASSERT_TRUE(prepared.has_value());
-  options.pinned = *prepared;
-  const RunOutcome outcome = table.Compile(MakeContract(), TargetNamed("cpu"), options);
-  ASSERT_TRUE(outcome.error.has_value());
-  EXPECT_EQ(outcome.error->code, ErrorCode::kBadArgument);
-  EXPECT_EQ(outcome.receipt.failed_at, "request");
-  ExpectSound(outcome.receipt);
 }
 
 // What a receipt of a run says, one of compiling may not, and the other way round.
@@ -175,7 +162,7 @@ TEST(LowerPrograms, Texts_NeedNoPluginAndCarryTheClassKey) {
   const Contract contract = MakeContract({.mask = "causal and window(9, 0)", .softcap = 5});
   for (const Target& target : Targets()) {
     SCOPED_TRACE(target.name);
-    const Result<std::vector<ProgramText>> programs = LowerPrograms(contract, {}, target, options);
+    const Result<std::vector<ProgramText>> programs = LowerPrograms(TestEngine(), contract, {}, target, options);
     ASSERT_TRUE(programs.has_value()) << ToText(programs.error());
     ASSERT_EQ(programs->size(), 2u);
     const Result<PlanResult> plan = MakePlan(contract, {}, target);
@@ -184,19 +171,21 @@ TEST(LowerPrograms, Texts_NeedNoPluginAndCarryTheClassKey) {
       EXPECT_TRUE(Contains(program.text, "stablehlo.dot_general"));
     }
     EXPECT_NE(programs->front().name, programs->back().name);
-    EXPECT_EQ(LowerPrograms(contract, {}, target, options).value(), *programs);
+    EXPECT_EQ(LowerPrograms(TestEngine(), contract, {}, target, options).value(), *programs);
   }
-  const Result<std::vector<ProgramText>> none = LowerPrograms(contract, {}, TargetNamed("cpu"), Ask{.lane = "cpu"});
+  const Result<std::vector<ProgramText>> none =
+      LowerPrograms(TestEngine(), contract, {}, TargetNamed("cpu"), Ask{.lane = "cpu"});
   ASSERT_FALSE(none.has_value());
   EXPECT_EQ(none.error().code, ErrorCode::kLaneRefused);
-  EXPECT_EQ(LowerPrograms(contract, {}, TargetNamed("cpu"), Ask{.lane = "flash"}).error().code,
+  EXPECT_EQ(LowerPrograms(TestEngine(), contract, {}, TargetNamed("cpu"), Ask{.lane = "flash"}).error().code,
             ErrorCode::kLaneUnknown);
 }
 
 TEST(CompileXla, TpuOfAnUnknownName_IsRefusedByItsTopology) {
   Target target = TargetNamed("v6e");
   target.name = "v99";
-  const RunOutcome outcome = tessera::Compile(MakeContract(), {}, target, Ask{.lane = "xla_chunked"});
+  target.topology = "";
+  const RunOutcome outcome = tessera::Compile(TestEngine(), MakeContract(), {}, target, Ask{.lane = "xla_chunked"});
   ASSERT_TRUE(outcome.error.has_value());
   EXPECT_TRUE(Contains(ErrorText(outcome), "xla.no_topology")) << ErrorText(outcome);
   EXPECT_TRUE(Contains(ErrorText(outcome), "v6e")) << ErrorText(outcome);

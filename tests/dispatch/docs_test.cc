@@ -136,6 +136,7 @@ TEST(LimitsPage, Table_MatchesTheConstants) {
       {"kMaxLedgerNesting", number(kMaxLedgerNesting)},
       {"kMaxLedgerEntries", number(kMaxLedgerEntries)},
       {"kMaxLedgerNs", number(kMaxLedgerNs)},
+      {"kMaxLedgerValues", number(kMaxLedgerValues)},
       {"kMaxWorkspaceBytes", number(kMaxWorkspaceBytes)},
       {"kMaxIdleWorkspaceBytes", number(kMaxIdleWorkspaceBytes)},
       {"kMaxCachedRuns", number(kMaxCachedRuns)},

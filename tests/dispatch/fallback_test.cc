@@ -55,8 +55,11 @@ TEST(Fallback, LaneThatCannotHonourTheRequest_IsNotUsed) {
   chunked.on_contract = Decision::No(ReasonCode::kSplashSoftcap);
   const Contract contract = MakeContract({.softcap = 5});
   const RunOutcome next = table.Run(contract, TargetNamed("v6e"));
-  EXPECT_EQ(next.receipt.executed, "reference");
-  const RunOutcome none = table.Run(contract, TargetNamed("v6e"), Ask{.exclude = {"reference"}});
+  // Off its machine a plan falls back to the fast lane that is here, and only then to the scalar one.
+  EXPECT_EQ(next.receipt.executed, "cpu");
+  EXPECT_EQ(next.receipt.ran_on, HostDevice().name);
+  EXPECT_EQ(table.Run(contract, TargetNamed("v6e"), Ask{.exclude = {"cpu"}}).receipt.executed, "reference");
+  const RunOutcome none = table.Run(contract, TargetNamed("v6e"), Ask{.exclude = {"cpu", "reference"}});
   ASSERT_TRUE(none.error.has_value());
   EXPECT_EQ(none.error->code, ErrorCode::kLaneRefused);
   EXPECT_NE(none.error->message.find("splash.softcap"), std::string::npos) << none.error->message;
@@ -71,7 +74,7 @@ TEST(Fallback, OtherLanesOfTheTpuTable_AreNoFallbacks) {
   TestLane& pallas = table.Build("xla_pallas");
   const RunOutcome outcome = table.Run(MakeContract(), TargetNamed("v6e"));
   EXPECT_EQ(outcome.receipt.selected, "splash");
-  EXPECT_EQ(outcome.receipt.executed, "reference");
+  EXPECT_EQ(outcome.receipt.executed, "cpu");
   EXPECT_EQ(pallas.forwards, 0);
 }
 
@@ -148,7 +151,7 @@ TEST(Force, Bridge_IsNeverChosenByItself) {
     TestTable table;
     TestLane& bridge = table.Build("call_jax");
     const RunOutcome outcome = table.Run(MakeContract(), target);
-    EXPECT_EQ(outcome.receipt.executed, target.kind == TargetKind::kCpu ? "cpu" : "reference");
+    EXPECT_EQ(outcome.receipt.executed, "cpu");
     EXPECT_EQ(bridge.forwards, 0);
     EXPECT_TRUE(DecisionOf(outcome.receipt, "call_jax", "contract").accepted);
     // Nor when nothing else is left.
@@ -159,6 +162,30 @@ TEST(Force, Bridge_IsNeverChosenByItself) {
   }
 }
 
+// Host code runs here whatever was planned for, and says so; strictly, that is no success.
+TEST(Force, HostLaneForAnotherMachine_IsAFallbackWithItsOwnReason) {
+  Proves("R51 B11");
+  for (const char* lane : {"cpu", "reference"}) {
+    for (const char* target : {"h200", "v6e"}) {
+      const Contract contract = MakeContract();
+      const TensorMap inputs = MakeInputs(contract, 1, false);
+      const RunOutcome outcome = tessera::Run(contract, {}, inputs, TargetNamed(target), Ask{.lane = lane});
+      ASSERT_FALSE(outcome.error.has_value()) << ErrorText(outcome);
+      EXPECT_EQ(outcome.receipt.executed, lane);
+      EXPECT_EQ(outcome.receipt.fallback_reason, "dispatch.off_machine");
+      EXPECT_EQ(outcome.receipt.device.kind, "cpu");
+      EXPECT_EQ(outcome.receipt.ran_on, HostDevice().name);
+      EXPECT_NE(ToLine(outcome.receipt).find(HostDevice().name), std::string::npos) << ToLine(outcome.receipt);
+      ExpectSound(outcome.receipt);
+      const RunOutcome strict =
+          tessera::Run(contract, {}, inputs, TargetNamed(target), Ask{.lane = lane, .strict = true});
+      ASSERT_TRUE(strict.error.has_value());
+      EXPECT_EQ(strict.error->code, ErrorCode::kStrictFallback);
+      ExpectSound(strict.receipt);
+    }
+  }
+}
+
 TEST(Force, LaneRefuses_NoOtherStepsIn) {
   Proves("R60 B11");
   const struct {
@@ -166,7 +193,7 @@ TEST(Force, LaneRefuses_NoOtherStepsIn) {
     const char* target;
     const char* reason;
   } cases[] = {{"cuda", "h200", "cuda.not_built"},        {"cuda", "cpu", "dispatch.other_target"},
-               {"cpu", "h200", "dispatch.other_target"},  {"splash", "v6e", "tpu.not_built"},
+               {"xla_pallas", "h200", "dispatch.other_target"},  {"splash", "v6e", "tpu.not_built"},
                {"xla_pallas", "v6e", "tpu.not_built"},    {"xla_chunked", "cpu", "xla.no_plugin"},
                {"call_jax", "v5p", "call_jax.not_built"}, {"splash", "cpu", "dispatch.other_target"}};
   for (const auto& c : cases) {

@@ -125,7 +125,7 @@ class TestLane : public Lane {
   std::vector<std::string_view> isas = {"wide", "narrow"};
   std::string asked_isa = "auto";  // as the table made it last
   bool compile_only = false;
-  std::string device = "cpu";
+  TargetKinds targets = KindBit(TargetKind::kCpu);
   mutable int binds = 0;
   mutable int forwards = 0;
   mutable int backwards = 0;
@@ -134,7 +134,8 @@ class TestLane : public Lane {
   virtual BoundLane::Facts FactsOf(const BindRequest& request) const {
     BoundLane::Facts facts{"test_kernel", asked_isa == "auto" ? isas.front() : std::string_view(asked_isa), {}, {}};
     facts.device = HostDevice();
-    facts.device.kind = device;
+    // Where its row says it runs; host code stays host code.
+    facts.device.kind = (targets & KindBit(request.target.kind)) != 0 ? ToText(request.target.kind) : "cpu";
     if (name_ != "xla_chunked") return facts;
     facts.device.plugin = "test.so";
     facts.device.platform = "test";
@@ -204,9 +205,9 @@ class TestTable {
         lane->compile_only = context.compile_only;
         return lane;
       };
-      lane->device = row.is_host || (row.targets & KindBit(TargetKind::kCpu)) != 0   ? "cpu"
-                     : (row.targets & KindBit(TargetKind::kGpu)) != 0 ? "gpu"
-                                                                      : "tpu";
+      row.memory = MemoryKind::kHost;
+      if (row.determinism.empty()) row.determinism = "bitwise";
+      lane->targets = row.targets;
       return *lane;
     }
     ADD_FAILURE() << "no lane " << lane->name();

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <string>
 
-#include "dispatch/tensors.h"
+#include "engine/tensors.h"
 #include "fixtures.h"
 #include "support/proves.h"
 
@@ -106,8 +106,8 @@ TEST(MakeInputs, Layouts_HoldTheSameValues) {
   const TensorMap bthd = MakeInputs(contract, 9, true, Layout::kBthd);
   const Tensor& a = bhtd.at("q");
   const Tensor& b = bthd.at("q");
-  const TensorRef va = ViewOf(a, Layout::kBhtd);
-  const TensorRef vb = ViewOf(b, Layout::kBthd);
+  const TensorRef va = DenseView(a, Layout::kBhtd);
+  const TensorRef vb = DenseView(b, Layout::kBthd);
   EXPECT_NE(a.bytes, b.bytes);
   for (int64_t batch = 0; batch < 2; ++batch) {
     for (int64_t head = 0; head < 4; ++head) {

@@ -3,25 +3,18 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <map>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "fixtures.h"
 
 namespace tessera {
 namespace {
 
-// Sets a variable for one test and takes it away again.
-class Environment {
- public:
-  explicit Environment(const char* value) { setenv("TESSERA_ISA", value, 1); }
-  ~Environment() { unsetenv("TESSERA_ISA"); }
-  Environment(const Environment&) = delete;
-  Environment& operator=(const Environment&) = delete;
-};
-
 class Isa : public testing::Test {
  protected:
-  Isa() { unsetenv("TESSERA_ISA"); }
   RunOutcome Run(const RunOptions& options = {}) {
     RunOutcome outcome = table_.Run(contract_, TargetNamed("cpu"), options);
     ExpectSound(outcome.receipt);
@@ -36,7 +29,7 @@ TEST_F(Isa, Auto_IsTheLanesBest) {
   const RunOutcome outcome = Run();
   ASSERT_FALSE(outcome.error) << ErrorText(outcome);
   EXPECT_EQ(outcome.receipt.executed, "cpu");
-  EXPECT_EQ(cpu_.last_isa, "auto");
+  EXPECT_EQ(cpu_.asked_isa, "auto");
   EXPECT_EQ(outcome.receipt.isa, "wide");
   EXPECT_EQ(outcome.receipt.options.at("isa"), "auto");
 }
@@ -44,22 +37,55 @@ TEST_F(Isa, Auto_IsTheLanesBest) {
 TEST_F(Isa, Forced_ReachesTheLaneAndTheReceipt) {
   const RunOutcome outcome = Run(Ask{.isa = "narrow"});
   ASSERT_FALSE(outcome.error) << ErrorText(outcome);
-  EXPECT_EQ(cpu_.last_isa, "narrow");
+  EXPECT_EQ(cpu_.asked_isa, "narrow");
   EXPECT_EQ(outcome.receipt.isa, "narrow");
   EXPECT_EQ(outcome.receipt.options.at("isa"), "narrow");
 }
 
-TEST_F(Isa, Environment_IsTheDefaultAndOnlyThat) {
-  const Environment environment("narrow");
-  EXPECT_EQ(Run().receipt.isa, "narrow");
-  EXPECT_EQ(Run().receipt.options.at("isa"), "narrow");
-  EXPECT_EQ(Run(Ask{.isa = "wide"}).receipt.isa, "wide");
+TEST_F(Isa, Engine_HasTheDefaultAndOnlyThat) {
+  const auto run = [&](const std::string& of_engine, const RunOptions& options = {}) {
+    EngineOptions engine;
+    engine.isa = of_engine;
+    const TensorMap inputs = MakeInputs(contract_, 1, false);
+    return tessera::Run(table_.MakeEngine(engine), contract_, {}, inputs, TargetNamed("cpu"), options).receipt;
+  };
+  EXPECT_EQ(run("narrow").isa, "narrow");
+  EXPECT_EQ(run("narrow").options.at("isa"), "narrow");
+  EXPECT_EQ(run("narrow", Ask{.isa = "wide"}).isa, "wide");
+  EXPECT_EQ(run("auto").isa, "wide");
 }
 
-TEST_F(Isa, EmptyEnvironment_SaysNothing) {
-  const Environment environment("");
-  EXPECT_EQ(Run().receipt.isa, "wide");
-  EXPECT_EQ(Run().receipt.options.at("isa"), "auto");
+// The one function that reads the environment.
+TEST(Environment, Variables_BecomeAnEnginesOptions) {
+  const std::vector<std::pair<const char*, const char*>> variables = {
+      {"TESSERA_LANE", "reference"},  {"TESSERA_ISA", "narrow"},       {"TESSERA_MACHINE_ISA", "wide"},
+      {"TESSERA_LEDGER", "l.json"},   {"TESSERA_PJRT_PLUGIN", "p.so"}, {"TESSERA_XLA", "/folder"},
+      {"LIBTPU_INIT_ARGS", "--quick"}};
+  std::map<std::string, std::string> before;
+  for (const auto& [name, value] : variables) {
+    if (const char* old = std::getenv(name)) before[name] = old;
+    setenv(name, value, 1);
+  }
+  const EngineOptions options = OptionsFromEnvironment();
+  for (const auto& [name, value] : variables) setenv(name, "", 1);  // says nothing
+  const EngineOptions plain = OptionsFromEnvironment();
+  for (const auto& [name, value] : variables) {
+    if (before.count(name) != 0) {
+      setenv(name, before[name].c_str(), 1);
+    } else {
+      unsetenv(name);
+    }
+  }
+  EXPECT_EQ(options.lane, "reference");
+  EXPECT_EQ(options.isa, "narrow");
+  EXPECT_EQ(options.machine_isa, "wide");
+  EXPECT_EQ(options.ledger, "l.json");
+  EXPECT_EQ(options.plugin, "p.so");
+  EXPECT_EQ(options.xla_folder, "/folder");
+  EXPECT_NE(options.xla_flags.find("LIBTPU_INIT_ARGS=--quick"), std::string::npos) << options.xla_flags;
+  EXPECT_EQ(plain.lane, "auto");
+  EXPECT_EQ(plain.isa, "auto");
+  EXPECT_EQ(plain.plugin, "");
 }
 
 TEST_F(Isa, OneThatNoLaneHas_IsAnErrorThatListsWhatThereIs) {
@@ -70,11 +96,6 @@ TEST_F(Isa, OneThatNoLaneHas_IsAnErrorThatListsWhatThereIs) {
   EXPECT_NE(ErrorText(outcome).find("wide, narrow (cpu), pjrt (xla_chunked), scalar (reference)"), std::string::npos)
       << ErrorText(outcome);
   EXPECT_EQ(cpu_.forwards, 0);
-  const Environment environment("sse8");
-  const RunOutcome from_environment = Run();
-  ASSERT_TRUE(from_environment.error.has_value());
-  EXPECT_EQ(from_environment.error->where, "TESSERA_ISA");
-  EXPECT_EQ(from_environment.receipt.options.at("isa"), "sse8");
 }
 
 TEST_F(Isa, LaneWithoutIt_RefusesAndTheNextOneRuns) {
@@ -110,7 +131,7 @@ TEST_F(Isa, ReceiptThatRanAnotherThanForced_IsNotBelieved) {
 TEST_F(Isa, Table_SaysWhatEachLaneHas) {
   for (const LaneInfo& lane : Lanes()) {
     const LaneRow* row = FindLane(LaneTable(), lane.name);
-    EXPECT_EQ(lane.isas.empty(), row->lane == nullptr) << lane.name;
+    EXPECT_EQ(lane.isas.empty(), !row->make) << lane.name;
   }
   EXPECT_EQ(Lanes().back().isas, std::vector<std::string>{"scalar"});
 }

@@ -1,10 +1,12 @@
-// Prepared runs in the caller's hands: what they hold a run to, and what a run does when it is another one.
+// Prepared attentions in the caller's hands: what they hold a call to, and what is another one.
 #include "tessera/prepare.h"
 
 #include <gtest/gtest.h>
 
-#include <memory>
+#include <optional>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "fixtures.h"
 #include "support/proves.h"
@@ -12,82 +14,168 @@
 namespace tessera {
 namespace {
 
-RunOptions WithCache(RunCache& cache) {
-  RunOptions options;
-  options.cache = &cache;
-  return options;
-}
-RunOptions WithoutCache() {
-  RunOptions options;
-  options.use_cache = false;
-  return options;
-}
-
-TEST(Pinned, WindowThatChanges_IsRefusedOrBecomesANewContract) {
+TEST(Attention, WindowThatChanges_IsRefusedOrBecomesANewContract) {
   Proves("R45");
   const Target target = TargetNamed("cpu");
   const Contract contract = MakeContract({.mask = "causal and window(7, 0)"});
   const Contract narrow = MakeContract({.mask = "causal and window(3, 0)"});
-  const TensorMap inputs = MakeInputs(contract, 1, false);
-  RunCache cache(4);
-  RunOptions options = WithCache(cache);
-  const Result<std::shared_ptr<const PreparedRun>> prepared = Prepare(contract, target, options);
-  ASSERT_TRUE(prepared.has_value()) << ToText(prepared.error());
-  options.pinned = *prepared;
+  const Engine engine;
+  const Result<Attention> attention = engine.Prepare(contract, target);
+  ASSERT_TRUE(attention.has_value()) << ToText(attention.error());
+  Result<PlanResult> own = attention->Plan({});
+  ASSERT_TRUE(own.has_value());
+  EXPECT_TRUE(attention->Bind(std::move(own->plan)).has_value());
 
-  const RunOutcome same = tessera::Run(contract, {}, inputs, target, options);
-  ASSERT_FALSE(same.error.has_value()) << ErrorText(same);
-  EXPECT_EQ(same.receipt.cache.outcome, "off");
-  EXPECT_EQ(same.receipt.cache.key, (*prepared)->key_digest);
-  ExpectSound(same.receipt);
-  // Another spelling is no change.
-  const Contract spelled = MakeContract({.mask = "window(7, 0)"});
-  EXPECT_EQ(tessera::Run(spelled, {}, inputs, target, options).receipt.cache.outcome, "off");
-
-  const RunOutcome refused = tessera::Run(narrow, {}, inputs, target, options);
-  ASSERT_TRUE(refused.error.has_value());
-  EXPECT_EQ(refused.error->code, ErrorCode::kPinnedMismatch);
-  EXPECT_EQ(refused.receipt.failed_at, "request");
-  EXPECT_EQ(refused.receipt.contract_key, ContractKey(narrow).value());
-  EXPECT_TRUE(refused.outputs.empty());
-  const std::string text = ErrorText(refused);
-  for (const std::string& part : {std::string("TSR-R011"), std::string("window (7, 0)"), std::string("window (3, 0)"),
-                                  ContractKey(contract).value(), ContractKey(narrow).value()}) {
-    EXPECT_NE(text.find(part), std::string::npos) << part << " is not in: " << text;
+  // A plan of another window is no plan of this attention, and the error names both.
+  Result<PlanResult> other = MakePlan(narrow, {}, target);
+  ASSERT_TRUE(other.has_value());
+  const Result<Bound> refused = attention->Bind(std::move(other->plan));
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::kPlanMismatch);
+  for (const std::string& part : {ContractKey(contract).value(), ContractKey(narrow).value()}) {
+    EXPECT_NE(ToText(refused.error()).find(part), std::string::npos) << part;
   }
-  ExpectSound(refused.receipt);
-  EXPECT_EQ(cache.stats().builds, 1);  // what was refused took no place
 
-  // A tile, a lane or a target is a change too.
-  RunOptions tiled = options;
+  // Another spelling is no change; another window, tile or target is a new attention.
+  const auto key = [&](const Contract& of, const Target& on, const AttentionOptions& options = {}) {
+    const Result<Attention> made = engine.Prepare(of, on, options);
+    EXPECT_TRUE(made.has_value());
+    return Digest(made->key());
+  };
+  const std::string first = Digest(attention->key());
+  EXPECT_EQ(key(MakeContract({.mask = "window(7, 0)"}), target), first);
+  EXPECT_NE(key(narrow, target), first);
+  EXPECT_NE(key(contract, TargetNamed("h200")), first);
+  AttentionOptions tiled;
   tiled.plan.tile = TileSize{32, 32};
-  EXPECT_EQ(tessera::Run(contract, {}, inputs, target, tiled).error->code, ErrorCode::kPinnedMismatch);
-  EXPECT_EQ(tessera::Run(contract, {}, inputs, TargetNamed("h200"), options).error->code, ErrorCode::kPinnedMismatch);
-
-  options.on_change = OnChange::kNewContract;
-  const RunOutcome renewed = tessera::Run(narrow, {}, inputs, target, options);
-  ASSERT_FALSE(renewed.error.has_value()) << ErrorText(renewed);
-  EXPECT_EQ(renewed.receipt.cache.outcome, "miss");
-  EXPECT_EQ(renewed.receipt.cache.builds, 2);
-  EXPECT_NE(renewed.receipt.cache.key, (*prepared)->key_digest);
-  EXPECT_EQ(renewed.receipt.output_digest,
-            tessera::Run(narrow, {}, inputs, target, WithoutCache()).receipt.output_digest);
-  ExpectSound(renewed.receipt);
-  EXPECT_EQ(tessera::Run(narrow, {}, inputs, target, options).receipt.cache.outcome, "hit");
-  EXPECT_EQ(tessera::Run(contract, {}, inputs, target, options).receipt.cache.outcome, "off");
+  EXPECT_NE(key(contract, target, tiled), first);
+  EXPECT_EQ(engine.cache_stats().builds, 4);
 }
 
-TEST(Prepare, WrongNames_AreErrorsOfTheRequest) {
-  RunOptions options;
+TEST(Attention, EmptyPlan_IsRefused) {
+  const Result<Attention> attention = Engine().Prepare(MakeContract(), TargetNamed("cpu"));
+  ASSERT_TRUE(attention.has_value());
+  EXPECT_EQ(attention->Bind(Plan()).error().code, ErrorCode::kPlanMismatch);
+}
+
+TEST(Attention, PassThatWasNotPrepared_IsAnError) {
+  const Result<Attention> attention = Engine().Prepare(MakeContract(), TargetNamed("cpu"));
+  ASSERT_TRUE(attention.has_value());
+  const Result<Bound> bound = attention->Bind(std::move(attention->Plan({})->plan));
+  ASSERT_TRUE(bound.has_value());
+  const Status backward = bound->Backward({});
+  ASSERT_FALSE(backward.has_value());
+  EXPECT_EQ(backward.error().code, ErrorCode::kBadArgument);
+}
+
+TEST(Attention, WrongNames_AreErrorsOfTheRequest) {
+  AttentionOptions options;
   options.lane = "flash";
-  Result<std::shared_ptr<const PreparedRun>> made = Prepare(MakeContract(), TargetNamed("cpu"), options);
-  ASSERT_FALSE(made.has_value());
-  EXPECT_EQ(made.error().code, ErrorCode::kLaneUnknown);
+  const Engine engine;
+  EXPECT_EQ(engine.Prepare(MakeContract(), TargetNamed("cpu"), options).error().code, ErrorCode::kLaneUnknown);
   options.lane = "auto";
   options.isa = "mmx";
-  made = Prepare(MakeContract(), TargetNamed("cpu"), options);
-  ASSERT_FALSE(made.has_value());
-  EXPECT_EQ(made.error().code, ErrorCode::kIsaUnavailable);
+  EXPECT_EQ(engine.Prepare(MakeContract(), TargetNamed("cpu"), options).error().code, ErrorCode::kIsaUnavailable);
+}
+
+TEST(Attention, MemoryThatNoLaneTakes_IsACataloguedRefusal) {
+  AttentionOptions options;
+  options.memory = {MemoryKind::kGpu, 0};
+  const Result<Attention> attention = Engine().Prepare(MakeContract(), TargetNamed("cpu"), options);
+  ASSERT_TRUE(attention.has_value());
+  const Status accepted = attention->CheckAccepted();
+  ASSERT_FALSE(accepted.has_value());
+  EXPECT_NE(ToText(accepted.error()).find("dispatch.memory_space"), std::string::npos) << ToText(accepted.error());
+}
+
+// One bound plan, many calls and threads: the same bits as one-shot runs, receipts on request.
+TEST(Bound, ManyCallsFromManyThreads_GiveTheBitsOfARun) {
+  const Contract contract = MakeContract({.mask = "causal and documents", .len = 96, .sink_logits = true});
+  const Target target = TargetNamed("cpu");
+  const Batch batch = DocumentBatch(contract, {40, 56});
+  const TensorMap inputs = MakeInputs(contract, 3, true);
+  RunOptions options = Ask{.backward = true};
+  const RunOutcome once = tessera::Run(contract, batch, inputs, target, options);
+  ASSERT_FALSE(once.error.has_value()) << ErrorText(once);
+  const Result<Attention> attention = TestEngine().Prepare(contract, target, options);
+  ASSERT_TRUE(attention.has_value());
+  const Result<Bound> bound = attention->Bind(std::move(attention->Plan(batch)->plan));
+  ASSERT_TRUE(bound.has_value());
+  EXPECT_EQ(bound->lane(), once.receipt.executed);
+  EXPECT_EQ(bound->kernel(), once.receipt.kernel);
+  EXPECT_EQ(bound->isa(), once.receipt.isa);
+  std::vector<std::jthread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      TensorMap outputs = once.outputs;
+      for (auto& [name, tensor] : outputs) std::fill(tensor.bytes.begin(), tensor.bytes.end(), std::byte{0xff});
+      const auto floats = [](Tensor& tensor) {
+        return std::span<float>(reinterpret_cast<float*>(tensor.bytes.data()),
+                                static_cast<size_t>(tensor.NumElements()));
+      };
+      TensorMap sinks = {{"sink_logits", inputs.at("sink_logits")}};
+      RunTensors tensors;
+      tensors.q = DenseView(inputs.at("q"));
+      tensors.k = DenseView(inputs.at("k"));
+      tensors.v = DenseView(inputs.at("v"));
+      tensors.dout = DenseView(inputs.at("do"));
+      tensors.sink_logits = floats(sinks.at("sink_logits"));
+      tensors.o = DenseView(outputs.at("o"));
+      tensors.lse = floats(outputs.at("lse"));
+      tensors.dq = DenseView(outputs.at("dq"));
+      tensors.dk = DenseView(outputs.at("dk"));
+      tensors.dv = DenseView(outputs.at("dv"));
+      tensors.dsink_logits = floats(outputs.at("dsink_logits"));
+      for (int call = 0; call < 3; ++call) {
+        Receipt forward;
+        Receipt backward;
+        const bool asks = t % 2 == 0;
+        ASSERT_TRUE(bound->Forward(tensors, {.receipt = asks ? &forward : nullptr, .digests = call == 1}).has_value());
+        ASSERT_TRUE(bound->Backward(tensors, {.receipt = asks ? &backward : nullptr}).has_value());
+        EXPECT_TRUE(outputs == once.outputs);
+        if (!asks) continue;
+        EXPECT_EQ(Words(CheckReceipt(forward)), "") << ToJson(forward);
+        EXPECT_EQ(Words(CheckReceipt(backward)), "") << ToJson(backward);
+        EXPECT_EQ(forward.output_digest == kNotTaken, call != 1);
+        EXPECT_EQ(forward.tiles_executed, once.receipt.tiles_executed);
+        EXPECT_EQ(backward.tiles_executed_backward, once.receipt.tiles_executed_backward);
+        EXPECT_EQ(ToLine(backward).find("0 of 0 tiles"), std::string::npos) << ToLine(backward);
+      }
+    });
+  }
+}
+
+// Engines share nothing: what one prepared, another has to prepare again.
+TEST(Engines, Two_ShareNothing) {
+  const Engine first;
+  const Engine second;
+  ASSERT_TRUE(first.Prepare(MakeContract(), TargetNamed("cpu")).has_value());
+  EXPECT_EQ(first.cache_stats().misses, 1);
+  EXPECT_EQ(second.cache_stats(), CacheStats{});
+  ASSERT_TRUE(second.Prepare(MakeContract(), TargetNamed("cpu")).has_value());
+  EXPECT_EQ(second.cache_stats().misses, 1);
+  EXPECT_EQ(first.cache_stats().hits, 0);
+}
+
+// An attention and a bound plan keep what they need of an engine that is gone.
+TEST(Engines, Gone_LeavesWhatItGaveAlive) {
+  const Contract contract = MakeContract();
+  const TensorMap inputs = MakeInputs(contract, 1, false);
+  std::optional<Bound> bound;
+  {
+    const Engine engine;
+    const Result<Attention> attention = engine.Prepare(contract, TargetNamed("cpu"));
+    ASSERT_TRUE(attention.has_value());
+    bound = attention->Bind(std::move(attention->Plan({})->plan)).value();
+  }
+  Tensor o = Tensor::Zeros(ElementType::kF32, {1, 2, 48, 4});
+  RunTensors tensors;
+  tensors.q = DenseView(inputs.at("q"));
+  tensors.k = DenseView(inputs.at("k"));
+  tensors.v = DenseView(inputs.at("v"));
+  tensors.o = DenseView(o);
+  ASSERT_TRUE(bound->Forward(tensors).has_value());
+  EXPECT_EQ(o, tessera::Run(contract, {}, inputs, TargetNamed("cpu")).outputs.at("o"));
 }
 
 }  // namespace

@@ -19,15 +19,40 @@
 namespace tessera {
 namespace {
 
-RunOptions WithCache(RunCache& cache, const RunOptions& base = {}) {
-  RunOptions options = base;
-  options.cache = &cache;
-  return options;
-}
-RunOptions WithoutCache() {
-  RunOptions options;
-  options.use_cache = false;
-  return options;
+// An engine of a test's own, for its cache.
+struct RunCache {
+  explicit RunCache(size_t capacity, std::optional<int64_t> max_bytes = {})
+      : engine([&] {
+          EngineOptions options;
+          options.max_prepared = capacity;
+          options.max_prepared_bytes = max_bytes;
+          return options;
+        }()) {}
+
+  struct Got {
+    std::shared_ptr<const Prepared> prepared;
+    bool is_hit = false;
+    bool is_same_spelling = false;
+  };
+  Result<Got> Get(const Contract& contract, const Target& target) const {
+    return engine.Prepare(contract, target).map([](const Attention& attention) {
+      const AttentionState& state = *EngineAccess::Of(attention);
+      return Got{state.prepared, state.cache.outcome == "hit", state.is_same_spelling};
+    });
+  }
+  RunOutcome Run(const Contract& contract, const Batch& batch, const TensorMap& inputs, const Target& target,
+                 const RunOptions& options = {}) const {
+    return tessera::Run(engine, contract, batch, inputs, target, WithDigests(options));
+  }
+  void Clear() const { engine.ClearCache(); }
+  CacheStats stats() const { return engine.cache_stats(); }
+
+  Engine engine;
+};
+// One that keeps nothing.
+const RunCache& NoCache() {
+  static const RunCache cache(0);
+  return cache;
 }
 
 Batch RandomBatchOf(const Contract& contract, std::mt19937_64& rng) {
@@ -51,9 +76,7 @@ TEST(RunCache, ThousandBatches_OneBuild) {
   const TensorMap inputs = MakeInputs(contract, seed, false);
   const Target target = TargetNamed("cpu");
   RunCache cache(4);
-  const RunOptions options = WithCache(cache, Ask{.threads = 1});
-  RunOptions fresh_options = WithoutCache();
-  fresh_options.threads = 1;
+  const RunOptions options = Ask{.threads = 1};
   std::map<std::string, std::string> output_of_mask;
   std::set<std::string> classes;
   for (int i = 0; i < 1000; ++i) {
@@ -62,13 +85,13 @@ TEST(RunCache, ThousandBatches_OneBuild) {
     // A contract built anew for every step, as a training loop would.
     const Contract again =
         MakeContract({.mask = "causal and documents and valid and blocks", .len = 32, .num_q_heads = 1});
-    const RunOutcome outcome = tessera::Run(again, batch, inputs, target, options);
+    const RunOutcome outcome = cache.Run(again, batch, inputs, target, options);
     ASSERT_FALSE(outcome.error.has_value()) << ErrorText(outcome);
     EXPECT_EQ(outcome.receipt.cache.outcome, i == 0 ? "miss" : "hit");
     EXPECT_EQ(outcome.receipt.cache.builds, 1);
     EXPECT_EQ(outcome.receipt.cache.hits, i);
     classes.insert(outcome.receipt.class_key);
-    const RunOutcome fresh = tessera::Run(contract, batch, inputs, target, fresh_options);
+    const RunOutcome fresh = NoCache().Run(contract, batch, inputs, target, options);
     EXPECT_EQ(fresh.receipt.cache.outcome, "off");
     EXPECT_EQ(fresh.outputs.at("o").bytes, outcome.outputs.at("o").bytes) << "batch " << i;
     EXPECT_EQ(fresh.receipt.plan_fingerprint, outcome.receipt.plan_fingerprint);
@@ -103,8 +126,7 @@ TEST(RunCache, EqualContractsOfOtherSpelling_HitAndKeepTheirText) {
       const Result<Contract> contract = ParseContract(text);
       ASSERT_TRUE(contract.has_value()) << ToText(contract.error());
       const TensorMap inputs = MakeInputs(*contract, 3, false);
-      const RunOutcome outcome =
-          tessera::Run(*contract, DocumentBatch(*contract, {10, 7}), inputs, target, WithCache(cache));
+      const RunOutcome outcome = cache.Run(*contract, DocumentBatch(*contract, {10, 7}), inputs, target);
       ASSERT_FALSE(outcome.error.has_value()) << ErrorText(outcome);
       EXPECT_EQ(outcome.receipt.cache.outcome, run++ == 0 ? "miss" : "hit");
       EXPECT_EQ(outcome.receipt.contract_text, ToToml(*contract));
@@ -113,7 +135,7 @@ TEST(RunCache, EqualContractsOfOtherSpelling_HitAndKeepTheirText) {
     }
   }
   EXPECT_EQ(outputs.size(), 1u);
-  const RunCacheStats stats = cache.stats();
+  const CacheStats stats = cache.stats();
   EXPECT_EQ(stats.builds, 1);
   EXPECT_EQ(stats.entries, 1);
   EXPECT_EQ(stats.respelled, 2);  // each other spelling once; after that it is known
@@ -130,12 +152,12 @@ TEST(RunCache, MoreContractsThanCapacity_StaysBoundedAndChangesNothing) {
   for (int i = 0; i < 200; ++i) {
     const int64_t window = RandomInt(rng, 0, 9);
     const Contract contract = MakeContract({.mask = fmt::format("window({}, 0)", window), .len = 32});
-    const RunOutcome outcome = tessera::Run(contract, {}, MakeInputs(contract, 1, false), target, WithCache(cache));
+    const RunOutcome outcome = cache.Run(contract, {}, MakeInputs(contract, 1, false), target);
     ASSERT_FALSE(outcome.error.has_value()) << ErrorText(outcome);
     const std::string& output = outcome.receipt.output_digest;
     EXPECT_EQ(outputs.emplace(window, output).first->second, output) << "window " << window;
     ExpectSound(outcome.receipt);
-    const RunCacheStats stats = cache.stats();
+    const CacheStats stats = cache.stats();
     EXPECT_LE(stats.entries, 3);
     EXPECT_EQ(stats.entries, stats.builds - stats.evictions);
     EXPECT_EQ(stats.hits + stats.misses, i + 1);
@@ -158,8 +180,8 @@ TEST(RunCache, RandomContracts_RunAsIfNothingWereKept) {
   for (int i = 0; i < 1500; ++i) {
     const MaskSample sample = RandomMaskSample(rng, 3);
     const TensorMap inputs = MakeInputs(sample.contract, 1, false);
-    const RunOutcome kept = tessera::Run(sample.contract, sample.batch, inputs, target, WithCache(cache));
-    const RunOutcome fresh = tessera::Run(sample.contract, sample.batch, inputs, target, WithoutCache());
+    const RunOutcome kept = cache.Run(sample.contract, sample.batch, inputs, target);
+    const RunOutcome fresh = NoCache().Run(sample.contract, sample.batch, inputs, target);
     ASSERT_EQ(ErrorText(kept), ErrorText(fresh));
     for (const ReceiptChange& change : DiffReceipts(fresh.receipt, kept.receipt)) {
       const bool is_history = change.group == "timings" || change.field.rfind("cache.", 0) == 0;
@@ -181,8 +203,8 @@ TEST(RunCache, EqualMeaning_DoesNotLendWhatABatchMayBring) {
   const TensorMap inputs = MakeInputs(plain, 1, false);
   RunCache cache(4);
   for (int round = 0; round < 2; ++round) {
-    EXPECT_FALSE(tessera::Run(naming, ids, inputs, TargetNamed("cpu"), WithCache(cache)).error.has_value());
-    EXPECT_TRUE(tessera::Run(plain, ids, inputs, TargetNamed("cpu"), WithCache(cache)).error.has_value());
+    EXPECT_FALSE(cache.Run(naming, ids, inputs, TargetNamed("cpu")).error.has_value());
+    EXPECT_TRUE(cache.Run(plain, ids, inputs, TargetNamed("cpu")).error.has_value());
   }
 }
 
@@ -191,7 +213,7 @@ TEST(RunCache, LeastRecentlyUsed_GoesFirst) {
   RunCache cache(2);
   const Target target = TargetNamed("cpu");
   const auto is_hit = [&](const char* mask) {
-    Result<CachedRun> got = cache.Get(MakeContract({.mask = mask}), target);
+    Result<RunCache::Got> got = cache.Get(MakeContract({.mask = mask}), target);
     EXPECT_TRUE(got.has_value());
     return got && got->is_hit;
   };
@@ -245,7 +267,7 @@ TEST(RunCache, BitmapWithAWrongDigest_IsItsCells) {
   for (const uint8_t corner : {uint8_t{0}, uint8_t{1}}) {
     term.bitmap = bitmap(corner);
     contract.mask.heads[0].term = term;
-    Result<CachedRun> got = cache.Get(contract, TargetNamed("cpu"));
+    Result<RunCache::Got> got = cache.Get(contract, TargetNamed("cpu"));
     ASSERT_TRUE(got.has_value()) << ToText(got.error());
     EXPECT_FALSE(got->is_hit);
     keys.insert(got->prepared->key.contract_key);
@@ -258,7 +280,7 @@ TEST(RunCache, RefusedContract_IsNotKeptAndBuildsNothing) {
   Contract contract = MakeContract();
   contract.shape.dim_qk = 0;
   for (int i = 1; i <= 2; ++i) {
-    const RunOutcome outcome = tessera::Run(contract, {}, {}, TargetNamed("cpu"), WithCache(cache));
+    const RunOutcome outcome = cache.Run(contract, {}, {}, TargetNamed("cpu"));
     ASSERT_TRUE(outcome.error.has_value());
     EXPECT_EQ(outcome.error->code, ErrorCode::kContractInvalid);
     EXPECT_EQ(outcome.receipt.failed_at, "contract");
@@ -290,8 +312,7 @@ TEST(RunCache, RunTimeTensors_AreNeitherDroppedNorMadeUp) {
     int number = 0;
     for (const auto& c : cases) {
       SCOPED_TRACE(fmt::format("round {}, case {}", round, number++));
-      const RunOutcome outcome =
-          tessera::Run(c.contract, c.batch, MakeInputs(c.contract, 1, false), target, WithCache(cache));
+      const RunOutcome outcome = cache.Run(c.contract, c.batch, MakeInputs(c.contract, 1, false), target);
       EXPECT_EQ(outcome.error.has_value(), !c.good) << ErrorText(outcome);
       if (outcome.error) {
         EXPECT_EQ(outcome.error->code, ErrorCode::kBatchInvalid);
@@ -317,10 +338,9 @@ TEST(RunCache, Threads_ShareOneBuildPerKey) {
   for (int c = 0; c < kContracts; ++c) {
     contracts.push_back(MakeContract({.mask = fmt::format("causal and window({}, 0) and documents", c), .len = 24}));
     inputs.push_back(MakeInputs(contracts.back(), seed, false));
-    RunOptions options = WithoutCache();
-    options.threads = 1;
     expected.push_back(
-        tessera::Run(contracts.back(), DocumentBatch(contracts.back(), {11}), inputs.back(), target, options)
+        NoCache()
+            .Run(contracts.back(), DocumentBatch(contracts.back(), {11}), inputs.back(), target, Ask{.threads = 1})
             .receipt.output_digest);
   }
   for (const size_t capacity : {size_t{kContracts}, size_t{2}, size_t{0}}) {
@@ -338,8 +358,8 @@ TEST(RunCache, Threads_ShareOneBuildPerKey) {
           // Half of the threads write it in another way, which is another place to meet.
           Contract contract = contracts[c];
           if (t % 2 == 1) contract.tiles_reason = "written elsewhere";
-          const RunOutcome outcome = tessera::Run(contract, DocumentBatch(contract, {11}), inputs[c], target,
-                                                  WithCache(cache, Ask{.threads = 1}));
+          const RunOutcome outcome =
+              cache.Run(contract, DocumentBatch(contract, {11}), inputs[c], target, Ask{.threads = 1});
           if (outcome.error || outcome.receipt.output_digest != expected[c]) ++wrong;
           if (outcome.receipt.contract_text != ToToml(contract)) ++wrong;
         }
@@ -347,7 +367,7 @@ TEST(RunCache, Threads_ShareOneBuildPerKey) {
     }
     for (std::thread& thread : threads) thread.join();
     EXPECT_EQ(wrong, 0);
-    const RunCacheStats stats = cache.stats();
+    const CacheStats stats = cache.stats();
     EXPECT_EQ(stats.hits + stats.misses, kThreads * kRuns);
     EXPECT_EQ(stats.misses, stats.builds);
     EXPECT_LE(stats.entries, static_cast<int64_t>(capacity));
@@ -380,13 +400,15 @@ TEST(RunCacheDefault, IsUsedWithoutBeingAsked) {
   const Contract contract = MakeContract({.mask = "causal and window(11, 0)"});
   const TensorMap inputs = MakeInputs(contract, 1, false);
   const Target target = TargetNamed("cpu");
-  const RunCacheStats before = RunCache::Default().stats();
-  EXPECT_EQ(RunCache::Default().capacity(), kMaxCachedRuns);
-  tessera::Run(contract, {}, inputs, target);
-  const RunOutcome outcome = tessera::Run(contract, {}, inputs, target);
+  EXPECT_EQ(EngineOptions().max_prepared, kMaxCachedRuns);
+  const Engine engine;
+  tessera::Run(engine, contract, {}, inputs, target);
+  const RunOutcome outcome = tessera::Run(engine, contract, {}, inputs, target);
   EXPECT_EQ(outcome.receipt.cache.outcome, "hit");
-  EXPECT_EQ(RunCache::Default().stats().hits, outcome.receipt.cache.hits);
-  EXPECT_GT(RunCache::Default().stats().hits, before.hits);
+  EXPECT_EQ(engine.cache_stats().hits, outcome.receipt.cache.hits);
+  EXPECT_EQ(engine.cache_stats().entries, 1);
+  engine.ClearCache();
+  EXPECT_EQ(engine.cache_stats().entries, 0);
 }
 
 }  // namespace

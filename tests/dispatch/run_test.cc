@@ -4,8 +4,7 @@
 #include <random>
 #include <string>
 
-#include "dispatch/execute.h"
-#include "dispatch/tensors.h"
+#include "engine/tensors.h"
 #include "fixtures.h"
 #include "oracle/compare.h"
 #include "support/own_terms.h"
@@ -34,10 +33,10 @@ TEST(Run, AutoOnEveryTarget_RunsTheLaneOfTheTableOrSaysWhyNot) {
     const char* executed;
     const char* reason;
   } cases[] = {{"cpu", "cpu", "cpu", ""},
-               {"h200", "cuda", "reference", "cuda.not_built"},
-               {"v6e", "splash", "reference", "tpu.not_built"},
-               {"v5e", "splash", "reference", "tpu.not_built"},
-               {"v5p", "splash", "reference", "tpu.not_built"}};
+               {"h200", "cuda", "cpu", "cuda.not_built"},
+               {"v6e", "splash", "cpu", "tpu.not_built"},
+               {"v5e", "splash", "cpu", "tpu.not_built"},
+               {"v5p", "splash", "cpu", "tpu.not_built"}};
   const Contract contract = MakeContract();
   const TensorMap inputs = MakeInputs(contract, PrintedSeed(), true);
   for (const auto& c : cases) {
@@ -51,6 +50,7 @@ TEST(Run, AutoOnEveryTarget_RunsTheLaneOfTheTableOrSaysWhyNot) {
     EXPECT_EQ(outcome.receipt.fallback_reason, c.reason);
     EXPECT_EQ(outcome.receipt.runtime_mode, "native");
     EXPECT_EQ(outcome.receipt.target, c.target);
+    EXPECT_EQ(outcome.receipt.ran_on, HostDevice().name) << "whatever was planned for";
     ExpectSound(outcome.receipt);
     ExpectMatchesOracle(contract, {}, inputs, outcome);
   }
@@ -92,8 +92,9 @@ TEST(Run, BackwardOnAForwardOnlyPlan_IsRefused) {
   const RunOutcome outcome = tessera::Run(contract, {}, inputs, TargetNamed("cpu"), options);
   ASSERT_TRUE(outcome.error.has_value());
   EXPECT_EQ(outcome.error->code, ErrorCode::kPlanMismatch);
-  EXPECT_EQ(outcome.receipt.failed_at, "backward");
+  EXPECT_EQ(outcome.receipt.failed_at, "bind");
   EXPECT_TRUE(outcome.outputs.empty());
+  ExpectSound(outcome.receipt);
 }
 
 TEST(Run, ForcedLane_ReallyRuns) {
@@ -176,20 +177,14 @@ TEST(Run, WindowChange_IsAnotherContract) {
   Result<PlanResult> made = MakePlan(narrow, {}, TargetNamed("cpu"));
   ASSERT_TRUE(made.has_value()) << ToText(made.error());
   const Contract capped = MakeContract({.mask = "causal and window(7, 0)", .softcap = 3});
-  const RunOptions options;
   for (const Contract* other : {&wide, &capped}) {
-    const TensorMap inputs = MakeInputs(*other, 1, false);
-    TensorMap outputs;
-    const RunTensors tensors = BindTensors(*other, inputs, options, outputs);
-    const ExecuteResult result = Execute({.lane = ReferenceLane(),
-                                          .contract = *other,
-                                          .contract_key = ContractKey(*other).value(),
-                                          .plan = made->plan.view(),
-                                          .tensors = tensors,
-                                          .options = options});
-    ASSERT_TRUE(result.error.has_value());
-    EXPECT_EQ(result.error->code, ErrorCode::kPlanMismatch);
-    EXPECT_FALSE(result.forward.has_value());
+    const Result<Attention> attention = TestEngine().Prepare(*other, TargetNamed("cpu"));
+    ASSERT_TRUE(attention.has_value()) << ToText(attention.error());
+    Result<Plan> copy = Plan::FromBytes({made->plan.bytes().begin(), made->plan.bytes().end()});
+    ASSERT_TRUE(copy.has_value());
+    const Result<Bound> bound = attention->Bind(std::move(*copy));
+    ASSERT_FALSE(bound.has_value());
+    EXPECT_EQ(bound.error().code, ErrorCode::kPlanMismatch);
   }
 }
 
@@ -309,7 +304,7 @@ TEST(Run, Receipt_DescribesTheRequest) {
   for (const Timing& timing : r.timings) names.push_back(timing.name);
   std::vector<std::string> expected = {"prepare"};
   for (const StageReport& stage : outcome.stages) expected.push_back("plan." + stage.name);
-  for (const char* name : {"plan", "forward", "total"}) expected.push_back(name);
+  for (const char* name : {"plan", "bind", "forward", "digest", "total"}) expected.push_back(name);
   EXPECT_EQ(names, expected);
   EXPECT_FALSE(outcome.stages.empty());
 }

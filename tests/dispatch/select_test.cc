@@ -136,7 +136,7 @@ TEST(SelectionRules, EachTargetKind_EndsWithACatchAllAndNamesRealLanes) {
 ReasonCode SplashSays(const Contract& contract) {
   const Result<MaskFacts> facts = DescribeMask(contract);
   EXPECT_TRUE(facts.has_value());
-  return DecideContract(*FindLane(LaneTable(), "splash"), contract, *facts, TargetNamed("v6e")).reason;
+  return DecideContract({FindLane(LaneTable(), "splash"), nullptr}, contract, *facts, TargetNamed("v6e")).reason;
 }
 
 TEST(SplashLane, Capabilities_ComeBeforeNotBuilt) {
@@ -195,8 +195,9 @@ TEST(DecideContract, Lane_NeedsBothItsRuntimeAndItsDevice) {
   const MaskFacts facts = DescribeMask(contract).value();
   TestTable table;
   table.Build("cuda");
-  const LaneRow& missing = *FindLane(LaneTable(), "cuda");
-  const LaneRow& present = *FindLane(table.rows(), "cuda");
+  const LaneRow* row = FindLane(LaneTable(), "cuda");
+  const MadeLane missing{row, nullptr};
+  const MadeLane present{row, FindLane(table.rows(), "cuda")->make({})};
   EXPECT_EQ(DecideContract(missing, contract, facts, TargetNamed("h200")).reason, ReasonCode::kCudaNotBuilt);
   EXPECT_EQ(DecideContract(missing, contract, facts, TargetNamed("cpu")).reason, ReasonCode::kOtherTarget);
   EXPECT_EQ(DecideContract(present, contract, facts, TargetNamed("cpu")).reason, ReasonCode::kOtherTarget);
@@ -210,9 +211,9 @@ TEST(Lanes, Table_IsOrderedAndNamesOwners) {
   EXPECT_EQ(names,
             (std::vector<std::string>{"cuda", "cpu", "splash", "xla_pallas", "xla_chunked", "call_jax", "reference"}));
   for (const LaneRow& row : LaneTable()) {
-    EXPECT_EQ(row.lane == nullptr, row.not_built != ReasonCode::kNone) << row.name;
-    if (row.lane != nullptr) {
-      EXPECT_EQ(row.lane->name(), row.name);
+    EXPECT_EQ(!row.make, row.not_built != ReasonCode::kNone) << row.name;
+    if (row.make) {
+      EXPECT_EQ(row.make({.xla_state = MakeXlaState({})})->name(), row.name);
     }
     EXPECT_EQ(row.runtime_mode == "bridge", row.name == "call_jax") << row.name;
     EXPECT_FALSE(row.description.empty());

@@ -211,40 +211,52 @@ TEST(RunStrided, BackwardAlone_GivesTheBitsOfBothTogether) {
   EXPECT_EQ(by_name.outputs.at("dk"), both.outputs.at("dk"));
 }
 
-TEST(RunPlan, PlanMadeBefore_GivesTheSameBits) {
+TEST(Bound, PlanMadeBefore_GivesTheSameBits) {
   const Contract contract = SinkContract(DType::kF32);
   const Batch batch = DocumentBatch(contract, {20});
   const TensorMap inputs = MakeInputs(contract, 5, true);
-  Result<PlanResult> made = MakePlan(contract, batch, TargetNamed("cpu"));
-  ASSERT_TRUE(made.has_value()) << ToText(made.error());
   const RunOptions options = Ask{.backward = true, .row_max = true};
   const RunOutcome dense = tessera::Run(contract, batch, inputs, TargetNamed("cpu"), options);
+  const Result<Attention> attention = TestEngine().Prepare(contract, TargetNamed("cpu"), options);
+  ASSERT_TRUE(attention.has_value()) << ToText(attention.error());
   for (const Batch* known : {&batch, static_cast<const Batch*>(nullptr)}) {
+    Result<PlanResult> made = MakePlan(contract, batch, TargetNamed("cpu"));
+    ASSERT_TRUE(made.has_value()) << ToText(made.error());
+    const Result<Bound> bound = attention->Bind(std::move(made->plan));
+    ASSERT_TRUE(bound.has_value()) << ToText(bound.error());
     Memory memory(contract, inputs, {});
-    const RunOutcome given = RunPlan(contract, {&made->plan, known}, memory.Tensors(), TargetNamed("cpu"), options);
-    ASSERT_FALSE(given.error.has_value()) << ErrorText(given);
-    ExpectSound(given.receipt);
-    EXPECT_EQ(given.receipt.plan_fingerprint, dense.receipt.plan_fingerprint);
-    EXPECT_EQ(given.receipt.output_digest, dense.receipt.output_digest);
-    EXPECT_EQ(given.receipt.options.at("plan"), "given");
-    EXPECT_EQ(given.receipt.batch_digest, known != nullptr ? dense.receipt.batch_digest : "");
+    Receipt forward;
+    Receipt backward;
+    ASSERT_TRUE(bound->Forward(memory.Tensors(), {.receipt = &forward, .digests = true, .batch = known}).has_value());
+    ASSERT_TRUE(bound->Backward(memory.Tensors(), {.receipt = &backward, .digests = true, .batch = known}).has_value());
+    for (const Receipt* receipt : {&forward, &backward}) {
+      ExpectSound(*receipt);
+      EXPECT_EQ(receipt->plan_fingerprint, dense.receipt.plan_fingerprint);
+      EXPECT_EQ(receipt->options.at("plan"), "given");
+      EXPECT_EQ(receipt->batch_digest, known != nullptr ? dense.receipt.batch_digest : kNotTaken);
+    }
+    EXPECT_EQ(forward.options.at("backward"), "false");
+    EXPECT_EQ(backward.options.at("forward"), "false");
     memory.ExpectEquals(dense.outputs);
   }
 }
 
-TEST(RunPlan, AnotherContractsPlanOrNone_IsRefused) {
+TEST(Bound, BadTensors_AreAnErrorAndAReceiptOfIt) {
   const Contract contract = MakeContract();
-  const Contract other = MakeContract({.mask = "full"});
-  Result<PlanResult> made = MakePlan(other, {}, TargetNamed("cpu"));
-  ASSERT_TRUE(made.has_value()) << ToText(made.error());
+  const Result<Attention> attention = TestEngine().Prepare(contract, TargetNamed("cpu"));
+  ASSERT_TRUE(attention.has_value());
+  const Result<Bound> bound = attention->Bind(std::move(attention->Plan({})->plan));
+  ASSERT_TRUE(bound.has_value());
   Memory memory(contract, MakeInputs(contract, 1, false), {});
-  const Plan empty;
-  for (const Plan* plan : std::initializer_list<const Plan*>{&made->plan, &empty, nullptr}) {
-    const RunOutcome outcome = RunPlan(contract, {plan}, memory.Tensors(), TargetNamed("cpu"));
-    ASSERT_TRUE(outcome.error.has_value());
-    EXPECT_EQ(outcome.error->code, ErrorCode::kPlanMismatch);
-    ExpectSound(outcome.receipt);
-  }
+  RunTensors bad = memory.Tensors();
+  bad.k.data = nullptr;
+  Receipt receipt;
+  const Status failed = bound->Forward(bad, {.receipt = &receipt, .digests = true});
+  ASSERT_FALSE(failed.has_value());
+  EXPECT_EQ(failed.error().code, ErrorCode::kTensorMismatch);
+  EXPECT_EQ(receipt.failed_at, "forward");
+  EXPECT_FALSE(receipt.ok);
+  ExpectSound(receipt);
 }
 
 TEST(RunStrided, BadTensors_AreAllListedAndNothingIsTouched) {

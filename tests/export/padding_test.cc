@@ -74,7 +74,7 @@ TEST(ExportPadding, WhateverItHolds_SameMask) {
     const MaskSample sample = RandomMaskSample(rng, 48, false);
     const Shape& shape = sample.contract.shape;
     ExportOptions options{.to = Library::kPallas, .tile = TileSize{RandomInt(rng, 1, 17), RandomInt(rng, 1, 17)}};
-    options.bake_segments = true;
+    options.segments = Segments::kBaked;
     options.batch_row = RandomInt(rng, 0, shape.batch - 1);
     const Result<Export> made = MakeExport(sample.contract, sample.batch, options);
     if (!made) continue;  // heads that differ

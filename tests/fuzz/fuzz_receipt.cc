@@ -18,7 +18,8 @@ Json GoodReceipt() {
   RunOptions options;
   options.backward = true;
   options.input_source = "seed 1";
-  const RunOutcome outcome = Run(*contract, {}, MakeInputs(*contract, 1, true), *FindTarget("cpu"), options);
+  options.digests = true;
+  const RunOutcome outcome = Run(Engine(), *contract, {}, MakeInputs(*contract, 1, true), *FindTarget("cpu"), options);
   Require(!outcome.error.has_value(), "the fixed run is good");
   Json json = Json::parse(ToJson(outcome.receipt), nullptr, false);
   Require(json.is_object(), "a receipt is one JSON object");

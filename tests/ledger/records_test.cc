@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "dispatch/fixtures.h"
 #include "support/proves.h"
 
 namespace tessera {
@@ -33,6 +34,29 @@ TEST(ExactTokenRecord, WhatCannotBe_IsRefusedWithEveryField) {
   const Result<ExactTokenRecord> record = MakeExactTokenRecord({.indexer = "", .returned_tokens = true, .seq_len = -1});
   ASSERT_FALSE(record.has_value());
   EXPECT_EQ(record.error().violations.size(), 3u) << ToText(record.error());
+}
+
+// What a run leaves behind, in the words that others read.
+TEST(ExactTokenRecord, Receipts_HaveOneWhereThereWerePicks) {
+  Proves("R59");
+  const Contract contract = MakeContract({.mask = "causal and blocks"});
+  const Shape& s = contract.shape;
+  const TensorMap inputs = MakeInputs(contract, 1, false);
+  Batch batch;
+  batch.picks = Picks{.block_tokens = 8, .shape = {s.batch, s.q_len, s.num_kv_heads, 0}, .blocks = {}};
+  const Receipt nothing = tessera::Run(contract, batch, inputs, TargetNamed("cpu")).receipt;
+  ASSERT_TRUE(ExactTokenRecordOf(nothing).has_value());
+  EXPECT_EQ(ToJson(*ExactTokenRecordOf(nothing)),
+            R"({"path":"reroute_to_full","reason":"indexer_returned_none","indexer":"caller","seq_len":48})");
+  const Contract routed = MakeRoutedContract();
+  const Receipt picked = tessera::Run(routed, {}, MakeInputs(routed, 1, false), TargetNamed("cpu")).receipt;
+  ASSERT_TRUE(ExactTokenRecordOf(picked).has_value());
+  EXPECT_EQ(ToJson(*ExactTokenRecordOf(picked)),
+            R"({"path":"exact_token","indexer":"routing","backend":"cpu","seq_len":48,"requested_backend":"auto",)"
+            R"("actual_backend":"cpu","runtime_mode":"exact_token"})");
+  const Contract plain = MakeContract();
+  EXPECT_FALSE(
+      ExactTokenRecordOf(tessera::Run(plain, {}, MakeInputs(plain, 1, false), TargetNamed("cpu")).receipt).has_value());
 }
 
 constexpr bool kHere = true;
@@ -116,25 +140,6 @@ TEST(ChooseBackend, Probe_NeedsPackageAndDevice) {
   const Result<BackendChoice> unknown = ChooseBackend("tpu", {{"xla", true, true}});
   ASSERT_FALSE(unknown.has_value());
   EXPECT_EQ(unknown.error().code, ErrorCode::kLaneUnknown);
-}
-
-TEST(SparseAttentionSettings, DefaultsAreGoodAndNegativesAreNot) {
-  Proves("R59");
-  EXPECT_TRUE(Validate(SparseAttentionSettings{}).empty());
-  EXPECT_EQ(ToJson(SparseAttentionSettings{}),
-            R"({"dsa_backend":"sdpa","chunked_impl":"gather","query_chunk":64,"local_window":128})");
-  for (const char* backend : {"sdpa", "chunked", "flex"}) {
-    for (const char* impl : {"gather", "union", "fa3_gather", "fa3_gather_full"}) {
-      EXPECT_TRUE(Validate(SparseAttentionSettings{backend, impl, 1, 0}).empty());
-    }
-  }
-  EXPECT_EQ(Validate(SparseAttentionSettings{"triton", "scatter", -64, -1}).size(), 4u);
-}
-
-TEST(GatherPath, AMillionRows_IsTheLimit) {
-  EXPECT_EQ(GatherPath(1'000'000).value(), "row_gather");
-  EXPECT_EQ(GatherPath(1'000'001).value(), "index_select");
-  EXPECT_FALSE(GatherPath(-1).has_value());
 }
 
 TEST(ClusteredSupport, NeedsPhasesOneAndThreeByName) {

@@ -268,8 +268,16 @@ TEST_F(Runs, Outputs_OutliveProgramAndInputs) {
   EXPECT_EQ(Downloaded<float>(outputs[0]), std::vector<float>(90'000, 0.125f * 90'000));
 }
 
-TEST_F(Programs, Client_IsOnePerPlugin) {
-  EXPECT_EQ(Client::Get(plugin(), {.cpu_devices = 7}).value(), &client());
+TEST_F(Programs, Client_IsOneOfSeveralThatShareNothing) {
+  {
+    const Result<std::unique_ptr<Client>> other = Client::Create(plugin(), {.cpu_devices = 3});
+    ASSERT_TRUE(other) << ToText(other.error());
+    EXPECT_EQ((*other)->devices().size(), 3u);
+    const std::vector<float> values = {1.0F, 2.0F};
+    const Result<Buffer> buffer = (*other)->Upload(F32({2}), std::as_bytes(std::span(values)), 2);
+    ASSERT_TRUE(buffer) << ToText(buffer.error());
+    EXPECT_EQ(Downloaded<float>(*buffer), values);
+  }  // and goes without a word
   EXPECT_EQ(client().platform(), "cpu");
   EXPECT_FALSE(client().platform_version().empty());
   EXPECT_EQ(client().devices()[1].id, 1);

@@ -155,7 +155,7 @@ TEST(FakePlugin, MissingCall_IsAnError) {
   const Fake fake("no_compile");
   const Result<const Plugin*> plugin = Plugin::Load(fake.path());
   ASSERT_TRUE(plugin) << ToText(plugin.error());
-  const Result<Client*> client = Client::Get(**plugin);
+  const Result<std::unique_ptr<Client>> client = Client::Create(**plugin);
   // Device descriptions lie beyond the end of its table.
   ExpectError(client, ErrorCode::kPluginFailed, "does not implement");
 }
@@ -167,14 +167,14 @@ TEST(FakePlugin, ForkedChild_GetsAnError) {
   const Fake fake("");
   const Result<const Plugin*> plugin = Plugin::Load(fake.path());
   ASSERT_TRUE(plugin) << ToText(plugin.error());
-  const Result<Client*> client = Client::Get(**plugin);
+  const Result<std::unique_ptr<Client>> client = Client::Create(**plugin);
   ASSERT_TRUE(client) << ToText(client.error());
   ExpectError((*client)->Compile("", {}), ErrorCode::kPluginFailed, "the fake cannot do this");
   const pid_t child = fork();
   if (child == 0) {
     const Result<Executable> compiled = (*client)->Compile("", {});
     const bool is_ours = !compiled && compiled.error().message.find("forked") != std::string::npos;
-    _exit(is_ours && !Client::Get(**plugin) ? 0 : 1);
+    _exit(is_ours && !Client::Create(**plugin) ? 0 : 1);
   }
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);

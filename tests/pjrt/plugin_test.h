@@ -17,14 +17,25 @@
 
 namespace tessera::pjrt {
 
+// Where script/setup puts plugins.
+inline std::string InstalledFolder() {
+  const auto variable = [](const char* name) -> std::string {
+    const char* value = std::getenv(name);
+    return value == nullptr ? "" : value;
+  };
+  if (const std::string own = variable("TESSERA_XLA"); !own.empty()) return own;
+  if (const std::string cache = variable("XDG_CACHE_HOME"); !cache.empty()) return cache + "/tessera/xla";
+  return variable("HOME") + "/.cache/tessera/xla";
+}
+
 // Loads the installed CPU plugin; a test of it skips where there is none. Where there is one it must load.
 class PluginTest : public testing::Test {
  protected:
   void SetUp() override {
-    for (const FoundPlugin& found : FindPlugins()) {
+    for (const FoundPlugin& found : FindPlugins(InstalledFolder())) {
       if (found.name.starts_with("xla-cpu-pjrt-")) path_ = found.path;
     }
-    if (path_.empty()) GTEST_SKIP() << "no CPU plugin in " << XlaFolder() << ": script/setup --xla installs it";
+    if (path_.empty()) GTEST_SKIP() << "no CPU plugin in " << InstalledFolder() << ": script/setup --xla installs it";
     const Result<const Plugin*> plugin = Plugin::Load(path_);
     ASSERT_TRUE(plugin) << ToText(plugin.error());
     plugin_ = *plugin;
@@ -43,9 +54,11 @@ class ClientTest : public PluginTest {
   void SetUp() override {
     PluginTest::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
-    const Result<Client*> client = Client::Get(plugin(), {.cpu_devices = 2});
+    // One for all tests, never destroyed.
+    static const Result<std::unique_ptr<Client>>& client =
+        *new Result<std::unique_ptr<Client>>(Client::Create(plugin(), {.cpu_devices = 2}));
     ASSERT_TRUE(client) << ToText(client.error());
-    client_ = *client;
+    client_ = client->get();
     ASSERT_EQ(client_->devices().size(), 2u);
   }
   Client& client() const { return *client_; }

@@ -383,11 +383,56 @@ TEST(Bench, Stability_CountsOneBuildPerContract) {
 TEST(Lanes, Table_EndsWithReference) {
   const ProgramResult result = Tessera({"lanes"});
   EXPECT_EQ(result.exit_code, 0);
-  for (const LaneInfo& lane : Lanes()) EXPECT_TRUE(Contains(result.out, lane.name)) << lane.name;
+  for (const LaneInfo& lane : Engine().Lanes()) EXPECT_TRUE(Contains(result.out, lane.name)) << lane.name;
   const nlohmann::json json = OnlyDocument(Tessera({"lanes", "--json"}));
-  EXPECT_EQ(json["lanes"].size(), Lanes().size());
+  EXPECT_EQ(json["lanes"].size(), Engine().Lanes().size());
   EXPECT_EQ(json["lanes"].back()["isas"], nlohmann::json({"scalar"}));
   EXPECT_TRUE(Contains(result.out, "scalar"));
+}
+
+TEST(Lanes, Choice_IsByNameOrTheFirstThatIsThere) {
+  Proves("R60");
+  const nlohmann::json detected = OnlyDocument(Tessera({"lanes", "--json"}))["chosen"];
+  EXPECT_EQ(detected["backend"], "cpu");
+  EXPECT_EQ(detected["source"], "autodetect");
+  EXPECT_TRUE(Contains(detected["reason"].get<std::string>(), "cuda: its device is missing")) << detected;
+  const ProgramResult words = Tessera({"lanes", "--target", "h200"});
+  EXPECT_TRUE(Contains(words.out, "a plain contract on h200 would run on reference (autodetect)")) << words.out;
+  const nlohmann::json named = OnlyDocument(Tessera({"lanes", "--lane", "reference", "--json"}))["chosen"];
+  EXPECT_EQ(named["source"], "explicit");
+  const ProgramResult gone = Tessera({"lanes", "--target", "h200", "--lane", "cuda"});
+  EXPECT_EQ(gone.exit_code, 3) << "asked for by name, never another";
+  EXPECT_TRUE(Contains(gone.err, "its package is missing")) << gone.err;
+  EXPECT_TRUE(Contains(Tessera({"lanes", "--target", "h200", "--lane", "cpu"}).err, "its device is missing"));
+}
+
+TEST(Lanes, RoutedContract_SaysWhatIsSupportedWithPicks) {
+  Proves("R35");
+  const nlohmann::json routed = OnlyDocument(Tessera({"lanes", Example("routed.toml"), "--json"}))["support"];
+  EXPECT_EQ(routed["cpu"]["local_window"], true);
+  EXPECT_EQ(routed["cpu"]["general_doc_ids"], true);
+  EXPECT_EQ(routed["cpu"]["valid_prefix"], true);
+  EXPECT_FALSE(routed.contains("cuda")) << "a lane that refuses supports nothing";
+  EXPECT_TRUE(Contains(Tessera({"lanes", Example("routed.toml")}).out, "documents yes"));
+  EXPECT_FALSE(OnlyDocument(Tessera({"lanes", Example("causal.toml"), "--json"})).contains("support"));
+}
+
+TEST(Lanes, Moba_SaysWhichBackendItGetsAndWhy) {
+  Proves("R59");
+  const nlohmann::json flash = OnlyDocument(Tessera({"lanes", "--moba", "flash"}));
+  EXPECT_EQ(flash["actual_backend"], "triton");
+  EXPECT_EQ(flash["fallback_reason"], "flash_cute_runtime_unavailable");
+  EXPECT_EQ(OnlyDocument(Tessera({"lanes", "--moba", " Auto "}))["requested_backend"], "triton");
+  EXPECT_NE(Tessera({"lanes", "--moba", "cuda"}).exit_code, 0);
+}
+
+TEST(Receipt, Show_HasTheRecordOfItsPicks) {
+  Proves("R59");
+  const TemporaryFolder folder;
+  const std::string file = folder.File("receipt.json");
+  ASSERT_EQ(Tessera({"run", Example("routed.toml"), "--receipt", file}).exit_code, 0);
+  const ProgramResult shown = Tessera({"receipt", "show", file});
+  EXPECT_TRUE(Contains(shown.out, R"({"path":"exact_token","indexer":"routing","backend":"cpu")")) << shown.out;
 }
 
 TEST(Lanes, ContractOnTpu_IsSelectedByTheTable) {
@@ -402,7 +447,7 @@ TEST(Lanes, ContractOnTpu_IsSelectedByTheTable) {
   const nlohmann::json packed = selected("packed.toml");
   EXPECT_EQ(packed["selected"], "xla_pallas");
   EXPECT_NE(packed["rule"], "");
-  EXPECT_GE(packed["decisions"].size(), Lanes().size());
+  EXPECT_GE(packed["decisions"].size(), Engine().Lanes().size());
   for (const nlohmann::json& decision : packed["decisions"]) {
     EXPECT_EQ(decision["accepted"].get<bool>(), decision["reason"] == "") << decision.dump();
   }

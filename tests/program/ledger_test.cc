@@ -6,6 +6,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "ledger/entries.h"
 #include "program_test.h"
 
 namespace tessera {
@@ -20,9 +21,10 @@ class LedgerProgram : public testing::Test {
   void TearDown() override { std::filesystem::remove_all(folder_); }
   std::string File(const std::string& name) const { return folder_ + "/" + name; }
   void Write(const std::string& name, const std::string& text) const { std::ofstream(File(name)) << text; }
+  // Of the test's folder, or by its whole path.
   std::string Read(const std::string& name) const {
     std::ostringstream text;
-    text << std::ifstream(File(name)).rdbuf();
+    text << std::ifstream(name[0] == '/' ? name : File(name)).rdbuf();
     return text.str();
   }
 
@@ -33,7 +35,7 @@ class LedgerProgram : public testing::Test {
     return Tessera(arguments);
   }
   void MakeReceipts() const {
-    ASSERT_EQ(RunPacked({"--lane", "cpu", "--check", "--receipt", File("custom.json")}).exit_code, 0);
+    ASSERT_EQ(RunPacked({"--lane", "cpu", "--receipt", File("custom.json")}).exit_code, 0);
     ASSERT_EQ(RunPacked({"--lane", "reference", "--receipt", File("default.json")}).exit_code, 0);
   }
   ProgramResult Add(const std::string& custom_run, const std::string& default_run) const {
@@ -51,6 +53,7 @@ TEST_F(LedgerProgram, WorkedExample_TwoReceiptsMakeAnEntryThatDecides) {
   const ProgramResult added = Add("custom.json", "default.json");
   ASSERT_EQ(added.exit_code, 0) << added.err;
   EXPECT_NE(added.out.find("window-documents-valid-softcap"), std::string::npos) << added.out;
+  EXPECT_NE(added.out.find("run again: the same outputs, passed against the oracle"), std::string::npos) << added.out;
   ASSERT_EQ(Add("custom.json", "default.json").exit_code, 0);
   const ProgramResult shown = Tessera({"ledger", "show", "--ledger", File("l.json"), "--json"});
   EXPECT_EQ(OnlyDocument(shown)["entries"].size(), 1u) << "the same measurement replaces itself";
@@ -70,13 +73,34 @@ TEST_F(LedgerProgram, WorkedExample_TwoReceiptsMakeAnEntryThatDecides) {
   EXPECT_NE(dynamic.out.find("dynamic, not used"), std::string::npos) << dynamic.out;
 }
 
-TEST_F(LedgerProgram, ReceiptsWithoutProof_AreRefused) {
+// A receipt with another time for its forward, and every rule kept.
+std::string WithForward(const std::string& text, int64_t ns) {
+  Receipt receipt = ParseReceipt(text).value();
+  SetForward(receipt, ns);
+  return ToJson(receipt);
+}
+
+TEST_F(LedgerProgram, WhatIsNotSoWhenRunAgain_IsRefused) {
   Proves("R58");
   MakeReceipts();
-  const ProgramResult swapped = Add("default.json", "custom.json");
-  EXPECT_EQ(swapped.exit_code, 2);
-  EXPECT_NE(swapped.err.find("TSR-L006"), std::string::npos) << swapped.err;
-  EXPECT_NE(swapped.err.find("custom.options.check"), std::string::npos) << swapped.err;
+  // Outputs that this lane does not have.
+  Receipt other = ParseReceipt(Read("custom.json")).value();
+  other.output_digest = std::string(32, 'a');
+  Write("other.json", ToJson(other));
+  const ProgramResult outputs = Add("other.json", "default.json");
+  EXPECT_EQ(outputs.exit_code, 2);
+  EXPECT_NE(outputs.err.find("TSR-L006"), std::string::npos) << outputs.err;
+  EXPECT_NE(outputs.err.find("output_digest"), std::string::npos) << outputs.err;
+  // A batch that is no longer what it was.
+  Write("b.json", "{}");
+  other = ParseReceipt(Read("custom.json")).value();
+  other.batch_source = "file " + File("b.json");
+  Write("other.json", ToJson(other));
+  const ProgramResult batch = Add("other.json", "default.json");
+  EXPECT_EQ(batch.exit_code, 2);
+  EXPECT_NE(batch.err.find("cannot be run again"), std::string::npos) << batch.err;
+  // Two runs of one lane measure nothing.
+  EXPECT_EQ(Add("custom.json", "custom.json").exit_code, 2);
   EXPECT_FALSE(std::filesystem::exists(File("l.json")));
   Write("l.json", "not a ledger");
   const ProgramResult damaged = Add("custom.json", "default.json");
@@ -85,22 +109,69 @@ TEST_F(LedgerProgram, ReceiptsWithoutProof_AreRefused) {
   EXPECT_EQ(Read("l.json"), "not a ledger") << "what cannot be read is not written over";
 }
 
+// A time typed into a receipt is a claim: running again shows what it is worth.
+TEST_F(LedgerProgram, TypedTimes_WinNothing) {
+  Proves("R58");
+  MakeReceipts();
+  Write("quick.json", WithForward(Read("default.json"), 1));
+  const ProgramResult added = Add("quick.json", "custom.json");  // the scalar lane, said to be the fast one
+  ASSERT_EQ(added.exit_code, 0) << added.err;
+  const ProgramResult decided =
+      Tessera({"ledger", "decide", Example("packed.toml"), "--ledger", File("l.json"), "--experimental", "--json"});
+  const nlohmann::json decision = OnlyDocument(decided)["decisions"][0];
+  EXPECT_EQ(decision["custom_lane"], "reference");
+  EXPECT_EQ(decision["verdict"], "tied") << decision;
+  EXPECT_EQ(decision["used"], false);
+  // And one typed into the ledger is not even read.
+  nlohmann::ordered_json ledger = nlohmann::ordered_json::parse(Read("l.json"), nullptr, false);
+  ledger["entries"][0]["proof"]["custom_ns"] = 1;
+  Write("l.json", ledger.dump());
+  const ProgramResult shown = Tessera({"ledger", "show", "--ledger", File("l.json")});
+  EXPECT_EQ(shown.exit_code, 2);
+  EXPECT_NE(shown.err.find("entries[0].id"), std::string::npos) << shown.err;
+}
+
+TEST_F(LedgerProgram, Benchmarks_AreMeasurementsToo) {
+  Proves("R57");
+  for (const char* lane : {"cpu", "reference"}) {
+    const ProgramResult bench =
+        Tessera({"bench", "run", Example("packed.toml"), "--batch", Example("packed_batch.json"), "--seed", "7",
+                 "--repeat", "3", "--lane", lane, "--json"});
+    ASSERT_EQ(bench.exit_code, 0) << bench.err;
+    Write(std::string(lane) + ".json", bench.out);
+  }
+  const ProgramResult added = Add("cpu.json", "reference.json");
+  ASSERT_EQ(added.exit_code, 0) << added.err;
+  const ProgramResult shown = Tessera({"ledger", "show", "--ledger", File("l.json"), "--json"});
+  EXPECT_EQ(OnlyDocument(shown)["entries"][0]["custom_ns"], ParseJson(Read("cpu.json"))["median_ns"]);
+}
+
+TEST_F(LedgerProgram, Advice_ComesBeforeAnyMeasurement) {
+  Proves("R57");
+  const ProgramResult packed = Tessera({"ledger", "advise", Example("packed.toml")});
+  ASSERT_EQ(packed.exit_code, 0) << packed.err;
+  EXPECT_EQ(packed.out.rfind("custom_kernel: ", 0), 0u) << packed.out;
+  const ProgramResult dynamic = Tessera({"ledger", "advise", Example("packed.toml"), "--dynamic", "--json"});
+  EXPECT_EQ(OnlyDocument(dynamic)["advice"], "stay_in_default");
+  Write("plain.toml", "version = 1\n[shape]\nq_len = 256\ndim_qk = 16\n[mask]\nexpr = \"causal\"\n");
+  EXPECT_EQ(Tessera({"ledger", "advise", File("plain.toml")}).out.rfind("stay_in_default: ", 0), 0u);
+}
+
 TEST_F(LedgerProgram, RunsAskIt_AndRepeatWithoutIt) {
   Proves("R57");
-  // Measured by hand: reference wins at three lengths around the example's.
-  for (const char* len : {"256", "384", "512"}) {
-    std::string text =
-        "version = 1\n[shape]\nbatch = 2\nq_len = LEN\nkv_len = LEN\nnum_q_heads = 4\nnum_kv_heads = 2\n"
-        "dim_qk = 32\ndim_v = 32\n[mask]\nexpr = \"causal and window(127, 0) and documents and valid\"\n"
-        "[score]\nsoftcap = 30.0\n";
-    for (size_t at = text.find("LEN"); at != std::string::npos; at = text.find("LEN")) text.replace(at, 3, len);
-    Write("c.toml", text);
-    const ProgramResult added = Tessera({"ledger", "add", "--ledger", File("l.json"), "--contract", File("c.toml"),
-                                         "--custom-lane", "reference", "--default-lane", "cpu", "--custom-ns", "700",
-                                         "--default-ns", "1000", "--reference-passed", "--receipt-fingerprint",
-                                         std::string(32, 'a'), "--mask-digest", std::string(32, 'b')});
-    ASSERT_EQ(added.exit_code, 0) << added.err;
+  // A program may lie where a hand cannot: reference wins at three lengths around the example's.
+  Ledger ledger;
+  for (const int64_t len : {256, 384, 512}) {
+    Contract contract = ParseContract(Read(Example("packed.toml"))).value();
+    contract.shape.q_len = contract.shape.kv_len = len;
+    Batch batch = DocumentBatch(contract, {100, 50});
+    batch.valid_tokens = std::vector<int64_t>(static_cast<size_t>(contract.shape.batch), len);
+    Runs runs = MakeRuns(contract, "reference", "cpu", batch);
+    SetForward(runs.custom_run, 700);
+    SetForward(runs.default_run, 1000);
+    ledger.entries.push_back(ProvedEntry(runs));
   }
+  ASSERT_TRUE(WriteLedger(File("l.json"), ledger).has_value());
   const ProgramResult run = RunPacked({"--ledger", File("l.json"), "--receipt", File("r.json"), "--json"});
   ASSERT_EQ(run.exit_code, 0) << run.err;
   const nlohmann::json receipt = OnlyDocument(run);

@@ -1,4 +1,5 @@
-// The engine that tests run on where they have no need of one of their own, and one-shot calls on it with digests taken.
+// The engine that tests run on where they have no need of one of their own, and one-shot calls on it with digests
+// taken.
 #pragma once
 
 #include <string>

@@ -13,6 +13,7 @@
 #include "lanes/xla/pjrt/elf.h"
 #include "lanes/xla/pjrt/find_plugins.h"
 #include "lanes/xla/pjrt/topology.h"
+#include "support/engine.h"
 #include "tessera/tessera.h"
 
 namespace tessera {
@@ -68,10 +69,10 @@ std::string Fingerprint(const Result<pjrt::CompiledProgram>& program) {
 class TpuTest : public testing::Test {
  protected:
   void SetUp() override {
-    for (const pjrt::FoundPlugin& found : pjrt::FindPlugins()) {
+    for (const pjrt::FoundPlugin& found : pjrt::FindPlugins(OptionsFromEnvironment().xla_folder)) {
       if (found.name.rfind("libtpu-", 0) == 0) plugin_ = found.path;
     }
-    if (plugin_.empty()) GTEST_SKIP() << "no libtpu in " << pjrt::XlaFolder() << ": script/setup --tpu installs it";
+    if (plugin_.empty()) GTEST_SKIP() << "no libtpu in " << OptionsFromEnvironment().xla_folder << ": script/setup --tpu installs it";
     if (const Status ok = pjrt::CheckSharedObject(plugin_); !ok) {
       ASSERT_EQ(ok.error().message.find("built for "), 0u) << ToText(ok.error());
       GTEST_SKIP() << plugin_ << ": " << ok.error().message;
@@ -131,7 +132,7 @@ class TpuTest : public testing::Test {
     options.forward = !is_backward;
     options.backward = is_backward;
     const TensorMap inputs = wish.has_routing ? MakeInputs(contract, 1, false) : TensorMap{};
-    const RunOutcome outcome = Compile(contract, BatchOf(wish), V6e(), options, inputs);
+    const RunOutcome outcome = Compile(TestEngine(), contract, BatchOf(wish), V6e(), options, inputs);
     ASSERT_FALSE(outcome.error.has_value()) << ToText(*outcome.error);
     const Receipt& r = outcome.receipt;
     EXPECT_TRUE(CheckReceipt(r).empty()) << ToJson(r);
@@ -183,7 +184,7 @@ TEST_F(TpuTest, SameText_GivesTheSameProgram) {
   std::vector<std::string> fingerprints;
   for (const int64_t len : {100, 100, 200}) {
     const TpuCase wish{"", "causal", {1, len, len, 1, 1, 64, 64, DType::kBf16}};
-    const Result<std::vector<ProgramText>> texts = LowerPrograms(ContractOf(wish), {}, V6e(), Options(wish));
+    const Result<std::vector<ProgramText>> texts = LowerPrograms(TestEngine(), ContractOf(wish), {}, V6e(), Options(wish));
     ASSERT_TRUE(texts.has_value()) << ToText(texts.error());
     fingerprints.push_back(Fingerprint(topology->Compile(texts->front().text, {})));
   }
@@ -196,7 +197,7 @@ TEST_F(TpuTest, WhatDoesNotCompile_IsThePluginsOwnError) {
   const TpuCase& wish = kCases[1];
   RunOptions options = Options(wish);
   options.xla.device = 7;
-  const RunOutcome device = Compile(ContractOf(wish), {}, V6e(), options);
+  const RunOutcome device = Compile(TestEngine(), ContractOf(wish), {}, V6e(), options);
   ASSERT_TRUE(device.error.has_value());
   EXPECT_NE(ToText(*device.error).find("xla.device"), std::string::npos) << ToText(*device.error);
   const Result<const pjrt::Plugin*> plugin = pjrt::Plugin::Load(plugin_);

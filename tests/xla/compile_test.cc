@@ -26,7 +26,7 @@ TEST_F(XlaCompileTest, Compile_IsAnewEachTimeAndLeavesTheProgramsForARun) {
   const Contract contract = MakeContract("causal and window(9, 0)", 48);
   const RunOptions options = Options();
   for (int time = 0; time < 2; ++time) {
-    const RunOutcome outcome = Compile(contract, {}, Cpu(), options);
+    const RunOutcome outcome = Compile(engine(), contract, {}, Cpu(), options);
     ASSERT_FALSE(outcome.error.has_value()) << ToText(*outcome.error);
     const Receipt& r = outcome.receipt;
     EXPECT_TRUE(CheckReceipt(r).empty()) << ToJson(r);
@@ -47,7 +47,7 @@ TEST_F(XlaCompileTest, Compile_IsAnewEachTimeAndLeavesTheProgramsForARun) {
       EXPECT_TRUE(Contains(use.name, r.class_key)) << use.name;
     }
   }
-  const RunOutcome run = tessera::Run(contract, {}, MakeInputs(contract, 1, true), Cpu(), options);
+  const RunOutcome run = Run(contract, {}, MakeInputs(contract, 1, true), Cpu(), options);
   ASSERT_FALSE(run.error.has_value()) << ToText(*run.error);
   EXPECT_EQ(run.receipt.compiles, 0);
   EXPECT_EQ(ProgramOf(run.receipt, "forward").source, "disk");
@@ -56,10 +56,10 @@ TEST_F(XlaCompileTest, Compile_IsAnewEachTimeAndLeavesTheProgramsForARun) {
 
 TEST_F(XlaCompileTest, Texts_AreWhatIsCompiled) {
   const Contract contract = MakeContract("causal", 48);
-  const Result<std::vector<ProgramText>> texts = LowerPrograms(contract, {}, Cpu(), Options());
+  const Result<std::vector<ProgramText>> texts = LowerPrograms(engine(), contract, {}, Cpu(), Options());
   ASSERT_TRUE(texts.has_value()) << ToText(texts.error());
   ASSERT_EQ(texts->size(), 2u);
-  const Receipt r = Compile(contract, {}, Cpu(), Options()).receipt;
+  const Receipt r = Compile(engine(), contract, {}, Cpu(), Options()).receipt;
   EXPECT_EQ((*texts)[0].name, ProgramOf(r, "forward").name);
   EXPECT_EQ((*texts)[1].name, ProgramOf(r, "backward").name);
 }
@@ -67,7 +67,7 @@ TEST_F(XlaCompileTest, Texts_AreWhatIsCompiled) {
 TEST_F(XlaCompileTest, DeviceThatIsNotThere_IsRefused) {
   RunOptions options = Options();
   options.xla.device = 99;
-  const RunOutcome outcome = Compile(MakeContract("causal", 48), {}, Cpu(), options);
+  const RunOutcome outcome = Compile(engine(), MakeContract("causal", 48), {}, Cpu(), options);
   ASSERT_TRUE(outcome.error.has_value());
   EXPECT_TRUE(Contains(ToText(*outcome.error), "xla.device")) << ToText(*outcome.error);
   EXPECT_TRUE(CheckReceipt(outcome.receipt).empty()) << ToJson(outcome.receipt);

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "lanes/xla/pjrt/client.h"
-#include "lanes/xla/state.h"
 #include "lanes/xla/stablehlo/program.h"
+#include "lanes/xla/state.h"
 #include "tessera/tensor.h"
 
 namespace tessera {

@@ -23,15 +23,14 @@ TEST_F(Runs, ThousandMixedBatches_OneCompilationPerPass) {
   int64_t changes = 0;
   for (int i = 0; i < 1000; ++i) {
     const Batch batch = RandomDocuments(rng, contract);
-    const RunOutcome got = tessera::Run(contract, batch, inputs, Cpu(), Options());
+    const RunOutcome got = Run(contract, batch, inputs, Cpu(), Options());
     ASSERT_FALSE(got.error) << ToText(*got.error);
     ASSERT_TRUE(CheckReceipt(got.receipt).empty()) << CheckReceipt(got.receipt)[0].field;
     compiles += got.receipt.compiles;
     hits += got.receipt.cache_hits;
     changes += got.receipt.output_digest != digest ? 1 : 0;
     digest = got.receipt.output_digest;
-    if (i % 50 == 0)
-      ExpectClose(got.outputs, tessera::Run(contract, batch, inputs, Cpu(), Options("reference")).outputs);
+    if (i % 50 == 0) ExpectClose(got.outputs, Run(contract, batch, inputs, Cpu(), Options("reference")).outputs);
   }
   EXPECT_EQ(compiles, 2) << "a forward and a backward";
   EXPECT_EQ(hits, 1998);
@@ -44,11 +43,11 @@ TEST_F(Runs, TwoContractsOfOneClass_ShareThePrograms) {
   const Contract wide = MakeContract("window(29, 0)", 90);
   ASSERT_NE(ContractKey(narrow).value(), ContractKey(wide).value());
   const TensorMap inputs = MakeInputs(narrow, 3, true);
-  EXPECT_EQ(tessera::Run(narrow, {}, inputs, Cpu(), Options()).receipt.compiles, 2);
-  const RunOutcome got = tessera::Run(wide, {}, inputs, Cpu(), Options());
+  EXPECT_EQ(Run(narrow, {}, inputs, Cpu(), Options()).receipt.compiles, 2);
+  const RunOutcome got = Run(wide, {}, inputs, Cpu(), Options());
   EXPECT_EQ(got.receipt.compiles, 0);
   EXPECT_EQ(ProgramOf(got.receipt, "forward").source, "memory");
-  ExpectClose(got.outputs, tessera::Run(wide, {}, inputs, Cpu(), Options("reference")).outputs);
+  ExpectClose(got.outputs, Run(wide, {}, inputs, Cpu(), Options("reference")).outputs);
 }
 
 TEST_F(Runs, FullOptimisation_EqualsReference) {
@@ -63,9 +62,9 @@ TEST_F(Runs, FullOptimisation_EqualsReference) {
     const TensorMap inputs = MakeInputs(contract, seed, true);
     RunOptions options = Options();
     options.xla.optimization.reset();
-    const RunOutcome got = tessera::Run(contract, batch, inputs, Cpu(), options);
+    const RunOutcome got = Run(contract, batch, inputs, Cpu(), options);
     ASSERT_FALSE(got.error) << ToText(*got.error);
-    ExpectClose(got.outputs, tessera::Run(contract, batch, inputs, Cpu(), Options("reference")).outputs);
+    ExpectClose(got.outputs, Run(contract, batch, inputs, Cpu(), Options("reference")).outputs);
   }
 }
 
@@ -94,7 +93,7 @@ TEST_F(Runs, TwoDevicesTwoThreads_NeitherMixesWithTheOther) {
       RunOptions options = Options();
       options.xla.device = device;
       for (size_t i = 0; i < kRounds; ++i) {
-        work.got.push_back(tessera::Run(contract, work.batches[i], work.inputs[i], Cpu(), options));
+        work.got.push_back(Run(contract, work.batches[i], work.inputs[i], Cpu(), options));
       }
     });
   }
@@ -107,8 +106,7 @@ TEST_F(Runs, TwoDevicesTwoThreads_NeitherMixesWithTheOther) {
       ASSERT_FALSE(got.error) << ToText(*got.error);
       EXPECT_EQ(got.receipt.device.ordinal, device);
       compiles += got.receipt.compiles;
-      ExpectClose(got.outputs,
-                  tessera::Run(contract, work.batches[i], work.inputs[i], Cpu(), Options("reference")).outputs);
+      ExpectClose(got.outputs, Run(contract, work.batches[i], work.inputs[i], Cpu(), Options("reference")).outputs);
     }
   }
   EXPECT_EQ(compiles, 2) << "one program serves both devices, and threads that ask at once wait for one compilation";
@@ -125,14 +123,14 @@ TEST_F(Runs, AnyNumberOfThreads_SameBits) {
   const TensorMap inputs = MakeInputs(contract, seed, true);
   RunOptions options = Options();
   options.threads = 1;
-  const RunOutcome alone = tessera::Run(contract, batch, inputs, Cpu(), options);
+  const RunOutcome alone = Run(contract, batch, inputs, Cpu(), options);
   ASSERT_FALSE(alone.error) << ToText(*alone.error);
   EXPECT_EQ(ProgramOf(alone.receipt, "forward").parts, 44) << "88 rows of tiles, two for each part";
   EXPECT_EQ(ProgramOf(alone.receipt, "backward").parts, 44);
-  ExpectClose(alone.outputs, tessera::Run(contract, batch, inputs, Cpu(), Options("reference")).outputs);
+  ExpectClose(alone.outputs, Run(contract, batch, inputs, Cpu(), Options("reference")).outputs);
   for (const int64_t threads : {2, 3, 8, 1000}) {
     options.threads = threads;
-    const RunOutcome got = tessera::Run(contract, batch, inputs, Cpu(), options);
+    const RunOutcome got = Run(contract, batch, inputs, Cpu(), options);
     ASSERT_FALSE(got.error) << ToText(*got.error);
     EXPECT_EQ(got.receipt.output_digest, alone.receipt.output_digest) << threads;
     EXPECT_EQ(got.receipt.tiles_executed, alone.receipt.tiles_executed);
@@ -148,10 +146,10 @@ TEST_F(Runs, TokensBeforeHeads_EqualsReferenceOnManyThreads) {
     options.threads = 4;
     options.layout = Layout::kBthd;
     const TensorMap inputs = MakeInputs(contract, 9, true, options.layout);
-    const RunOutcome got = tessera::Run(contract, {}, inputs, Cpu(), options);
+    const RunOutcome got = Run(contract, {}, inputs, Cpu(), options);
     ASSERT_FALSE(got.error) << ToText(*got.error);
     options.lane = "reference";
-    const RunOutcome want = tessera::Run(contract, {}, inputs, Cpu(), options);
+    const RunOutcome want = Run(contract, {}, inputs, Cpu(), options);
     ASSERT_FALSE(want.error) << ToText(*want.error);
     ExpectClose(got.outputs, want.outputs, dtype == DType::kF32 ? 2e-5 : 3e-2);
   }
@@ -160,7 +158,7 @@ TEST_F(Runs, TokensBeforeHeads_EqualsReferenceOnManyThreads) {
 TEST_F(Runs, Receipt_SaysWhatWasCompiledAndWhereItRan) {
   Proves("R51 R53 R91");
   const Contract contract = MakeContract("causal", 40);
-  const RunOutcome got = tessera::Run(contract, {}, MakeInputs(contract, 1, true), Cpu(), Options());
+  const RunOutcome got = Run(contract, {}, MakeInputs(contract, 1, true), Cpu(), Options());
   ASSERT_FALSE(got.error) << ToText(*got.error);
   const Receipt& r = got.receipt;
   EXPECT_EQ(r.executed, "xla_chunked");
@@ -192,7 +190,7 @@ TEST_F(Runs, TemporaryMemory_GrowsWithTheLengthAndNotItsSquare) {
     const Contract contract = MakeContract("causal and window(31, 0)", len);
     RunOptions options = Options();
     options.backward = false;
-    const RunOutcome got = tessera::Run(contract, {}, MakeInputs(contract, 1, false), Cpu(), options);
+    const RunOutcome got = Run(contract, {}, MakeInputs(contract, 1, false), Cpu(), options);
     EXPECT_FALSE(got.error);
     return ProgramOf(got.receipt, "forward").temp_bytes;
   };
@@ -210,7 +208,7 @@ TEST_F(Runs, UnusablePlugins_AreReasonsAndNothingRuns) {
     RunOptions options = Options();
     options.xla.plugin = plugin;
     options.xla.device = device;
-    const RunOutcome got = tessera::Run(contract, {}, inputs, Cpu(), options);
+    const RunOutcome got = Run(contract, {}, inputs, Cpu(), options);
     ASSERT_TRUE(got.error.has_value());
     EXPECT_EQ(CodeText(got.error->code), "TSR-L002");
     EXPECT_NE(got.error->message.find(said), std::string::npos) << got.error->message;
@@ -242,14 +240,14 @@ TEST_F(Runs, PluginOfAnotherPlatform_IsAReason) {
   const Contract contract = MakeContract("causal", 40);
   RunOptions options = Options();
   options.xla.plugin = plugin_;
-  const RunOutcome got = tessera::Run(contract, {}, MakeInputs(contract, 1, true), FindTarget("h200").value(), options);
+  const RunOutcome got = Run(contract, {}, MakeInputs(contract, 1, true), FindTarget("h200").value(), options);
   ASSERT_TRUE(got.error.has_value());
   EXPECT_NE(got.error->message.find("xla.platform"), std::string::npos) << got.error->message;
 }
 
 TEST_F(Runs, PluginsReport_NamesTheDevices) {
   bool has_cpu = false;
-  for (const PluginReport& report : ReportPlugins()) {
+  for (const PluginReport& report : engine().Plugins()) {
     if (report.use.platform != "cpu") continue;
     has_cpu = true;
     EXPECT_EQ(report.usable, "yes");
@@ -257,7 +255,7 @@ TEST_F(Runs, PluginsReport_NamesTheDevices) {
     EXPECT_FALSE(report.use.pjrt.empty());
   }
   EXPECT_TRUE(has_cpu);
-  const std::vector<PluginReport> reports = ReportPlugins({.plugin = "/nowhere/plugin.so"});
+  const std::vector<PluginReport> reports = engine().Plugins("/nowhere/plugin.so");
   EXPECT_EQ(reports.front().name, "given");
   EXPECT_EQ(reports.front().usable.rfind("no: ", 0), 0u) << reports.front().usable;
 }

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <optional>
 #include <random>
@@ -22,13 +23,22 @@ namespace tessera {
 class XlaTest : public testing::Test {
  protected:
   void SetUp() override {
+    if (const char* before = std::getenv("TESSERA_XLA")) before_ = before;
     const std::string installed = OptionsFromEnvironment().xla_folder;
     for (const pjrt::FoundPlugin& found : pjrt::FindPlugins(installed)) {
       if (found.name.rfind("xla-cpu-pjrt", 0) == 0) plugin_ = found.path;
     }
     if (plugin_.empty()) GTEST_SKIP() << "no CPU plugin in " << installed << "; script/setup --xla installs it";
     std::filesystem::create_symlink(installed + "/plugins", folder_.path() + "/plugins");
+    setenv("TESSERA_XLA", folder_.path().c_str(), 1);  // for programs that tests start
     NewEngine();
+  }
+  void TearDown() override {
+    if (before_) {
+      setenv("TESSERA_XLA", before_->c_str(), 1);
+    } else {
+      unsetenv("TESSERA_XLA");
+    }
   }
 
   // As a new process would have one, with the programs that are on disk.
@@ -83,6 +93,7 @@ class XlaTest : public testing::Test {
 
  private:
   std::optional<Engine> engine_;
+  std::optional<std::string> before_;
 };
 
 // Both lanes round every product and sum in f32, one of them in another order.

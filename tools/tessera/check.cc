@@ -122,4 +122,9 @@ std::string ToJson(const CheckReport& report) {
   return object.Raw("outputs", JsonList(outputs)).Done();
 }
 
+std::string CheckWord(const CheckReport& report) {
+  if (!report.pass) return "failed";
+  return report.sampled ? "passed on sampled rows" : "passed";
+}
+
 }  // namespace tessera::program

@@ -30,5 +30,7 @@ struct CheckedRun {
 };
 Result<CheckReport> CheckRun(const CheckedRun& run);
 std::string ToJson(const CheckReport& report);
+// What a receipt says of it under options.check.
+std::string CheckWord(const CheckReport& report);
 
 }  // namespace tessera::program

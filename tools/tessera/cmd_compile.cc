@@ -96,8 +96,8 @@ void PrintWords(const Options& options, const Outcome& outcome) {
 
 // The texts are there, no plugin was named, and none of those that are here will do: what was asked for is done.
 bool IsOnlyEmit(const Options& options, const RunOutcome& compiled) {
-  return !options.emit.empty() && options.receipt.empty() && options.run.xla.plugin.empty() && TheEngine().options().plugin.empty() &&
-         compiled.error->code == ErrorCode::kLaneRefused;
+  return !options.emit.empty() && options.receipt.empty() && options.run.xla.plugin.empty() &&
+         TheEngine().options().plugin.empty() && compiled.error->code == ErrorCode::kLaneRefused;
 }
 
 int CompileCommand(Options options) {

@@ -2,8 +2,10 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <optional>
 
 #include "json_text.h"
+#include "lane_probes.h"
 #include "program.h"
 
 namespace tessera::program {
@@ -12,14 +14,38 @@ namespace {
 struct Options {
   std::string contract;
   std::string target = "cpu";
+  std::string lane = "auto";
   std::string plugin;
+  std::optional<std::string> moba;
   bool json = false;
 };
 
 constexpr const char* kFooter =
     "Examples:\n"
     "  tessera lanes\n"
+    "  tessera lanes --target h200 --lane cuda\n"
     "  tessera lanes examples/packed.toml --target v6e";
+
+// The smallest contract that every lane which is there accepts.
+constexpr const char* kPlain = "version = 1\n[shape]\nq_len = 64\ndim_qk = 64\n[mask]\nexpr = \"causal\"\n";
+
+// Which lane a plain contract gets on the target: the one asked for by name or an error, else the first that is there.
+Result<BackendChoice> ChooseLane(const Options& options) {
+  auto target = FindTarget(options.target);
+  if (!target) return tl::unexpected(target.error());
+  auto selection =
+      ParseContract(kPlain).and_then([&](const Contract& plain) { return TheEngine().Select(plain, *target); });
+  if (!selection) return tl::unexpected(selection.error());
+  return ChooseBackend(options.lane, ProbeLanes(*selection));
+}
+
+// What a decoder of MoBA layers is told here. There is no flash runtime in Tessera to find.
+int ShowMoba(const Options& options) {
+  auto record = ResolveMoba(options.moba, {.name = "flash", .has_package = false, .has_device = false});
+  if (!record) return Report(record.error(), options.json);
+  Print(ToJson(*record) + "\n");
+  return kGood;
+}
 
 // Each plugin is loaded and asked, so this is what it says of itself.
 std::string PluginsJson(const std::vector<PluginReport>& plugins) {
@@ -57,6 +83,8 @@ void PrintPlugins(const std::vector<PluginReport>& plugins) {
 }
 
 int ListLanes(const Options& options) {
+  auto chosen = ChooseLane(options);
+  if (!chosen) return Report(chosen.error(), options.json);
   std::vector<std::string> documents;
   if (!options.json) Print(fmt::format("{:<12} {:<12} {:<16} {}\n", "lane", "mode", "instruction sets", "what it is"));
   for (const LaneInfo& lane : TheEngine().Lanes()) {
@@ -71,8 +99,12 @@ int ListLanes(const Options& options) {
   }
   const std::vector<PluginReport> plugins = TheEngine().Plugins(options.plugin);
   if (options.json) {
-    Print(JsonObject().Raw("lanes", JsonList(documents)).Raw("plugins", PluginsJson(plugins)).Done() + "\n");
+    JsonObject object;
+    object.Raw("lanes", JsonList(documents)).Raw("chosen", ToJson(*chosen)).Raw("plugins", PluginsJson(plugins));
+    Print(object.Done() + "\n");
   } else {
+    Print(fmt::format("\na plain contract on {} would run on {} ({}): {}\n", options.target, chosen->backend,
+                      chosen->source, chosen->reason));
     PrintPlugins(plugins);
   }
   return kGood;
@@ -85,6 +117,12 @@ int SelectFor(const Options& options) {
   if (!contract) return Report(contract.error(), options.json);
   auto selection = TheEngine().Select(*contract, *target);
   if (!selection) return Report(selection.error(), options.json);
+  std::vector<LaneSupport> supports;
+  if (auto facts = DescribeMask(*contract); facts && (contract->routing || facts->names_blocks)) {
+    auto found = SupportOfLanes(*contract, *target);
+    if (!found) return Report(found.error(), options.json);
+    supports = std::move(*found);
+  }
   if (options.json) {
     std::vector<std::string> decisions;
     for (const LaneDecision& entry : selection->decisions) {
@@ -95,7 +133,11 @@ int SelectFor(const Options& options) {
     }
     JsonObject object;
     object.Text("target", target->name).Text("selected", selection->lane).Text("rule", selection->rule);
-    Print(object.Raw("decisions", JsonList(decisions)).Done() + "\n");
+    object.Raw("decisions", JsonList(decisions));
+    JsonObject support;
+    for (const LaneSupport& s : supports) support.Raw(s.lane, ToJson(s.support));
+    if (!supports.empty()) object.Raw("support", support.Done());
+    Print(object.Done() + "\n");
     return kGood;
   }
   Print(fmt::format("target {}: {}\n", target->name, target->description));
@@ -112,6 +154,12 @@ int SelectFor(const Options& options) {
     line.erase(line.find_last_not_of(' ') + 1);
     Print(line + "\n");
   }
+  if (!supports.empty()) Print("\nwith picks, routing and the lane both take\n");
+  const auto word = [](bool value) { return value ? "yes" : "no"; };
+  for (const LaneSupport& s : supports) {
+    Print(fmt::format("{:<12} a window {}, documents {}, valid lengths {}\n", s.lane, word(s.support.local_window),
+                      word(s.support.general_doc_ids), word(s.support.valid_prefix)));
+  }
   return kGood;
 }
 
@@ -123,11 +171,19 @@ void AddLanes(CLI::App& app, Action& action) {
   sub->add_option("contract", options->contract, "Contract (.toml or .json, - = standard input)")->type_name("FILE");
   sub->add_option("--target", options->target, "Machine to select for: cpu, h200, v6e, v5e, v5p")
       ->capture_default_str();
+  sub->add_option("--lane", options->lane, "Without a contract: this lane, or why it is not there")
+      ->type_name("LANE")
+      ->capture_default_str();
+  sub->add_option("--moba", options->moba, "What a decoder of MoBA layers that asks for this backend is told")
+      ->type_name("NAME");
   sub->add_option("--plugin", options->plugin, "Also look at this PJRT plugin")->type_name("FILE.so");
   sub->add_flag("--json", options->json, "Print one JSON document");
   sub->footer(kFooter);
   sub->callback([options, &action] {
-    action = [options] { return options->contract.empty() ? ListLanes(*options) : SelectFor(*options); };
+    action = [options] {
+      if (options->moba) return ShowMoba(*options);
+      return options->contract.empty() ? ListLanes(*options) : SelectFor(*options);
+    };
   });
 }
 

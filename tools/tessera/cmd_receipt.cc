@@ -89,6 +89,7 @@ std::string Fields(const Receipt& receipt) {
           fmt::format("{}: {} slots, {} more than the request needs", use.padded, Grouped(use.class_slots),
                       Grouped(use.class_slots - use.exact_slots)));
   }
+  if (const auto record = ExactTokenRecordOf(receipt)) Field(text, "picks", ToJson(*record));
   Field(text, "mask digest", receipt.mask_digest);
   Field(text, "plan fingerprint", receipt.plan_fingerprint);
   Field(text, "tiles forward", CountsText(receipt.tiles, receipt.tiles_executed));

@@ -53,7 +53,7 @@ void CheckOutcome(const RunFiles& files, const Options& options, RunOutcome& out
   outcome.receipt.timings.push_back({"check", watch.Ns()});
   if (!report) return MarkFailed(outcome, "check", report.error());
   Say(options.json, Indented(report->text, "  "));
-  outcome.receipt.options["check"] = !report->pass ? "failed" : report->sampled ? "passed on sampled rows" : "passed";
+  outcome.receipt.options["check"] = CheckWord(*report);
   if (report->pass) return;
   std::string names;
   for (const Comparison& output : report->outputs) {
@@ -139,7 +139,8 @@ int RunCommand(Options options) {
   std::optional<Repeat> repeat;
   if (arguments.from_receipt.empty()) {
     const auto accepts = [&](const RunFiles& read) { return IsAccepted(read, arguments.run); };
-    if (auto failure = ReadRunFiles(arguments, files, accepts)) return FinishUnbegun(options, files, std::move(*failure));
+    if (auto failure = ReadRunFiles(arguments, files, accepts))
+      return FinishUnbegun(options, files, std::move(*failure));
   } else {
     auto receipt = ReadReceipt(arguments.from_receipt, /*is_strict=*/false);
     if (!receipt) return Report(receipt.error(), options.json);
@@ -190,9 +191,8 @@ void AddRun(CLI::App& app, Action& action) {
       ->type_name("F.safetensors");
   sub->add_option("--receipt", options->receipt, "Write the receipt to this file, also when the run fails")
       ->type_name("F.json");
-  auto* lane = sub->add_option("--lane", run.lane, "Run on this lane or not at all")
-                   ->type_name("LANE")
-                   ->capture_default_str();
+  auto* lane =
+      sub->add_option("--lane", run.lane, "Run on this lane or not at all")->type_name("LANE")->capture_default_str();
   sub->add_option("--exclude", run.exclude, "Never use this lane (may be repeated)")
       ->type_name("LANE")
       ->expected(1)

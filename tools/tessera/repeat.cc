@@ -66,6 +66,9 @@ class Preparation {
       return std::move(repeat_);
     }
     if (!receipt_.ok) return std::move(repeat_);
+    if (receipt_.output_digest == kNotTaken) {
+      Differ("output_digest", "not taken then, so there is nothing to compare the outputs with");
+    }
     ReadOptions();
     ReadTarget();
     ReadContract();

@@ -4,8 +4,7 @@
 
 namespace tessera::program {
 
-std::optional<RunFailure> ReadRunFiles(RunArguments& arguments, RunFiles& files,
-                                       const AcceptFunction& accepts) {
+std::optional<RunFailure> ReadRunFiles(RunArguments& arguments, RunFiles& files, const AcceptFunction& accepts) {
   RunOptions& run = arguments.run;
   const ProblemArguments& problem = arguments.problem;
   run.contract_source = problem.contract == "-" ? "standard input" : "file " + problem.contract;

@@ -13,7 +13,6 @@
 #include <limits>
 #include <vector>
 
-#include "lanes/cpu/operands.h"
 #include "lanes/cpu/passes.h"
 #include "lanes/cpu/turns.h"
 #include "lanes/workers.h"

@@ -162,7 +162,10 @@ class Xla final : public Lane {
 
   Decision Decide(const Contract&, const Target& target) const override {
     if (NeedsTopology(target) && options_.compile_only && target.topology.empty()) {
-      return Decision::No(ReasonCode::kXlaNoTopology, fmt::format("the target is \"{}\"", target.name));
+      std::string known;
+      for (const Target& other : Targets()) known += other.topology.empty() ? "" : " " + other.name;
+      return Decision::No(ReasonCode::kXlaNoTopology,
+                          fmt::format("the target is \"{}\", and known are{}", target.name, known));
     }
     const xla::Purpose purpose = options_.compile_only ? xla::Purpose::kCompile : xla::Purpose::kRun;
     return xla::ChoosePlugin(options_.xla, state_->settings.folder, target.kind, purpose).decision;
