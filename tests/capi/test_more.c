@@ -248,7 +248,6 @@ static void test_class(void) {
   tessera_contract* padded_contract = NULL;
   tessera_batch* padded_batch = NULL;
   good(tessera_class_contract(of, &padded_contract, &error), &error, "padded contract");
-  good(tessera_class_batch(of, batch, &padded_batch, &error), &error, "padded batch");
   bad(tessera_class_batch(of, NULL, &padded_batch, &error), &error, "TSR-C007", "doc_ids", "no batch");
   good(tessera_class_batch(of, batch, &padded_batch, &error), &error, "padded batch");
   Inputs wide = make_inputs(&padded, BHTD, NULL);
