@@ -64,11 +64,11 @@ struct RowsArgument {
   std::string_view name;
 };
 
-Result<IntRows> ReadRows(const RowsArgument& given, std::string_view where) {
+Result<DocumentRows> ReadRows(const RowsArgument& given, std::string_view where) {
   TESSERA_TRY(NotNull(given.values, given.name, where));
   TESSERA_TRY(NotNull(given.counts, "counts", where));
   if (given.rows < 0) return BadArgument(where, fmt::format("rows is {}; 0 or more expected", given.rows));
-  IntRows out;
+  DocumentRows out;
   const int32_t* next = given.values;
   for (int64_t row = 0; row < given.rows; ++row) {
     const std::span<const int32_t> values = TESSERA_TRY(ReadArray(next, {given.counts + row, 1}, given.name, where));
@@ -123,7 +123,7 @@ int tessera_batch_set_doc_lengths(tessera_batch* batch, int64_t side, const int3
   return Guard(__func__, error, [&, where = __func__]() -> Status {
     TESSERA_TRY(NotNull(batch, "batch", where));
     const Side of = TESSERA_TRY(ReadSide(side, where));
-    IntRows read = TESSERA_TRY(ReadRows({lengths, counts, rows, "lengths"}, where));
+    DocumentRows read = TESSERA_TRY(ReadRows({lengths, counts, rows, "lengths"}, where));
     PartsToChange(*batch).lengths[static_cast<size_t>(of)] = std::move(read);
     return {};
   });
@@ -134,7 +134,7 @@ int tessera_batch_set_cu_seqlens(tessera_batch* batch, int64_t side, const int32
   return Guard(__func__, error, [&, where = __func__]() -> Status {
     TESSERA_TRY(NotNull(batch, "batch", where));
     const Side of = TESSERA_TRY(ReadSide(side, where));
-    IntRows read = TESSERA_TRY(ReadRows({ends, counts, rows, "ends"}, where));
+    DocumentRows read = TESSERA_TRY(ReadRows({ends, counts, rows, "ends"}, where));
     PartsToChange(*batch).ends[static_cast<size_t>(of)] = std::move(read);
     return {};
   });

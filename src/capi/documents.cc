@@ -26,15 +26,15 @@ class Filler {
  private:
   void FillSide(const BatchParts& parts, size_t side) {
     std::optional<IdRows>& ids = *std::array{&batch_.doc_ids, &batch_.q_doc_ids, &batch_.kv_doc_ids}[side];
-    const std::optional<IntRows>& lengths = parts.lengths[side];
-    const std::optional<IntRows>& ends = parts.ends[side];
+    const std::optional<DocumentRows>& lengths = parts.lengths[side];
+    const std::optional<DocumentRows>& ends = parts.ends[side];
     if (!lengths && !ends) return;
     const std::string name = fmt::format("{}{}", kPrefixes[side], lengths ? "doc_lengths" : "cu_seqlens");
     if (ids || (lengths && ends)) {
       violations_.push_back({name, "must be the only one of doc_ids, doc_lengths and cu_seqlens on its side"});
       return;
     }
-    const IntRows& rows = lengths ? *lengths : *ends;
+    const DocumentRows& rows = lengths ? *lengths : *ends;
     const int64_t len = static_cast<Side>(side) == Side::kKv ? shape_.kv_len : shape_.q_len;
     if (static_cast<int64_t>(rows.size()) != shape_.batch) {
       violations_.push_back({name, fmt::format("must have {} rows, it has {}", shape_.batch, rows.size())});
@@ -92,7 +92,7 @@ class Filler {
 }  // namespace
 
 bool BatchParts::HasDocumentRows() const {
-  const auto is_given = [](const std::optional<IntRows>& rows) { return rows.has_value(); };
+  const auto is_given = [](const std::optional<DocumentRows>& rows) { return rows.has_value(); };
   return std::any_of(lengths.begin(), lengths.end(), is_given) || std::any_of(ends.begin(), ends.end(), is_given);
 }
 

@@ -17,13 +17,13 @@ namespace tessera::capi {
 enum class Side : uint8_t { kBoth, kQ, kKv };
 inline constexpr size_t kNumSides = 3;
 
-using IntRows = std::vector<std::vector<int32_t>>;
+using DocumentRows = std::vector<std::vector<int32_t>>;
 
 // What a C batch holds. `lengths` and `ends` are by side.
 struct BatchParts {
   Batch batch;
-  std::array<std::optional<IntRows>, kNumSides> lengths;
-  std::array<std::optional<IntRows>, kNumSides> ends;
+  std::array<std::optional<DocumentRows>, kNumSides> lengths;
+  std::array<std::optional<DocumentRows>, kNumSides> ends;
 
   bool HasDocumentRows() const;
 };
