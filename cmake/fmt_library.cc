@@ -1,5 +1,5 @@
-// fmt 9 compiled out of its headers, for cross builds, which have no foreign libfmt: what the headers declare and do not
-// define, and the instantiations that they promise.
+// fmt 9 compiled out of its headers, for cross builds, which have no foreign libfmt: what the headers declare and do
+// not define, and the instantiations that they promise.
 #include <fmt/format-inl.h>
 
 namespace fmt::detail {

@@ -10,14 +10,14 @@ if(tessera_fmt_type STREQUAL "STATIC_LIBRARY")  # made here, so nobody who links
   list(APPEND tessera_objects $<TARGET_OBJECTS:tessera_fmt>)
 endif()
 # The soname changes when the ABI does; c_api.h holds the number.
-file(STRINGS ${CMAKE_SOURCE_DIR}/include/tessera/c_api.h tessera_abi_line REGEX "define TESSERA_ABI_VERSION ")
+file(STRINGS ${PROJECT_SOURCE_DIR}/include/tessera/c_api.h tessera_abi_line REGEX "define TESSERA_ABI_VERSION ")
 string(REGEX MATCH "[0-9]+" tessera_abi "${tessera_abi_line}")
 
 add_library(tessera_shared SHARED ${tessera_objects})
 add_library(tessera_static STATIC ${tessera_objects})
 foreach(library tessera_shared tessera_static)
   set_target_properties(${library} PROPERTIES OUTPUT_NAME tessera LINKER_LANGUAGE CXX)
-  target_include_directories(${library} INTERFACE $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include>
+  target_include_directories(${library} INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
                                                   $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_link_libraries(${library} PRIVATE $<BUILD_INTERFACE:tessera_fmt> $<BUILD_INTERFACE:tessera_threads> ${CMAKE_DL_LIBS}
                                    INTERFACE $<BUILD_INTERFACE:tessera_expected>)
@@ -26,7 +26,7 @@ set_target_properties(tessera_shared PROPERTIES EXPORT_NAME tessera VERSION ${PR
 
 # Folders compile with hidden visibility and public headers export what they declare; the map also keeps instantiated
 # templates of other libraries inside.
-set(tessera_map ${CMAKE_SOURCE_DIR}/cmake/libtessera.map)
+set(tessera_map ${PROJECT_SOURCE_DIR}/cmake/libtessera.map)
 target_link_options(tessera_shared PRIVATE -Wl,--version-script=${tessera_map})
 set_target_properties(tessera_shared PROPERTIES LINK_DEPENDS ${tessera_map})
 if(NOT TESSERA_SANITIZE)  # a sanitizer's run-time library comes with the program
@@ -51,26 +51,36 @@ target_link_libraries(tessera_static PRIVATE $<INSTALL_INTERFACE:Threads::Thread
 list(APPEND tessera_private_libs -lstdc++ -lm -ldl -pthread)
 list(JOIN tessera_private_libs " " tessera_private_libs)
 
+# The names that find_package gives them, for a project that takes this one in with add_subdirectory.
+add_library(tessera::tessera ALIAS tessera_shared)
+add_library(tessera::tessera_static ALIAS tessera_static)
+if(NOT TESSERA_INSTALL)
+  return()
+endif()
+
 set(tessera_cmake_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tessera)
-install(TARGETS tessera DESTINATION ${CMAKE_INSTALL_BINDIR})
+if(TESSERA_BUILD_PROGRAM)
+  install(TARGETS tessera DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()
 install(TARGETS tessera_shared EXPORT tesseraTargets DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(TARGETS tessera_static EXPORT tesseraStaticTargets DESTINATION ${CMAKE_INSTALL_LIBDIR})
-# Preloaded by the program, never linked.
-install(TARGETS tessera_cpuinfo DESTINATION ${CMAKE_INSTALL_LIBDIR}/tessera)
-install(DIRECTORY ${CMAKE_SOURCE_DIR}/include/tessera DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+if(TARGET tessera_cpuinfo)  # preloaded by the program, never linked
+  install(TARGETS tessera_cpuinfo DESTINATION ${CMAKE_INSTALL_LIBDIR}/tessera)
+endif()
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/tessera DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(EXPORT tesseraTargets NAMESPACE tessera:: DESTINATION ${tessera_cmake_dir})
 install(EXPORT tesseraStaticTargets NAMESPACE tessera:: DESTINATION ${tessera_cmake_dir})
-configure_package_config_file(${CMAKE_SOURCE_DIR}/cmake/tesseraConfig.cmake.in ${CMAKE_BINARY_DIR}/tesseraConfig.cmake
+configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/tesseraConfig.cmake.in ${PROJECT_BINARY_DIR}/tesseraConfig.cmake
                               INSTALL_DESTINATION ${tessera_cmake_dir})
 # Before 1.0 a minor version may break what stands above the C interface.
-write_basic_package_version_file(${CMAKE_BINARY_DIR}/tesseraConfigVersion.cmake COMPATIBILITY SameMinorVersion)
-install(FILES ${CMAKE_BINARY_DIR}/tesseraConfig.cmake ${CMAKE_BINARY_DIR}/tesseraConfigVersion.cmake
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/tesseraConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/tesseraConfig.cmake ${PROJECT_BINARY_DIR}/tesseraConfigVersion.cmake
         DESTINATION ${tessera_cmake_dir})
 
 # Says where it is by where it lies, so that an installed tree can be moved.
 file(RELATIVE_PATH tessera_pc_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
-configure_file(${CMAKE_SOURCE_DIR}/cmake/tessera.pc.in ${CMAKE_BINARY_DIR}/tessera.pc @ONLY)
-install(FILES ${CMAKE_BINARY_DIR}/tessera.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+configure_file(${PROJECT_SOURCE_DIR}/cmake/tessera.pc.in ${PROJECT_BINARY_DIR}/tessera.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/tessera.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
 install(FILES README.md CHANGELOG.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY docs examples DESTINATION ${CMAKE_INSTALL_DOCDIR})

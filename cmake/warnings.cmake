@@ -1,7 +1,12 @@
-# Warnings are errors, sanitizers come from one variable.
+# Warnings are errors in our own builds, sanitizers come from one variable.
 add_library(tessera_warnings INTERFACE)
 target_compile_options(tessera_warnings INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion
-                                                  -Wnon-virtual-dtor -Werror)
+                                                  -Wnon-virtual-dtor)
+set(tessera_werror)
+if(TESSERA_WARNINGS_ARE_ERRORS)
+  set(tessera_werror -Werror)
+  target_compile_options(tessera_warnings INTERFACE ${tessera_werror})
+endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # These come from the optimiser and see overlaps and overruns inside std::string where there are none, each version in
   # other places (GCC bug 105651 for one): shown, but no reason to stop somebody's build.

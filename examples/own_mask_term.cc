@@ -58,9 +58,10 @@ int Fail(const tessera::Error& error) {
 int main() {
   tessera::MaskTermSpec spec{.name = "dilated", .version = 1, .min_parameters = 2, .max_parameters = 2};
   spec.runs = Dilated;
-  if (const tessera::Status status = tessera::RegisterMaskTerm(spec); !status) return Fail(status.error());
+  const tessera::Engine engine;
+  if (const tessera::Status status = engine.mask_terms().Register(spec); !status) return Fail(status.error());
 
-  const tessera::Result<tessera::Contract> contract = tessera::ParseContract(kContract);
+  const tessera::Result<tessera::Contract> contract = engine.Parse(kContract);
   if (!contract) return Fail(contract.error());
   std::printf("mask     %s\n", tessera::ToText(contract->mask.heads[0]).c_str());
 
@@ -88,13 +89,12 @@ int main() {
               static_cast<long long>(tiles.full));
 
   const tessera::TensorMap inputs = tessera::MakeInputs(*contract, 1, false);
-  const tessera::Engine engine;
   const tessera::RunOutcome outcome = tessera::Run(engine, *contract, tessera::Batch(), inputs, *target, options);
   if (outcome.error) return Fail(*outcome.error);
   std::printf("receipt  %s\n", tessera::ToLine(outcome.receipt).c_str());
 
-  // The receipt carries the contract as text. Here, where the term is registered, it can be read back and run again.
-  const tessera::Result<tessera::Contract> again = tessera::ParseContract(outcome.receipt.contract_text);
+  // The receipt carries the contract as text. The engine that has the term can read it back and run it again.
+  const tessera::Result<tessera::Contract> again = engine.Parse(outcome.receipt.contract_text);
   if (!again) return Fail(again.error());
   const tessera::RunOutcome repeated = tessera::Run(engine, *again, tessera::Batch(), inputs, *target, options);
   if (repeated.error) return Fail(*repeated.error);

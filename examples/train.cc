@@ -4,6 +4,7 @@
 // What is trained is v alone, toward an output that it can reach: the loss falls, whatever the documents are.
 #include <tessera/tessera.h>
 
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -41,16 +42,17 @@ void Check(const tessera::Status& status) {
   std::exit(1);
 }
 
-// The documents of a step: lengths from 16 to 128, packed until the row is full.
+// The documents of a step: lengths from 16 to 128, as many as fit, and padding after them.
 tessera::Batch NextDocuments(std::mt19937& random) {
-  tessera::IdRows ids{.rows = 1, .len = kTokens, .values = {}};
-  for (int32_t doc = 0; static_cast<int64_t>(ids.values.size()) < kTokens; ++doc) {
-    const size_t length = 16 + random() % 113;
-    ids.values.insert(ids.values.end(), length, doc);
+  std::vector<int32_t> lengths;
+  for (int64_t used = 0;;) {
+    const auto length = static_cast<int32_t>(16 + random() % 113);
+    if (used + length > kTokens) break;
+    lengths.push_back(length);
+    used += length;
   }
-  ids.values.resize(kTokens);
   tessera::Batch batch;
-  batch.doc_ids = std::move(ids);
+  batch.doc_lengths = {std::move(lengths)};
   return batch;
 }
 
@@ -92,8 +94,9 @@ int main() {
     const tessera::Bound bound = ValueOf(attention.Bind(ValueOf(attention.Plan(NextDocuments(random))).plan));
     Check(bound.Forward(tensors));
     loss = 0;
-    for (size_t i = 0; i < o.bits.size(); ++i) {  // every output is to be 1
-      const float error = o.at(i) - 1.0f;
+    for (size_t i = 0; i < o.bits.size(); ++i) {  // every output that sees a key is to be 1
+      const bool is_padding = std::isinf(lse[i / kDim]);
+      const float error = is_padding ? 0.0f : o.at(i) - 1.0f;
       loss += error * error / count;
       dout.set(i, 2 * error / count);
     }

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <mutex>
 #include <random>
 
 #include "tessera/mask_term.h"
@@ -39,14 +38,8 @@ std::vector<MaskRun> RandomTiles(const MaskTermInput& input) {
   return runs;
 }
 
-Status RegisterRandomTiles() {
-  static std::once_flag once;
-  Status status;
-  std::call_once(once, [&] {
-    status =
-        RegisterMaskTerm({.name = kRandomTilesTerm, .min_parameters = 2, .max_parameters = 2, .runs = RandomTiles});
-  });
-  return status;
+Status RegisterRandomTiles(MaskTerms& terms) {
+  return terms.Register({.name = kRandomTilesTerm, .min_parameters = 2, .max_parameters = 2, .runs = RandomTiles});
 }
 
 std::string MaskText(const Case& shape, uint64_t seed) {
@@ -168,12 +161,14 @@ Result<Problem> MakeProblem(Case shape, const Settings& settings) {
   if (settings.tokens > 0) shape.tokens = settings.tokens;
   problem.shape = std::move(shape);
   const Case& made = problem.shape;
-  if (Status registered = RegisterRandomTiles(); !registered) return tl::unexpected(std::move(registered.error()));
+  MaskTerms terms;
+  if (Status registered = RegisterRandomTiles(terms); !registered) return tl::unexpected(std::move(registered.error()));
   Result<Contract> contract = ParseContract(
       fmt::format("version = 1\n[shape]\nq_len = {}\nnum_q_heads = {}\nnum_kv_heads = {}\ndim_qk = {}\ndtype = \"{}\"\n"
                   "[mask]\nexpr = \"{}\"\n[score]\nsoftcap = {:.1f}\n",
                   made.tokens, made.heads, made.kv_heads, made.dim, ToText(made.dtype), MaskText(made, settings.seed),
-                  made.softcap));
+                  made.softcap),
+      ".", &terms);
   if (!contract) return tl::unexpected(std::move(contract.error()));
   problem.contract = std::move(*contract);
   problem.document_lengths = DocumentLengths(made, settings.seed);

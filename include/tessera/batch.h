@@ -24,6 +24,9 @@ struct IdRows {
   bool operator==(const IdRows&) const = default;
 };
 
+// Numbers of each batch row; rows may have different counts of them.
+using IntRows = std::vector<std::vector<int32_t>>;
+
 // Caller-made picks for the `blocks` term: [batch, q_len or query tiles, num_kv_heads, top_n], negative = no pick.
 struct Picks {
   int64_t block_tokens = 0;
@@ -32,11 +35,20 @@ struct Picks {
   bool operator==(const Picks&) const = default;
 };
 
+// Documents come in one of three forms: the id of every token, the length of every document, or the token at which
+// each document ends. Lengths and ends number documents 0, 1, ... in order, empty ones too; tokens after the last
+// document are padding. Queries and keys may come in different forms.
 // Lists of counts have one entry per batch row, or a single entry that stands for every row.
 struct Batch {
   std::optional<IdRows> doc_ids;  // both sides; q_len must equal kv_len
   std::optional<IdRows> q_doc_ids;
   std::optional<IdRows> kv_doc_ids;
+  std::optional<IntRows> doc_lengths;  // both sides, as doc_ids
+  std::optional<IntRows> q_doc_lengths;
+  std::optional<IntRows> kv_doc_lengths;
+  std::optional<IntRows> cu_seqlens;  // 0, then the end of each document; both sides
+  std::optional<IntRows> q_cu_seqlens;
+  std::optional<IntRows> kv_cu_seqlens;
   std::optional<std::vector<int64_t>> valid_tokens;  // [batch], both sides
   std::optional<std::vector<int64_t>> valid_slots;   // [batch], in units of base_block_tokens
   std::optional<int64_t> base_block_tokens;
@@ -69,7 +81,7 @@ struct BatchRow {
   bool operator==(const BatchRow&) const = default;
 };
 
-// Checks presence in both directions, ranks, lengths, counts and reappearing ids; reports every violation.
+// Checks presence in both directions, forms, ranks, lengths, counts and reappearing ids; reports every violation.
 // One entry per batch row.
 Result<std::vector<BatchRow>> ResolveBatch(const Contract& contract, const Batch& batch);
 

@@ -35,16 +35,17 @@ enum class TermKind : uint8_t {
   kRegistered,      // a term of the user's own, registered from C++
 };
 
-struct MaskTermSpec;  // tessera/mask_term.h
+class MaskTerms;       // tessera/mask_term.h
+class RegisteredTerm;  // the same
 
 struct MaskTerm {
   TermKind kind = TermKind::kFull;
   int64_t first = 0;
   int64_t second = 0;
-  std::string path;                                // bitmap only: as written in the contract
-  std::shared_ptr<const Bitmap> bitmap;            // bitmap only: loaded when the contract is parsed
-  std::vector<int64_t> parameters;                 // registered only: as written
-  std::shared_ptr<const MaskTermSpec> registered;  // registered only: what FindMaskTerm(name) gives
+  std::string path;                                  // bitmap only: as written in the contract
+  std::shared_ptr<const Bitmap> bitmap;              // bitmap only: loaded when the contract is parsed
+  std::vector<int64_t> parameters;                   // registered only: as written
+  std::shared_ptr<const RegisteredTerm> registered;  // registered only: what MaskTerms::Find gives
   bool operator==(const MaskTerm& other) const;
 };
 
@@ -109,7 +110,7 @@ struct Capacity {
 // Parsed, validated and keyed; the routing stages execute it.
 struct Routing {
   int64_t query_tile = 256;
-  int64_t kv_tile = 1024;
+  int64_t kv_tile = 1024;  // keys whose means are scored in one step; picks do not depend on it
   int64_t selected_block = 256;
   int64_t block_stride = 64;
   int64_t compression_block = 128;
@@ -138,10 +139,13 @@ struct Contract {
 std::vector<Violation> Validate(const Contract& contract);
 
 // Reads TOML or JSON (told apart by the first character), resolves defaults, loads bitmaps relative to
-// `base_dir`, and validates: a Contract that comes out of here is good.
-Result<Contract> ParseContract(std::string_view text, const std::string& base_dir = ".");
-Result<Contract> ReadContract(const std::string& path);
-Result<MaskExpr> ParseMaskExpr(std::string_view text, const std::string& base_dir = ".");
+// `base_dir`, and validates: a Contract that comes out of here is good. Masks may name the built-in terms, and those in
+// `terms` where it is given.
+Result<Contract> ParseContract(std::string_view text, const std::string& base_dir = ".",
+                               const MaskTerms* terms = nullptr);
+Result<Contract> ReadContract(const std::string& path, const MaskTerms* terms = nullptr);
+Result<MaskExpr> ParseMaskExpr(std::string_view text, const std::string& base_dir = ".",
+                               const MaskTerms* terms = nullptr);
 
 // Canonical text: every field, defaults resolved. Parsing it gives an equal contract.
 std::string ToToml(const Contract& contract);

@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tessera/batch.h"
@@ -101,6 +102,12 @@ class Attention {
 class Engine {
  public:
   explicit Engine(EngineOptions options = OptionsFromEnvironment());
+
+  // The terms of this engine, which masks that Parse and Read meet may name. Valid as long as a copy of the engine is.
+  MaskTerms& mask_terms() const;
+  // ParseContract and ReadContract with them.
+  Result<Contract> Parse(std::string_view text, const std::string& base_dir = ".") const;
+  Result<Contract> Read(const std::string& path) const;
 
   Result<Attention> Prepare(const Contract& contract, const Target& target, const AttentionOptions& options = {}) const;
 

@@ -29,6 +29,16 @@ struct Error {
   std::string message;                // one sentence: what is wrong and what was expected
   std::string where;                  // file, field, stage or byte offset; may be empty
   std::vector<Violation> violations;  // every violation, for validation errors
+
+  // Written out and defined in the library: every function that returns a Result uses them, and inlined they are a good
+  // part of what a user of these headers compiles.
+  Error();
+  Error(ErrorCode error_code, std::string text, std::string place = {}, std::vector<Violation> broken = {});
+  Error(const Error&);
+  Error(Error&&) noexcept;
+  Error& operator=(const Error&);
+  Error& operator=(Error&&) noexcept;
+  ~Error();
 };
 
 template <class T>

@@ -79,7 +79,8 @@ struct Evidence {
   const Receipt& custom_run;
   const Receipt& default_run;
   bool dynamic_shapes = false;
-  std::string date = {};  // empty: today
+  std::string date = {};             // empty: today
+  const MaskTerms* terms = nullptr;  // for contracts with terms of the user's own
 };
 Result<LedgerEntry> EntryFromReceipts(const Evidence& evidence);
 // A receipt, or the one inside a file of `tessera bench run --json`: that of the run which took the median time.

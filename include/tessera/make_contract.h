@@ -37,8 +37,9 @@ struct ContractSpec {
   std::optional<Routing> routing = {};
 };
 
-// Defaults filled in and every rule checked, with every violation in the error, as ParseContract does.
-Result<Contract> MakeContract(const ContractSpec& spec);
+// Defaults filled in and every rule checked, with every violation in the error, as ParseContract does. Masks may name
+// the built-in terms, and those in `terms` where it is given.
+Result<Contract> MakeContract(const ContractSpec& spec, const MaskTerms* terms = nullptr);
 
 }  // namespace tessera
 #pragma GCC visibility pop

@@ -1,5 +1,6 @@
-// Mask terms of the user's own. A program registers a term once, before it reads contracts; from then on mask
-// expressions may name it beside the built-in terms, and planner, lanes, keys and receipts treat it like them.
+// Mask terms of the user's own. A program registers a term in a MaskTerms, an engine's or one of its own; contracts
+// that are read with it may name the term beside the built-in ones, and planner, lanes, keys and receipts treat it like
+// them.
 //
 // A term is a pure function of the lengths, the offset, the head and its parameters: it says which pairs may attend,
 // either as runs or by answering for rectangles. Not a goal: terms that read a batch, or that change a score.
@@ -8,7 +9,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -70,19 +73,53 @@ struct MaskTermSpec {
   std::function<bool(const MaskTermInput& input, int64_t q, int64_t k)> allows = {};
 };
 
-// Takes the term for the rest of the process; thread-safe. A name is registered once: a second registration is an
-// error even with the same version, because two functions cannot be compared. Every fault of the spec is reported.
-//
-// The functions may be called from any thread, several at once, and must answer the same for the same input: each
-// answer is asked for twice, kept and reused. One that throws, leaves the lengths, orders its runs wrongly or changes
-// its mind is a violation of the contract that names it (Validate says which term and row), never undefined.
-Status RegisterMaskTerm(MaskTermSpec spec);
+// A term that was registered: the spec as it was given, and the sets that its function's answers amounted to, of which
+// a limited number is kept. Only MaskTerms makes one. A contract that names it keeps it alive, whatever becomes of the
+// MaskTerms.
+class RegisteredTerm : public MaskTermSpec {
+ public:
+  RegisteredTerm(const RegisteredTerm&) = delete;
+  RegisteredTerm& operator=(const RegisteredTerm&) = delete;
+  ~RegisteredTerm();
 
-// The registered term of that name, for a MaskTerm made without text; null when there is none.
-std::shared_ptr<const MaskTermSpec> FindMaskTerm(std::string_view name);
+  // Of this registration: no other of the process has it, before or after. An address may be used again.
+  int64_t id() const { return id_; }
 
-// Every registered term, by name.
-std::vector<std::shared_ptr<const MaskTermSpec>> RegisteredMaskTerms();
+ private:
+  friend class MaskTerms;
+  friend struct RegisteredTermAccess;
+  struct Kept;
+  explicit RegisteredTerm(MaskTermSpec spec);
+  const int64_t id_;
+  const std::unique_ptr<Kept> kept_;
+};
+
+// Registered terms by name. Every engine has one; a program may make others and read contracts with them. Safe from any
+// number of threads at once. Two MaskTerms know nothing of each other: one name may mean two things.
+class MaskTerms {
+ public:
+  MaskTerms() = default;
+  MaskTerms(const MaskTerms&) = delete;
+  MaskTerms& operator=(const MaskTerms&) = delete;
+
+  // A name is registered once: a second registration is an error even with the same version, because two functions
+  // cannot be compared. Every fault of the spec is reported.
+  //
+  // The functions may be called from any thread, several at once, and must answer the same for the same input: each
+  // answer is asked for twice, kept and reused. One that throws, leaves the lengths, orders its runs wrongly or changes
+  // its mind is a violation of the contract that names it (Validate says which term and row), never undefined.
+  Status Register(MaskTermSpec spec);
+
+  // The term of that name, for a MaskTerm made without text; null when there is none.
+  std::shared_ptr<const RegisteredTerm> Find(std::string_view name) const;
+
+  // Every term, by name.
+  std::vector<std::shared_ptr<const RegisteredTerm>> All() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::string, std::shared_ptr<const RegisteredTerm>, std::less<>> terms_;
+};
 
 }  // namespace tessera
 #pragma GCC visibility pop

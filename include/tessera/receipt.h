@@ -150,13 +150,13 @@ Result<Receipt> ParseReceiptFields(std::string_view json);
 // The names in an option such as "exclude", which a receipt writes with commas between them.
 std::vector<std::string> SplitNames(const std::string& text);
 // Every rule of docs/receipts.md that the receipt breaks: its parts agree with each other. Nothing is selected or
-// planned again to find out.
-std::vector<Violation> CheckReceipt(const Receipt& receipt);
+// planned again to find out. The key of a contract with terms of the user's own is checked where `terms` has them.
+std::vector<Violation> CheckReceipt(const Receipt& receipt, const MaskTerms* terms = nullptr);
 // Both.
-Result<Receipt> ParseReceipt(std::string_view json);
+Result<Receipt> ParseReceipt(std::string_view json, const MaskTerms* terms = nullptr);
 
 // Reads a file; checks the rules where the receipt is of this version, and always when `is_strict`.
-Result<Receipt> ReadReceipt(const std::string& path, bool is_strict = true);
+Result<Receipt> ReadReceipt(const std::string& path, bool is_strict = true, const MaskTerms* terms = nullptr);
 
 // One thing that differs between two receipts. In order of importance: "meaning", "batch", "inputs", "outputs", "what
 // ran", "plan", "options", "versions", "cost", "timings"; an empty text stands for something that is not there.

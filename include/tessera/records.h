@@ -39,7 +39,7 @@ struct ExactTokenRecord {
 Result<ExactTokenRecord> MakeExactTokenRecord(const ExactTokenStep& step);
 std::string ToJson(const ExactTokenRecord& record);  // only the fields of its path
 // What a receipt says of its picks, in these words; nothing for a run without picks, or that did not run.
-std::optional<ExactTokenRecord> ExactTokenRecordOf(const Receipt& receipt);
+std::optional<ExactTokenRecord> ExactTokenRecordOf(const Receipt& receipt, const MaskTerms* terms = nullptr);
 
 // A backend is there when its package can be loaded and a device it runs on is present: one of them is not enough.
 struct BackendProbe {

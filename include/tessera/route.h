@@ -8,7 +8,7 @@
 
 #include "tessera/batch.h"
 #include "tessera/contract.h"
-#include "tessera/planner.h"
+#include "tessera/stages.h"
 
 #pragma GCC visibility push(default)
 namespace tessera {

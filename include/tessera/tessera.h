@@ -15,6 +15,7 @@
 #include "tessera/lane.h"
 #include "tessera/ledger.h"
 #include "tessera/make_contract.h"
+#include "tessera/mask_leak.h"
 #include "tessera/mask_term.h"
 #include "tessera/normalise.h"
 #include "tessera/plan.h"
@@ -24,6 +25,7 @@
 #include "tessera/records.h"
 #include "tessera/route.h"
 #include "tessera/run.h"
+#include "tessera/stages.h"
 #include "tessera/target.h"
 #include "tessera/tensor.h"
 #endif

@@ -26,6 +26,15 @@ CodeRow RowOf(ErrorCode code) {
 
 }  // namespace
 
+Error::Error() = default;
+Error::Error(ErrorCode error_code, std::string text, std::string place, std::vector<Violation> broken)
+    : code(error_code), message(std::move(text)), where(std::move(place)), violations(std::move(broken)) {}
+Error::Error(const Error&) = default;
+Error::Error(Error&&) noexcept = default;
+Error& Error::operator=(const Error&) = default;
+Error& Error::operator=(Error&&) noexcept = default;
+Error::~Error() = default;
+
 std::string_view CodeText(ErrorCode code) { return RowOf(code).text; }
 
 std::string_view CodeMeaning(ErrorCode code) { return RowOf(code).meaning; }

@@ -14,26 +14,6 @@ constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
 bool IsContinuation(char c) { return (static_cast<uint8_t>(c) & 0xC0) == 0x80; }
 
-// Bytes of the UTF-8 character at the start of `text`; 0 when there is none (overlong forms and surrogates included).
-size_t Utf8Length(std::string_view text) {
-  const auto at = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
-  const uint8_t lead = at(0);
-  if (lead < 0x80) return 1;
-  const size_t size = lead >= 0xC2 && lead <= 0xDF   ? 2
-                      : (lead & 0xF0) == 0xE0        ? 3
-                      : lead >= 0xF0 && lead <= 0xF4 ? 4
-                                                     : 0;
-  if (size == 0 || text.size() < size) return 0;
-  for (size_t i = 1; i < size; ++i) {
-    if (!IsContinuation(text[i])) return 0;
-  }
-  if (lead == 0xE0 && at(1) < 0xA0) return 0;
-  if (lead == 0xED && at(1) > 0x9F) return 0;
-  if (lead == 0xF0 && at(1) < 0x90) return 0;
-  if (lead == 0xF4 && at(1) > 0x8F) return 0;
-  return size;
-}
-
 // The last place at or before `bytes` that is between two characters.
 size_t CutPoint(std::string_view text, size_t bytes) {
   size_t end = bytes;
@@ -59,6 +39,25 @@ size_t EditDistance(std::string_view a, std::string_view b) {
 }
 
 }  // namespace
+
+size_t Utf8Length(std::string_view text) {
+  const auto at = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
+  const uint8_t lead = at(0);
+  if (lead < 0x80) return 1;
+  const size_t size = lead >= 0xC2 && lead <= 0xDF   ? 2
+                      : (lead & 0xF0) == 0xE0        ? 3
+                      : lead >= 0xF0 && lead <= 0xF4 ? 4
+                                                     : 0;
+  if (size == 0 || text.size() < size) return 0;
+  for (size_t i = 1; i < size; ++i) {
+    if (!IsContinuation(text[i])) return 0;
+  }
+  if (lead == 0xE0 && at(1) < 0xA0) return 0;
+  if (lead == 0xED && at(1) > 0x9F) return 0;
+  if (lead == 0xF0 && at(1) < 0x90) return 0;
+  if (lead == 0xF4 && at(1) > 0x8F) return 0;
+  return size;
+}
 
 std::string QuoteText(std::string_view text) {
   std::string out = "\"";

@@ -1,6 +1,7 @@
 // Helpers for error messages and canonical text: quoting what a user wrote, and guessing what was meant.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,6 +18,9 @@ std::string Excerpt(std::string_view text);
 std::string Shorten(std::string_view text, size_t bytes);
 
 bool IsUtf8(std::string_view text);
+// Bytes of the UTF-8 character that a text, not empty, begins with; 0 when it begins with none (overlong forms and
+// surrogates included).
+size_t Utf8Length(std::string_view text);
 
 // The candidate nearest to `word`, or empty when none is near enough to be a slip of the pen.
 std::string_view Nearest(std::string_view word, const std::vector<std::string_view>& candidates);

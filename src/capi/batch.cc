@@ -11,15 +11,10 @@
 
 namespace tessera::capi {
 
-Result<std::shared_ptr<const Batch>> BatchFor(const tessera_batch* batch, const Contract& contract) {
+std::shared_ptr<const Batch> BatchOf(const tessera_batch* batch) {
   if (batch == nullptr) return std::make_shared<const Batch>();
-  const std::shared_ptr<BatchParts>& parts = batch->parts;
-  if (!parts->HasDocumentRows()) {
-    batch->is_shared = true;
-    return std::shared_ptr<const Batch>(parts, &parts->batch);
-  }
-  Batch made = TESSERA_TRY(WithDocumentIds(*parts, contract.shape));
-  return std::make_shared<const Batch>(std::move(made));
+  batch->is_shared = true;
+  return batch->batch;
 }
 
 }  // namespace tessera::capi
@@ -28,6 +23,8 @@ namespace {
 
 using namespace tessera;        // NOLINT: the C functions below cannot be in the namespace
 using namespace tessera::capi;  // NOLINT
+
+enum class Side : uint8_t { kBoth, kQ, kKv };
 
 // The caller's array, whose sizes multiply to a number of elements that memory can have.
 Result<std::span<const int32_t>> ReadArray(const int32_t* values, std::span<const int64_t> sizes, std::string_view name,
@@ -47,14 +44,13 @@ Result<std::span<const int32_t>> ReadArray(const int32_t* values, std::span<cons
 }
 
 Result<Side> ReadSide(int64_t side, std::string_view where) {
-  return static_cast<Side>(
-      TESSERA_TRY(ReadChoice(side, kNumSides, {"", "side"}, "TESSERA_SIDE_BOTH, _Q or _KV", where)));
+  return static_cast<Side>(TESSERA_TRY(ReadChoice(side, 3, {"", "side"}, "TESSERA_SIDE_BOTH, _Q or _KV", where)));
 }
 
 // What a setter writes to: the batch's own, or a copy where somebody else may have that too.
-BatchParts& PartsToChange(tessera_batch& batch) {
-  if (batch.is_shared.exchange(false)) batch.parts = std::make_shared<BatchParts>(*batch.parts);
-  return *batch.parts;
+Batch& BatchToChange(tessera_batch& batch) {
+  if (batch.is_shared.exchange(false)) batch.batch = std::make_shared<Batch>(*batch.batch);
+  return *batch.batch;
 }
 
 struct RowsArgument {
@@ -64,11 +60,11 @@ struct RowsArgument {
   std::string_view name;
 };
 
-Result<DocumentRows> ReadRows(const RowsArgument& given, std::string_view where) {
+Result<IntRows> ReadRows(const RowsArgument& given, std::string_view where) {
   TESSERA_TRY(NotNull(given.values, given.name, where));
   TESSERA_TRY(NotNull(given.counts, "counts", where));
   if (given.rows < 0) return BadArgument(where, fmt::format("rows is {}; 0 or more expected", given.rows));
-  DocumentRows out;
+  IntRows out;
   const int32_t* next = given.values;
   for (int64_t row = 0; row < given.rows; ++row) {
     const std::span<const int32_t> values = TESSERA_TRY(ReadArray(next, {given.counts + row, 1}, given.name, where));
@@ -87,9 +83,8 @@ int tessera_batch_parse(const char* json, tessera_batch** batch, tessera_error**
   return Guard(__func__, error, [&, where = __func__]() -> Status {
     TESSERA_TRY(NotNull(batch, "batch", where));
     TESSERA_TRY(NotNull(json, "json", where));
-    auto parts = std::make_shared<BatchParts>();
-    parts->batch = TESSERA_TRY(ParseBatch(json));
-    *batch = new tessera_batch{std::move(parts)};
+    auto parsed = std::make_shared<Batch>(TESSERA_TRY(ParseBatch(json)));
+    *batch = new tessera_batch{std::move(parsed)};
     return {};
   });
 }
@@ -98,7 +93,7 @@ int tessera_batch_new(tessera_batch** batch, tessera_error** error) {
   if (batch != nullptr) *batch = nullptr;
   return Guard(__func__, error, [&, where = __func__]() -> Status {
     TESSERA_TRY(NotNull(batch, "batch", where));
-    *batch = new tessera_batch{std::make_shared<BatchParts>()};
+    *batch = new tessera_batch{std::make_shared<Batch>()};
     return {};
   });
 }
@@ -112,7 +107,7 @@ int tessera_batch_set_doc_ids(tessera_batch* batch, int64_t side, const int32_t*
     const Side of = TESSERA_TRY(ReadSide(side, where));
     const std::span<const int32_t> values = TESSERA_TRY(ReadArray(ids, std::array{rows, len}, "ids", where));
     IdRows read{.rows = rows, .len = len, .values = {values.begin(), values.end()}};
-    Batch& to = PartsToChange(*batch).batch;
+    Batch& to = BatchToChange(*batch);
     (of == Side::kBoth ? to.doc_ids : of == Side::kQ ? to.q_doc_ids : to.kv_doc_ids) = std::move(read);
     return {};
   });
@@ -123,8 +118,9 @@ int tessera_batch_set_doc_lengths(tessera_batch* batch, int64_t side, const int3
   return Guard(__func__, error, [&, where = __func__]() -> Status {
     TESSERA_TRY(NotNull(batch, "batch", where));
     const Side of = TESSERA_TRY(ReadSide(side, where));
-    DocumentRows read = TESSERA_TRY(ReadRows({lengths, counts, rows, "lengths"}, where));
-    PartsToChange(*batch).lengths[static_cast<size_t>(of)] = std::move(read);
+    IntRows read = TESSERA_TRY(ReadRows({lengths, counts, rows, "lengths"}, where));
+    Batch& to = BatchToChange(*batch);
+    (of == Side::kBoth ? to.doc_lengths : of == Side::kQ ? to.q_doc_lengths : to.kv_doc_lengths) = std::move(read);
     return {};
   });
 }
@@ -134,8 +130,9 @@ int tessera_batch_set_cu_seqlens(tessera_batch* batch, int64_t side, const int32
   return Guard(__func__, error, [&, where = __func__]() -> Status {
     TESSERA_TRY(NotNull(batch, "batch", where));
     const Side of = TESSERA_TRY(ReadSide(side, where));
-    DocumentRows read = TESSERA_TRY(ReadRows({ends, counts, rows, "ends"}, where));
-    PartsToChange(*batch).ends[static_cast<size_t>(of)] = std::move(read);
+    IntRows read = TESSERA_TRY(ReadRows({ends, counts, rows, "ends"}, where));
+    Batch& to = BatchToChange(*batch);
+    (of == Side::kBoth ? to.cu_seqlens : of == Side::kQ ? to.q_cu_seqlens : to.kv_cu_seqlens) = std::move(read);
     return {};
   });
 }
@@ -146,7 +143,7 @@ int tessera_batch_set_valid_tokens(tessera_batch* batch, int64_t side, const int
     TESSERA_TRY(NotNull(batch, "batch", where));
     const Side of = TESSERA_TRY(ReadSide(side, where));
     std::vector<int64_t> read = Widen(TESSERA_TRY(ReadArray(tokens, std::array{rows}, "tokens", where)));
-    Batch& to = PartsToChange(*batch).batch;
+    Batch& to = BatchToChange(*batch);
     (of == Side::kBoth ? to.valid_tokens : of == Side::kQ ? to.q_valid_tokens : to.kv_valid_tokens) = std::move(read);
     return {};
   });
@@ -157,7 +154,7 @@ int tessera_batch_set_valid_slots(tessera_batch* batch, const int32_t* slots, in
   return Guard(__func__, error, [&, where = __func__]() -> Status {
     TESSERA_TRY(NotNull(batch, "batch", where));
     std::vector<int64_t> read = Widen(TESSERA_TRY(ReadArray(slots, std::array{rows}, "slots", where)));
-    Batch& to = PartsToChange(*batch).batch;
+    Batch& to = BatchToChange(*batch);
     to.valid_slots = std::move(read);
     to.base_block_tokens = base_block_tokens;
     return {};
@@ -174,7 +171,7 @@ int tessera_batch_set_picks(tessera_batch* batch, const int32_t* blocks, const i
     const std::span<const int32_t> values = TESSERA_TRY(ReadArray(blocks, sizes, "blocks", where));
     Picks read{
         .block_tokens = block_tokens, .shape = {sizes.begin(), sizes.end()}, .blocks = {values.begin(), values.end()}};
-    PartsToChange(*batch).batch.picks = std::move(read);
+    BatchToChange(*batch).picks = std::move(read);
     return {};
   });
 }

@@ -98,7 +98,7 @@ int tessera_run(const tessera_engine* engine, const tessera_contract* contract, 
     run.contract_source = read.contract_source;
     const RunTensors tensors = TESSERA_TRY(ReadArgs(args, of.shape, where));
     const Target found = TESSERA_TRY(ReadTarget(target));
-    const std::shared_ptr<const Batch> facts = TESSERA_TRY(BatchFor(batch, of));
+    const std::shared_ptr<const Batch> facts = BatchOf(batch);
     RunOutcome outcome = RunStrided(engine->engine, of, *facts, tensors, found, run);
     GiveReceipt(outcome.receipt, receipt);
     if (outcome.error) return tl::unexpected(std::move(*outcome.error));

@@ -65,7 +65,7 @@ Result<Request> ReadRequest(const tessera_compile_request* given, std::string_vi
       out.inputs["k"] = CopyTensor(k, {shape.batch, shape.num_kv_heads, shape.kv_len, shape.dim_qk});
     }
   }
-  out.batch = TESSERA_TRY(BatchFor(read.batch, *out.contract));
+  out.batch = BatchOf(read.batch);
   return out;
 }
 
@@ -119,10 +119,9 @@ int tessera_class_batch(const tessera_class* of, const tessera_batch* batch, tes
   return Guard(__func__, error, [&, where = __func__]() -> Status {
     TESSERA_TRY(NotNull(of, "of", where));
     TESSERA_TRY(NotNull(padded, "padded", where));
-    const std::shared_ptr<const Batch> facts = TESSERA_TRY(BatchFor(batch, *of->contract));
-    auto parts = std::make_shared<BatchParts>();
-    parts->batch = TESSERA_TRY(AtClass(*of->contract, *facts, of->of));
-    *padded = new tessera_batch{std::move(parts)};
+    const std::shared_ptr<const Batch> facts = BatchOf(batch);
+    auto made = std::make_shared<Batch>(TESSERA_TRY(AtClass(*of->contract, *facts, of->of)));
+    *padded = new tessera_batch{std::move(made)};
     return {};
   });
 }

@@ -75,7 +75,7 @@ int tessera_export_new(const tessera_contract* contract, const tessera_batch* ba
     TESSERA_TRY(NotNull(exported, "exported", where));
     TESSERA_TRY(NotNull(contract, "contract", where));
     const ExportOptions read = TESSERA_TRY(ReadOptions(options, where));
-    const std::shared_ptr<const Batch> facts = TESSERA_TRY(BatchFor(batch, *contract->contract));
+    const std::shared_ptr<const Batch> facts = BatchOf(batch);
     auto handle = std::make_unique<tessera_export>();
     handle->exported = TESSERA_TRY(MakeExport(*contract->contract, *facts, read));
     ListArrays(*handle);

@@ -14,7 +14,6 @@
 #include <utility>
 
 #include "base/try.h"
-#include "capi/documents.h"
 #include "tessera/batch.h"
 #include "tessera/c_api.h"
 #include "tessera/contract.h"
@@ -39,7 +38,7 @@ struct tessera_contract {
 // The one handle that changes, by its _set_ functions. What it holds is shared with what was made from it, so that the
 // first change after that makes a copy.
 struct tessera_batch {
-  std::shared_ptr<tessera::capi::BatchParts> parts;
+  std::shared_ptr<tessera::Batch> batch;
   mutable std::atomic<bool> is_shared = false;
 };
 
@@ -127,7 +126,7 @@ inline Result<Target> ReadTarget(const char* name) { return FindTarget(TextOr(na
 Result<tessera_contract*> MakeContractHandle(Contract contract);
 
 // The batch as the library takes it; an empty one where none is given.
-Result<std::shared_ptr<const Batch>> BatchFor(const tessera_batch* batch, const Contract& contract);
+std::shared_ptr<const Batch> BatchOf(const tessera_batch* batch);
 
 // The receipt as a handle, where somebody wants it.
 void GiveReceipt(const Receipt& from, tessera_receipt** to);

@@ -33,7 +33,7 @@ int tessera_attention_plan(const tessera_attention* attention, const tessera_bat
     TESSERA_TRY(NotNull(attention, "attention", where));
     const Attention& of = attention->attention;
     const Contract& contract = of.contract();
-    std::shared_ptr<const Batch> facts = TESSERA_TRY(BatchFor(batch, contract));
+    std::shared_ptr<const Batch> facts = BatchOf(batch);
     const TensorRef q_ref = TESSERA_TRY(ReadTensorAt(q, contract.shape, "q->", where));
     const TensorRef k_ref = TESSERA_TRY(ReadTensorAt(k, contract.shape, "k->", where));
     const bool is_routed = q_ref.data != nullptr && k_ref.data != nullptr;

@@ -8,6 +8,7 @@
 #include <map>
 #include <utility>
 
+#include "contract/batch_documents.h"
 #include "contract/limits.h"
 #include "io/bitmap.h"
 #include "tessera/normalise.h"
@@ -94,11 +95,12 @@ Limit Rounded(const Limit& limit, int64_t of_class = 0) {
   return {.kind = Limit::Kind::kNumber, .number = of_class};
 }
 
-IdRows PadIds(const IdRows& ids, int64_t rows, int64_t len) {
-  IdRows padded{.rows = rows, .len = len, .values = std::vector<int32_t>(Idx(rows * len), -1)};
-  for (int64_t row = 0; row < ids.rows; ++row) {
-    const auto from = ids.values.begin() + row * ids.len;
-    std::copy(from, from + ids.len, padded.values.begin() + row * len);
+// One side's documents, in whatever form they came, as ids with padding behind them.
+IdRows PadDocuments(const Shape& shape, const Batch& batch, Side side, const RequestClass& at) {
+  const int64_t len = side == Side::kQ ? at.shape.q_len : at.shape.kv_len;
+  IdRows padded{.rows = at.shape.batch, .len = len, .values = std::vector<int32_t>(Idx(at.shape.batch * len), -1)};
+  for (int64_t row = 0; row < shape.batch; ++row) {
+    CopyDocumentIds(shape, batch, side, Idx(row), padded.values.data() + row * len);
   }
   return padded;
 }
@@ -194,19 +196,16 @@ Result<Batch> AtClass(const Contract& contract, const Batch& batch, const Reques
     if (batch.picks) padded.picks = PadPicks(*batch.picks, contract, at);
     return padded;
   }
-  const std::optional<IdRows>& q_ids = batch.doc_ids ? batch.doc_ids : batch.q_doc_ids;
-  const std::optional<IdRows>& kv_ids = batch.doc_ids ? batch.doc_ids : batch.kv_doc_ids;
-  if (q_ids && kv_ids) {
-    padded.q_doc_ids = PadIds(*q_ids, at.shape.batch, at.shape.q_len);
-    padded.kv_doc_ids = PadIds(*kv_ids, at.shape.batch, at.shape.kv_len);
-  } else if (at.cut == PaddingCut::kDocuments || facts->names_documents) {
-    // One document of all real tokens: the cut itself, or ids for a mask that names documents in vain at the request's
-    // lengths and might not at the class's.
-    const auto one_document = [&](int64_t len) {
-      return IdRows{.rows = at.request.batch, .len = len, .values = std::vector<int32_t>(Idx(at.request.batch * len))};
-    };
-    padded.q_doc_ids = PadIds(one_document(at.request.q_len), at.shape.batch, at.shape.q_len);
-    padded.kv_doc_ids = PadIds(one_document(at.request.kv_len), at.shape.batch, at.shape.kv_len);
+  // One document of all real tokens: the cut itself, or documents for a mask that names them in vain at the request's
+  // lengths and might not at the class's.
+  const auto one_document = [&](int64_t len) { return IntRows(Idx(at.request.batch), {static_cast<int32_t>(len)}); };
+  Batch one;
+  one.q_doc_lengths = one_document(at.request.q_len);
+  one.kv_doc_lengths = one_document(at.request.kv_len);
+  if (HasDocuments(batch) || at.cut == PaddingCut::kDocuments || facts->names_documents) {
+    const Batch& documents = HasDocuments(batch) ? batch : one;
+    padded.q_doc_ids = PadDocuments(contract.shape, documents, Side::kQ, at);
+    padded.kv_doc_ids = PadDocuments(contract.shape, documents, Side::kKv, at);
   }
   FillValid(*rows, at, padded);
   if (batch.picks) {

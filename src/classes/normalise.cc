@@ -10,8 +10,8 @@
 #include <optional>
 
 #include "base/checked.h"
-#include "contract/limits.h"
 #include "classes/at_class.h"
+#include "contract/limits.h"
 #include "tessera/planner.h"
 
 namespace tessera {

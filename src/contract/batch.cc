@@ -20,7 +20,8 @@ namespace tessera {
 namespace {
 
 constexpr auto kFieldNames = std::to_array<std::string_view>(
-    {"base_block_tokens", "doc_ids", "kv_doc_ids", "kv_valid_tokens", "picks.block_tokens", "picks.blocks", "q_doc_ids",
+    {"base_block_tokens", "cu_seqlens", "doc_ids", "doc_lengths", "kv_cu_seqlens", "kv_doc_ids", "kv_doc_lengths",
+     "kv_valid_tokens", "picks.block_tokens", "picks.blocks", "q_cu_seqlens", "q_doc_ids", "q_doc_lengths",
      "q_valid_tokens", "valid_slots", "valid_tokens"});
 
 // Turns fields into a Batch, collecting every violation on the way.
@@ -33,6 +34,12 @@ class Builder {
     ReadIds("doc_ids", &batch.doc_ids);
     ReadIds("q_doc_ids", &batch.q_doc_ids);
     ReadIds("kv_doc_ids", &batch.kv_doc_ids);
+    ReadRows("doc_lengths", &batch.doc_lengths);
+    ReadRows("q_doc_lengths", &batch.q_doc_lengths);
+    ReadRows("kv_doc_lengths", &batch.kv_doc_lengths);
+    ReadRows("cu_seqlens", &batch.cu_seqlens);
+    ReadRows("q_cu_seqlens", &batch.q_cu_seqlens);
+    ReadRows("kv_cu_seqlens", &batch.kv_cu_seqlens);
     ReadCounts("valid_tokens", &batch.valid_tokens);
     ReadCounts("valid_slots", &batch.valid_slots);
     ReadCounts("q_valid_tokens", &batch.q_valid_tokens);
@@ -72,6 +79,29 @@ class Builder {
       return Violate(name, fmt::format("must be [batch][length], it has {} dimensions", array->shape.size()));
     IdRows ids{array->shape[0], array->shape[1], {}};
     if (ToInt32(name, *array, &ids.values)) *out = std::move(ids);
+  }
+
+  // A flat list is the one row of a batch of 1. Rows of a tensor file all have the same count.
+  void ReadRows(const std::string& name, std::optional<IntRows>* out) {
+    const IntArray* array = Find(name);
+    if (array == nullptr) return;
+    const size_t rank = array->shape.size();
+    if (rank < 1 || rank > 2)
+      return Violate(name, fmt::format("must be [batch][documents], it has {} dimensions", rank));
+    if (rank == 1 && array->values.empty()) return Violate(name, "must have one list per batch row, it is empty");
+    std::vector<int32_t> values;
+    if (!ToInt32(name, *array, &values)) return;
+    std::vector<int64_t> counts = array->row_counts;
+    if (rank == 1) counts = {array->shape[0]};
+    if (rank == 2 && counts.empty()) counts.assign(static_cast<size_t>(array->shape[0]), array->shape[1]);
+    IntRows rows;
+    rows.reserve(counts.size());
+    auto begin = values.begin();
+    for (const int64_t count : counts) {
+      rows.emplace_back(begin, begin + count);
+      begin += count;
+    }
+    *out = std::move(rows);
   }
 
   // One number stands for every row and becomes a list of one.
@@ -131,9 +161,9 @@ Result<BatchFields> ParseBatchTensors(std::string_view bytes, const std::string&
     if (!IsBatchField(name)) {
       violations.push_back({name, "unknown field; a batch may have " + BatchFieldNames()});
     } else if (tensor.type == ElementType::kI32) {
-      fields[name] = {tensor.shape, Widen<int32_t>(tensor.bytes)};
+      fields[name] = {.shape = tensor.shape, .values = Widen<int32_t>(tensor.bytes)};
     } else if (tensor.type == ElementType::kI64) {
-      fields[name] = {tensor.shape, Widen<int64_t>(tensor.bytes)};
+      fields[name] = {.shape = tensor.shape, .values = Widen<int64_t>(tensor.bytes)};
     } else {
       violations.push_back({name, fmt::format("must be I32 or I64, it is {}", ToText(tensor.type))});
     }
@@ -150,6 +180,8 @@ bool IsSafetensors(std::string_view bytes) { return bytes.substr(0, 8).find('\0'
 bool IsBatchField(std::string_view name) {
   return std::find(kFieldNames.begin(), kFieldNames.end(), name) != kFieldNames.end();
 }
+
+bool MayRowsDiffer(std::string_view name) { return name.ends_with("doc_lengths") || name.ends_with("cu_seqlens"); }
 
 std::string BatchFieldNames() { return fmt::format("{}", fmt::join(kFieldNames, ", ")); }
 

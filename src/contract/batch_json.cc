@@ -25,7 +25,8 @@ class BatchHandler : public JsonHandler {
 
   bool OnInteger(int64_t value) override {
     if (current_ == nullptr) return Refuse(Where() + " must not be a number");
-    if (leaf_depth_ == kUnknown) leaf_depth_ = static_cast<int64_t>(counts_.size());
+    // Deeper arrays may have come before the first number, all of them empty.
+    if (leaf_depth_ == kUnknown) leaf_depth_ = static_cast<int64_t>(current_->shape.size());
     if (leaf_depth_ != static_cast<int64_t>(counts_.size())) return RefuseRagged();
     if (!counts_.empty()) ++counts_.back();
     current_->values.push_back(value);
@@ -73,8 +74,10 @@ class BatchHandler : public JsonHandler {
   }
   bool OnArrayEnd() override {
     int64_t& size = current_->shape[counts_.size() - 1];
-    if (size == kUnknown) size = counts_.back();
-    if (size != counts_.back()) return RefuseRagged();
+    const bool may_differ = counts_.size() == 2 && MayRowsDiffer(name_);
+    if (may_differ) current_->row_counts.push_back(counts_.back());
+    if (size == kUnknown || may_differ) size = std::max(size, counts_.back());
+    if (size != counts_.back() && !may_differ) return RefuseRagged();
     counts_.pop_back();
     if (counts_.empty()) current_ = nullptr;
     return true;
@@ -139,12 +142,25 @@ std::string ToJson(const Batch& batch) {
     int64_t at = 0;
     add(name, NestedText(ids->values, std::array{ids->rows, ids->len}, &at));
   };
+  const auto add_rows = [&](std::string_view name, const std::optional<IntRows>& rows) {
+    if (!rows) return;
+    std::vector<std::string> lists;
+    for (const std::vector<int32_t>& row : *rows)
+      lists.push_back(ListText(row.data(), static_cast<int64_t>(row.size())));
+    add(name, fmt::format("[{}]", fmt::join(lists, ",")));
+  };
   const auto add_counts = [&](std::string_view name, const std::optional<std::vector<int64_t>>& counts) {
     if (counts) add(name, CountsText(*counts));
   };
   add_ids("doc_ids", batch.doc_ids);
   add_ids("q_doc_ids", batch.q_doc_ids);
   add_ids("kv_doc_ids", batch.kv_doc_ids);
+  add_rows("doc_lengths", batch.doc_lengths);
+  add_rows("q_doc_lengths", batch.q_doc_lengths);
+  add_rows("kv_doc_lengths", batch.kv_doc_lengths);
+  add_rows("cu_seqlens", batch.cu_seqlens);
+  add_rows("q_cu_seqlens", batch.q_cu_seqlens);
+  add_rows("kv_cu_seqlens", batch.kv_cu_seqlens);
   add_counts("valid_tokens", batch.valid_tokens);
   add_counts("valid_slots", batch.valid_slots);
   if (batch.base_block_tokens) add("base_block_tokens", fmt::format("{}", *batch.base_block_tokens));

@@ -1,72 +1,20 @@
 // Fits a batch to a contract: presence in both directions, shapes, ranges and reappearing ids, every violation
-// reported. Rows are reduced to segments in one pass over their ids; everything after that costs per segment.
+// reported. Documents become segments (batch_documents.cc); everything after that costs per segment.
 #include "contract/batch_resolve.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <limits>
-#include <numeric>
 #include <utility>
 
 #include "base/checked.h"
+#include "contract/batch_documents.h"
 
 namespace tessera {
 namespace {
 
-// The first index after `begin` whose id differs from ids[begin].
-size_t FindChange(std::span<const int32_t> ids, size_t begin) {
-  // Short stretches are cheapest one by one; long ones in blocks without an early exit, which compilers vectorise.
-  constexpr size_t kShort = 16;
-  constexpr size_t kBlock = 128;
-  const int32_t id = ids[begin];
-  size_t i = begin + 1;
-  const size_t short_end = std::min(ids.size(), begin + kShort);
-  while (i < short_end && ids[i] == id) ++i;
-  if (i < short_end) return i;
-  while (i + kBlock <= ids.size()) {
-    const int32_t* block = ids.data() + i;
-    uint32_t difference = 0;
-    for (size_t k = 0; k < kBlock; ++k) difference |= static_cast<uint32_t>(block[k] ^ id);
-    if (difference != 0) break;
-    i += kBlock;
-  }
-  while (i < ids.size() && ids[i] == id) ++i;
-  return i;
-}
-
-bool IsAscending(const std::vector<Segment>& segments) {
-  int32_t last = -1;
-  for (const Segment& segment : segments) {
-    if (segment.doc < 0) continue;
-    if (segment.doc <= last) return false;
-    last = segment.doc;
-  }
-  return true;
-}
-
-// Fills in the ranks and returns the earliest segment whose id appeared before, or nothing.
-const Segment* SetRanks(std::vector<Segment>* segments) {
-  // Packers number documents upwards, so the common row needs no sort.
-  if (IsAscending(*segments)) return nullptr;
-  std::vector<uint32_t> order(segments->size());
-  std::iota(order.begin(), order.end(), 0u);
-  std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
-    const Segment& x = (*segments)[a];
-    const Segment& y = (*segments)[b];
-    return x.doc != y.doc ? x.doc < y.doc : x.begin < y.begin;
-  });
-  const Segment* first = nullptr;
-  for (size_t i = 1; i < order.size(); ++i) {
-    const Segment& before = (*segments)[order[i - 1]];
-    Segment& segment = (*segments)[order[i]];
-    if (segment.doc < 0 || segment.doc != before.doc) continue;
-    segment.rank = before.rank + before.end - before.begin;
-    if (first == nullptr || segment.begin < first->begin) first = &segment;
-  }
-  return first;
-}
-
+// Of any two numbers a file can hold: base's CeilDiv adds them up first.
 int64_t CeilDiv(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 
 class Resolver {
@@ -107,66 +55,36 @@ class Resolver {
     if (!value) Violate(field, why);
   }
 
-  // The rule that documents and valid lengths share: one field for both sides where the lengths are equal, or one
-  // for each side; never both forms.
-  template <class T>
-  struct Sides {
-    const std::string name;
-    const std::optional<T>& both;
-    const std::optional<T>& q;
-    const std::optional<T>& kv;
-    bool HasSides() const { return q.has_value() || kv.has_value(); }
-  };
-
-  template <class T>
-  void CheckSides(const Sides<T>& sides, bool is_complete_without) {
-    const std::string both = sides.name;
-    const std::string q = "q_" + sides.name;
-    const std::string kv = "kv_" + sides.name;
-    if (!same_length_ && sides.both)
-      Violate(both, fmt::format("must be absent: q_len and kv_len differ, so give {} and {}", q, kv));
-    if (same_length_ && sides.both && sides.HasSides())
-      Violate(both, fmt::format("must not be given together with {} or {}", q, kv));
-    if (sides.both) return;
+  // One field for both sides where the lengths are equal, or one for each side; never both forms.
+  void CheckSides(bool is_complete_without) {
+    const bool has_both = batch_.valid_tokens.has_value();
+    const bool has_sides = batch_.q_valid_tokens || batch_.kv_valid_tokens;
+    if (!same_length_ && has_both) {
+      Violate("valid_tokens", "must be absent: q_len and kv_len differ, so give q_valid_tokens and kv_valid_tokens");
+    }
+    if (same_length_ && has_both && has_sides) {
+      Violate("valid_tokens", "must not be given together with q_valid_tokens or kv_valid_tokens");
+    }
+    if (has_both) return;
     // Half a pair is wrong even where the pair is not needed.
-    if (sides.HasSides() || !same_length_) return RequirePair(sides);
-    if (!is_complete_without) Violate(both, "is missing: the mask needs it");
-  }
-
-  template <class T>
-  void RequirePair(const Sides<T>& sides) {
-    Require("q_" + sides.name, sides.q, "is missing: the mask needs it for both sides");
-    Require("kv_" + sides.name, sides.kv, "is missing: the mask needs it for both sides");
+    if (has_sides || !same_length_) {
+      Require("q_valid_tokens", batch_.q_valid_tokens, "is missing: the mask needs it for both sides");
+      Require("kv_valid_tokens", batch_.kv_valid_tokens, "is missing: the mask needs it for both sides");
+    } else if (!is_complete_without) {
+      Violate("valid_tokens", "is missing: the mask needs it");
+    }
   }
 
   void CheckDocuments() {
-    const std::string unneeded = "must be absent: the mask names no documents";
-    if (!facts_.needs_documents && facts_.names_documents) {
-      // Named, but without effect at these lengths: it may stay away, and is checked when it comes.
-      if (!batch_.doc_ids && !batch_.q_doc_ids && !batch_.kv_doc_ids) return;
-    } else if (!facts_.needs_documents) {
-      Refuse("doc_ids", batch_.doc_ids, unneeded);
-      Refuse("q_doc_ids", batch_.q_doc_ids, unneeded);
-      Refuse("kv_doc_ids", batch_.kv_doc_ids, unneeded);
+    if (!facts_.needs_documents && !facts_.names_documents) {
+      for (const DocumentField& field : DocumentFields(batch_)) {
+        if (field.IsGiven()) Violate(std::string(field.name), "must be absent: the mask names no documents");
+      }
       return;
     }
-    CheckSides(Sides<IdRows>{"doc_ids", batch_.doc_ids, batch_.q_doc_ids, batch_.kv_doc_ids}, false);
-    CheckIds("doc_ids", batch_.doc_ids, shape_.q_len);
-    CheckIds("q_doc_ids", batch_.q_doc_ids, shape_.q_len);
-    CheckIds("kv_doc_ids", batch_.kv_doc_ids, shape_.kv_len);
-  }
-
-  void CheckIds(const std::string& field, const std::optional<IdRows>& ids, int64_t len) {
-    if (!ids) return;
-    const std::optional<int64_t> count = CheckedMul(shape_.batch, len);
-    const bool fits =
-        ids->rows == shape_.batch && ids->len == len && count && *count == static_cast<int64_t>(ids->values.size());
-    if (!fits) {
-      Violate(field, fmt::format("must be [{}][{}], it is [{}][{}] with {} values", shape_.batch, len, ids->rows,
-                                 ids->len, ids->values.size()));
-    } else if (len > std::numeric_limits<int32_t>::max()) {
-      Violate(field, "must have rows shorter than 2^31 tokens");
-    }
+    // Named, but without effect at these lengths: it may stay away, and is checked when it comes.
+    if (!facts_.needs_documents && !HasDocuments(batch_)) return;
+    for (Violation& violation : tessera::CheckDocuments(shape_, batch_)) violations_.push_back(std::move(violation));
   }
 
   void CheckValid() {
@@ -184,9 +102,7 @@ class Resolver {
       Refuse("kv_valid_tokens", batch_.kv_valid_tokens, unneeded);
       return;
     }
-    const Sides<std::vector<int64_t>> sides{"valid_tokens", batch_.valid_tokens, batch_.q_valid_tokens,
-                                            batch_.kv_valid_tokens};
-    CheckSides(sides, same_length_ && batch_.valid_slots.has_value());
+    CheckSides(same_length_ && batch_.valid_slots.has_value());
     if (!same_length_ && batch_.valid_slots) {
       Violate("valid_slots", "must be absent: q_len and kv_len differ, so give q_valid_tokens and kv_valid_tokens");
     }
@@ -248,28 +164,22 @@ class Resolver {
     }
   }
 
-  std::vector<Segment> Segments(const std::string& field, const IdRows& ids, size_t row) {
-    const auto len = static_cast<size_t>(ids.len);
-    std::vector<Segment> segments = FindSegments(std::span(ids.values).subspan(row * len, len));
-    const Segment* again = SetRanks(&segments);
-    if (again != nullptr && !facts_.documents_may_reappear) {
-      Violate(fmt::format("{}[{}]", field, row),
-              fmt::format("id {} reappears at token {}: number documents apart, or use documents(equal)", again->doc,
-                          again->begin));
+  std::vector<Segment> Segments(Side side, size_t row) {
+    SideSegments found = SegmentsOf(shape_, batch_, side, row);
+    if (found.again != nullptr && !facts_.documents_may_reappear) {
+      Violate(fmt::format("{}[{}]", found.field, row),
+              fmt::format("id {} reappears at token {}: number documents apart, or use documents(equal)",
+                          found.again->doc, found.again->begin));
     }
-    return segments;
+    return std::move(found.segments);
   }
 
   void FillDocuments(std::vector<BatchRow>* rows) {
+    const bool is_shared = batch_.doc_ids || batch_.doc_lengths || batch_.cu_seqlens;
     for (size_t row = 0; row < rows->size(); ++row) {
       BatchRow& out = (*rows)[row];
-      if (batch_.doc_ids) {
-        out.q_segments = Segments("doc_ids", *batch_.doc_ids, row);
-        out.kv_segments = out.q_segments;
-      } else {
-        out.q_segments = Segments("q_doc_ids", *batch_.q_doc_ids, row);
-        out.kv_segments = Segments("kv_doc_ids", *batch_.kv_doc_ids, row);
-      }
+      out.q_segments = Segments(Side::kQ, row);
+      out.kv_segments = is_shared ? out.q_segments : Segments(Side::kKv, row);
     }
   }
 
@@ -305,21 +215,6 @@ class Resolver {
 };
 
 }  // namespace
-
-std::vector<Segment> FindSegments(std::span<const int32_t> ids) {
-  std::vector<Segment> segments;
-  for (size_t begin = 0; begin < ids.size();) {
-    const size_t end = FindChange(ids, begin);
-    const int32_t doc = std::max(ids[begin], -1);
-    if (doc < 0 && !segments.empty() && segments.back().doc < 0) {
-      segments.back().end = static_cast<int32_t>(end);
-    } else {
-      segments.push_back({static_cast<int32_t>(begin), static_cast<int32_t>(end), doc, 0});
-    }
-    begin = end;
-  }
-  return segments;
-}
 
 Result<std::vector<BatchRow>> ResolveBatchWith(const Contract& contract, const MaskFacts& facts, const Batch& batch) {
   return Resolver(contract, facts, batch).Resolve();

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/spelling.h"
+#include "base/try.h"
 #include "contract/contract_section.h"
 #include "contract/default_scale.h"
 #include "contract/limits.h"
@@ -23,7 +24,7 @@ using Kind = DocumentValue::Kind;
 
 class ContractReader {
  public:
-  explicit ContractReader(const std::string& base_dir) : loader_(base_dir) {}
+  ContractReader(const std::string& base_dir, const MaskTerms* terms) : loader_(base_dir), terms_(terms) {}
 
   Result<Contract> Read(const DocumentValue& document) {
     ContractSection root("", &document, &problems_);
@@ -106,7 +107,7 @@ class ContractReader {
       problems_.push_back({path, fmt::format("expected a string, found {}", value.Describe())});
       return StandIn();
     }
-    Result<MaskExpr> expr = ParseMaskExpr(value.text, loader_);
+    Result<MaskExpr> expr = ParseMaskExpr(value.text, loader_, terms_);
     if (expr) return std::move(*expr);
     const Error& error = expr.error();
     if (!mask_error_) mask_error_ = error.code;
@@ -271,6 +272,7 @@ class ContractReader {
   }
 
   BitmapLoader loader_;
+  const MaskTerms* terms_;
   Contract contract_;
   bool head_count_known_ = true;
   std::vector<Violation> problems_;
@@ -280,21 +282,19 @@ class ContractReader {
 
 }  // namespace
 
-Result<Contract> ParseContract(std::string_view text, const std::string& base_dir) {
+Result<Contract> ParseContract(std::string_view text, const std::string& base_dir, const MaskTerms* terms) {
   if (static_cast<int64_t>(text.size()) > kMaxContractBytes) {
     return Fail(ErrorCode::kTooLarge,
                 fmt::format("the contract has {} bytes, expected at most {}", text.size(), kMaxContractBytes));
   }
-  Result<DocumentValue> document = ParseDocument(text);
-  if (!document) return tl::unexpected(std::move(document.error()));
-  return ContractReader(base_dir).Read(*document);
+  const DocumentValue document = TESSERA_TRY(ParseDocument(text));
+  return ContractReader(base_dir, terms).Read(document);
 }
 
-Result<Contract> ReadContract(const std::string& path) {
-  Result<std::string> text = ReadFile(path, kMaxContractBytes);
-  if (!text) return tl::unexpected(std::move(text.error()));
+Result<Contract> ReadContract(const std::string& path, const MaskTerms* terms) {
+  const std::string text = TESSERA_TRY(ReadFile(path, kMaxContractBytes));
   const std::string base_dir = std::filesystem::path(path).parent_path().string();
-  Result<Contract> contract = ParseContract(*text, base_dir.empty() ? "." : base_dir);
+  Result<Contract> contract = ParseContract(text, base_dir.empty() ? "." : base_dir, terms);
   if (!contract) {
     std::string& where = contract.error().where;
     where = where.empty() ? path : fmt::format("{}, {}", path, where);

@@ -8,15 +8,15 @@
 namespace tessera {
 
 void AddMask(Hasher& hasher, const MaskSets& sets) {
-  hasher.Int(static_cast<int64_t>(sets.unknowns.size()));
-  for (const Unknown& unknown : sets.unknowns) {
-    hasher.Int(static_cast<int64_t>(unknown.kind));
-    hasher.Int(unknown.count);
+  hasher.Int(static_cast<int64_t>(sets.conditions.size()));
+  for (const MaskCondition& condition : sets.conditions) {
+    hasher.Int(static_cast<int64_t>(condition.kind));
+    hasher.Int(condition.count);
   }
   hasher.Int(sets.documents_may_reappear ? 1 : 0);
   for (const uint32_t head_class : sets.class_of_head) hasher.Int(head_class);
   for (const HeadClass& head_class : sets.classes) {
-    for (const UnknownSet set : sets.consistent) head_class.holding[set].AddTo(hasher);
+    for (const ConditionSet set : sets.consistent) head_class.holding[set].AddTo(hasher);
   }
   for (const std::string& term : sets.registered) hasher.Text(term);
 }

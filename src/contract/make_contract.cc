@@ -11,7 +11,7 @@
 namespace tessera {
 namespace {
 
-Result<std::vector<MaskExpr>> ReadMasks(const ContractSpec& spec) {
+Result<std::vector<MaskExpr>> ReadMasks(const ContractSpec& spec, const MaskTerms* terms) {
   if (spec.mask.empty() == spec.head_masks.empty()) {
     return Fail(ErrorCode::kContractField, {{"mask", spec.mask.empty() ? "expected mask or head_masks, found neither"
                                                                        : "expected mask or head_masks, found both"}});
@@ -22,7 +22,7 @@ Result<std::vector<MaskExpr>> ReadMasks(const ContractSpec& spec) {
   const bool is_one = spec.head_masks.empty();
   const size_t count = is_one ? 1 : spec.head_masks.size();
   for (size_t head = 0; head < count; ++head) {
-    Result<MaskExpr> expr = ParseMaskExpr(is_one ? spec.mask : spec.head_masks[head], spec.base_dir);
+    Result<MaskExpr> expr = ParseMaskExpr(is_one ? spec.mask : spec.head_masks[head], spec.base_dir, terms);
     if (expr) {
       heads.push_back(std::move(*expr));
       continue;
@@ -38,8 +38,8 @@ Result<std::vector<MaskExpr>> ReadMasks(const ContractSpec& spec) {
 
 }  // namespace
 
-Result<Contract> MakeContract(const ContractSpec& spec) {
-  Result<std::vector<MaskExpr>> heads = ReadMasks(spec);
+Result<Contract> MakeContract(const ContractSpec& spec, const MaskTerms* terms) {
+  Result<std::vector<MaskExpr>> heads = ReadMasks(spec, terms);
   if (!heads) return tl::unexpected(std::move(heads.error()));
   Contract contract;
   Shape& shape = contract.shape;

@@ -1,6 +1,7 @@
 // What a mask needs and amounts to, by meaning.
 #include <algorithm>
 
+#include "base/try.h"
 #include "contract/mask_sets.h"
 #include "tessera/contract.h"
 
@@ -56,16 +57,12 @@ Result<MaskFacts> DescribeMaskWith(const Contract& contract, const MaskSets& set
     MaskTerm term;
     term.kind = kind;
     const RowSet set = TermSet(contract, term, 0);
-    return sets.unknowns.empty() && std::all_of(sets.classes.begin(), sets.classes.end(),
-                                                [&](const HeadClass& head) { return head.holding[0] == set; });
+    return sets.conditions.empty() && std::all_of(sets.classes.begin(), sets.classes.end(),
+                                                  [&](const HeadClass& head) { return head.holding[0] == set; });
   };
   facts.is_full = all_are(TermKind::kFull);
   facts.is_causal = all_are(TermKind::kCausal);
-  if (!facts.is_full && !facts.is_causal) {
-    const Result<bool> restricts = WindowRestricts(contract, sets);
-    if (!restricts) return tl::unexpected(restricts.error());
-    facts.has_window = *restricts;
-  }
+  if (!facts.is_full && !facts.is_causal) facts.has_window = TESSERA_TRY(WindowRestricts(contract, sets));
   facts.has_bitmap =
       std::any_of(sets.classes.begin(), sets.classes.end(), [](const HeadClass& head) { return head.has_bitmap; });
   return facts;

@@ -16,6 +16,7 @@
 
 #include "base/hash.h"
 #include "base/spelling.h"
+#include "base/try.h"
 #include "contract/mask_registry.h"
 #include "contract/mask_terms.h"
 
@@ -99,31 +100,33 @@ class Lexer {
   size_t at_ = 0;
 };
 
-std::string KnownTerms() {
+using Terms = std::vector<std::shared_ptr<const RegisteredTerm>>;
+
+std::string KnownTerms(const Terms& own) {
   std::string out;
   for (const TermSpec& spec : kTermSpecs) {
     if (!out.empty()) out += ", ";
     out += spec.usage;
   }
-  for (const auto& spec : RegisteredMaskTerms())
-    out += fmt::format(", {} with {}", spec->name, ParameterCountText(*spec));
+  for (const auto& term : own) out += fmt::format(", {} with {}", term->name, ParameterCountText(*term));
   return out;
 }
 
-std::string RegisteredTerms() {
+std::string RegisteredTerms(const Terms& own) {
   std::string out;
-  for (const auto& spec : RegisteredMaskTerms()) {
-    out += fmt::format("{}{}@{}", out.empty() ? "registered here: " : ", ", spec->name, spec->version);
+  for (const auto& term : own) {
+    out += fmt::format("{}{}@{}", out.empty() ? "registered here: " : ", ", term->name, term->version);
   }
   return out.empty() ? "none is registered here" : out;
 }
 
 constexpr std::string_view kOwnTermHelp =
-    "a term of your own is registered from C++ before a contract that names it is read (docs/contract.md)";
+    "a term of your own is registered from C++, and a contract that names it is read with it (docs/contract.md)";
 
 class Parser {
  public:
-  Parser(std::string_view text, BitmapLoader& loader) : text_(text), lexer_(text), loader_(loader) {
+  Parser(std::string_view text, BitmapLoader& loader, const MaskTerms* terms)
+      : text_(text), lexer_(text), loader_(loader), own_terms_(terms) {
     token_ = lexer_.Next();
   }
 
@@ -175,16 +178,16 @@ class Parser {
 
   Result<MaskExpr> ParseTerm() {
     if (token_.kind != TokenKind::kWord || IsWord("and") || IsWord("or")) {
-      return Expected(fmt::format("a mask term ({})", KnownTerms()));
+      return Expected(fmt::format("a mask term ({})", KnownTerms(OwnTerms())));
     }
     if (IsWord("not")) {
       return Expected("a mask term: there is no `not`, a mask says what may attend, never what may not");
     }
     const auto* found = std::find_if(kTermSpecs.begin(), kTermSpecs.end(),
                                      [&](const TermSpec& spec) { return spec.word == token_.source; });
-    std::shared_ptr<const MaskTermSpec> own;
+    std::shared_ptr<const RegisteredTerm> own;
     if (found == kTermSpecs.end()) {
-      own = FindMaskTerm(token_.source);
+      if (own_terms_ != nullptr) own = own_terms_->Find(token_.source);
       if (own == nullptr) return UnknownTerm();
     }
     if (++terms_ > kMaxMaskTerms) return Fault(token_, fmt::format("more than {} terms", kMaxMaskTerms));
@@ -192,42 +195,40 @@ class Parser {
     Advance();
     MaskExpr expr;
     expr.term.kind = found->kind;
-    Status status = found->kind == TermKind::kBitmap ? ParseBitmap(&expr.term) : ParseArguments(*found, &expr.term);
-    if (!status) return tl::unexpected(std::move(status.error()));
+    TESSERA_TRY(found->kind == TermKind::kBitmap ? ParseBitmap(&expr.term) : ParseArguments(*found, &expr.term));
     return expr;
   }
 
   tl::unexpected<Error> UnknownTerm() {
     const Token word = token_;
-    const auto registered = RegisteredMaskTerms();
+    const Terms own = OwnTerms();
     std::vector<std::string_view> words;
     for (const TermSpec& spec : kTermSpecs) words.push_back(spec.word);
-    for (const auto& spec : registered) words.push_back(spec->name);
+    for (const auto& term : own) words.push_back(term->name);
     const std::string guess = DidYouMean(word.source, words);
     const tl::unexpected<Error> unknown = Expected(
-        fmt::format("a mask term ({}){}", KnownTerms(), guess.empty() ? fmt::format("; {}", kOwnTermHelp) : guess));
+        fmt::format("a mask term ({}){}", KnownTerms(own), guess.empty() ? fmt::format("; {}", kOwnTermHelp) : guess));
     Advance();
     if (!IsSymbol('@')) return unknown;
-    // Only a registered term has a version: the text comes from a process that had it.
+    // Only a registered term has a version: the text was written where it was.
     return Fail(ErrorCode::kMaskTermInvalid,
-                fmt::format("the term {} is not registered in this process{}; {}; {}", Excerpt(word.source), guess,
-                            RegisteredTerms(), kOwnTermHelp),
+                fmt::format("the term {} is not registered{}; {}; {}", Excerpt(word.source), guess,
+                            RegisteredTerms(own), kOwnTermHelp),
                 Place(word));
   }
 
-  Result<MaskExpr> ParseRegistered(std::shared_ptr<const MaskTermSpec> spec) {
+  Result<MaskExpr> ParseRegistered(std::shared_ptr<const RegisteredTerm> spec) {
     const Token word = token_;
     const std::string usage = fmt::format("{} with {}", spec->name, ParameterCountText(*spec));
     Advance();
     if (IsSymbol('@')) {
       Advance();
       const Token version = token_;
-      Result<int64_t> value = TakeNumber(fmt::format("the version of {}", spec->name));
-      if (!value) return tl::unexpected(std::move(value.error()));
-      if (*value != spec->version) {
+      const int64_t value = TESSERA_TRY(TakeNumber(fmt::format("the version of {}", spec->name)));
+      if (value != spec->version) {
         return Fail(ErrorCode::kMaskTermInvalid,
-                    fmt::format("the text was written for {}@{}, but version {} of {} is registered in this process",
-                                spec->name, *value, spec->version, spec->name),
+                    fmt::format("the text was written for {}@{}, but version {} of {} is registered", spec->name, value,
+                                spec->version, spec->name),
                     Place(version));
       }
     }
@@ -239,11 +240,9 @@ class Parser {
         if (expr.term.parameters.size() == kMaxTermParameters) {
           return Fault(token_, fmt::format("expected {}", usage));
         }
-        Result<int64_t> value = TakeNumber(fmt::format("a parameter of {}", usage));
-        if (!value) return tl::unexpected(std::move(value.error()));
-        expr.term.parameters.push_back(*value);
+        expr.term.parameters.push_back(TESSERA_TRY(TakeNumber(fmt::format("a parameter of {}", usage))));
       } while (IsSymbol(','));
-      if (Status close = TakeSymbol(')', usage); !close) return tl::unexpected(std::move(close.error()));
+      TESSERA_TRY(TakeSymbol(')', usage));
     }
     if (std::string problem = ParametersProblem(*spec, expr.term.parameters); !problem.empty()) {
       return Fault(word, std::move(problem));
@@ -260,29 +259,25 @@ class Parser {
       }
       Advance();
       term->kind = TermKind::kDocumentsEqual;
-      if (Status option = TakeOption("equal"); !option) return option;
+      TESSERA_TRY(TakeOption("equal"));
       return TakeSymbol(')', "documents(equal)");
     }
-    if (Status open = TakeSymbol('(', spec.usage); !open) return open;
+    TESSERA_TRY(TakeSymbol('(', spec.usage));
     for (int i = 0; i < spec.num_arguments; ++i) {
-      if (i > 0) {
-        if (Status comma = TakeSymbol(',', spec.usage); !comma) return comma;
-      }
-      Result<int64_t> value = TakeInteger(spec, i);
-      if (!value) return tl::unexpected(std::move(value.error()));
-      (i == 0 ? term->first : term->second) = *value;
+      if (i > 0) TESSERA_TRY(TakeSymbol(',', spec.usage));
+      (i == 0 ? term->first : term->second) = TESSERA_TRY(TakeInteger(spec, i));
     }
     if (spec.kind == TermKind::kSink && IsSymbol(',')) {
       Advance();
       term->kind = TermKind::kSinkDocument;
-      if (Status option = TakeOption("document"); !option) return option;
+      TESSERA_TRY(TakeOption("document"));
     }
     return TakeSymbol(')', spec.usage);
   }
 
   Status ParseBitmap(MaskTerm* term) {
     constexpr std::string_view kUsage = "bitmap(\"file.npy\")";
-    if (Status open = TakeSymbol('(', kUsage); !open) return open;
+    TESSERA_TRY(TakeSymbol('(', kUsage));
     if (token_.kind != TokenKind::kString) return Expected(fmt::format("a quoted file name, as in {}", kUsage));
     if (token_.content.empty()) return Expected("the name of an npy file");
     const Token file = token_;
@@ -296,7 +291,7 @@ class Parser {
       digest = token_;
       Advance();
     }
-    if (Status close = TakeSymbol(')', kUsage); !close) return close;
+    TESSERA_TRY(TakeSymbol(')', kUsage));
 
     Result<std::shared_ptr<const Bitmap>> bitmap = loader_.Load(term->path);
     if (!bitmap) return Fail(bitmap.error().code, bitmap.error().message, Place(file));
@@ -360,6 +355,8 @@ class Parser {
     return fmt::format("column {}", starts + 1);
   }
 
+  Terms OwnTerms() const { return own_terms_ == nullptr ? Terms() : own_terms_->All(); }
+
   bool IsWord(std::string_view word) const { return token_.kind == TokenKind::kWord && token_.source == word; }
   bool IsSymbol(char symbol) const { return token_.kind == TokenKind::kSymbol && token_.source[0] == symbol; }
   void Advance() { token_ = lexer_.Next(); }
@@ -367,6 +364,7 @@ class Parser {
   std::string_view text_;
   Lexer lexer_;
   BitmapLoader& loader_;
+  const MaskTerms* own_terms_;  // may be null
   Token token_;
   int nesting_ = 0;
   int terms_ = 0;
@@ -374,17 +372,17 @@ class Parser {
 
 }  // namespace
 
-Result<MaskExpr> ParseMaskExpr(std::string_view text, BitmapLoader& loader) {
+Result<MaskExpr> ParseMaskExpr(std::string_view text, BitmapLoader& loader, const MaskTerms* terms) {
   if (text.size() > kMaxMaskTextBytes) {
     return Fail(ErrorCode::kMaskSyntax,
                 fmt::format("the expression has {} bytes, expected at most {}", text.size(), kMaxMaskTextBytes));
   }
-  return Parser(text, loader).ParseAll();
+  return Parser(text, loader, terms).ParseAll();
 }
 
-Result<MaskExpr> ParseMaskExpr(std::string_view text, const std::string& base_dir) {
+Result<MaskExpr> ParseMaskExpr(std::string_view text, const std::string& base_dir, const MaskTerms* terms) {
   BitmapLoader loader(base_dir);
-  return ParseMaskExpr(text, loader);
+  return ParseMaskExpr(text, loader, terms);
 }
 
 int64_t CountTerms(const MaskExpr& expr) {

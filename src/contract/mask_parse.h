@@ -8,8 +8,9 @@
 
 namespace tessera {
 
-// Errors are kMaskSyntax, kBitmapInvalid or kMaskTermInvalid; `where` is "column N".
-Result<MaskExpr> ParseMaskExpr(std::string_view text, BitmapLoader& loader);
+// `terms` may be null: the built-in ones alone. Errors are kMaskSyntax, kBitmapInvalid or kMaskTermInvalid; `where` is
+// "column N".
+Result<MaskExpr> ParseMaskExpr(std::string_view text, BitmapLoader& loader, const MaskTerms* terms);
 
 // How many terms the expression holds.
 int64_t CountTerms(const MaskExpr& expr);

@@ -57,11 +57,8 @@ void Append(const MaskExpr& expr, MaskExpr::Op inside, std::string* out) {
 
 bool MaskTerm::operator==(const MaskTerm& other) const {
   if (kind != other.kind || first != other.first || second != other.second || path != other.path) return false;
-  if (parameters != other.parameters || (registered == nullptr) != (other.registered == nullptr)) return false;
-  if (registered != other.registered &&
-      (registered->name != other.registered->name || registered->version != other.registered->version)) {
-    return false;
-  }
+  // Two registrations are two terms, whatever their names: functions cannot be compared.
+  if (parameters != other.parameters || registered != other.registered) return false;
   if ((bitmap == nullptr) != (other.bitmap == nullptr)) return false;
   return bitmap == nullptr || bitmap == other.bitmap || bitmap->digest == other.bitmap->digest;
 }

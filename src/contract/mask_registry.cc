@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <deque>
 #include <map>
 #include <mutex>
@@ -27,70 +28,6 @@ constexpr size_t kKeptIntervals = size_t{1} << 22;
 
 // The numbers a term was asked about: q_len, kv_len, offset, head and the parameters.
 using Question = std::vector<int64_t>;
-
-struct Entry {
-  MaskTermSpec spec;
-  std::mutex mutex;  // never held while a function of the spec runs: it may itself read contracts
-  std::map<Question, std::shared_ptr<const RowSet>> kept;
-  std::deque<Question> oldest_first;
-  size_t kept_intervals = 0;
-
-  std::shared_ptr<const RowSet> Find(const Question& question) {
-    const std::lock_guard lock(mutex);
-    const auto found = kept.find(question);
-    return found == kept.end() ? nullptr : found->second;
-  }
-
-  // What was kept first stays, so that every caller sees one set.
-  std::shared_ptr<const RowSet> Keep(Question question, RowSet set) {
-    const std::lock_guard lock(mutex);
-    const auto [found, is_new] = kept.try_emplace(std::move(question));
-    if (!is_new) return found->second;
-    auto shared = std::make_shared<const RowSet>(std::move(set));
-    found->second = shared;
-    oldest_first.push_back(found->first);
-    kept_intervals += shared->NumIntervals();
-    while (oldest_first.size() > kKeptSets || (kept_intervals > kKeptIntervals && oldest_first.size() > 1)) {
-      const auto oldest = kept.find(oldest_first.front());
-      kept_intervals -= oldest->second->NumIntervals();
-      kept.erase(oldest);
-      oldest_first.pop_front();
-    }
-    return shared;
-  }
-};
-
-class Registry {
- public:
-  static Registry& Get() {
-    static Registry registry;
-    return registry;
-  }
-
-  bool Add(std::shared_ptr<Entry> entry, int64_t* other_version) {
-    const std::lock_guard lock(mutex_);
-    const auto [found, is_new] = entries_.try_emplace(entry->spec.name, entry);
-    if (!is_new) *other_version = found->second->spec.version;
-    return is_new;
-  }
-
-  std::shared_ptr<Entry> Find(std::string_view name) {
-    const std::lock_guard lock(mutex_);
-    const auto found = entries_.find(name);
-    return found == entries_.end() ? nullptr : found->second;
-  }
-
-  std::vector<std::shared_ptr<const MaskTermSpec>> All() {
-    const std::lock_guard lock(mutex_);
-    std::vector<std::shared_ptr<const MaskTermSpec>> specs;
-    for (const auto& [name, entry] : entries_) specs.emplace_back(entry, &entry->spec);
-    return specs;
-  }
-
- private:
-  std::mutex mutex_;
-  std::map<std::string, std::shared_ptr<Entry>, std::less<>> entries_;
-};
 
 std::string NameProblem(std::string_view name) {
   const auto is_small = [](char c) { return c >= 'a' && c <= 'z'; };
@@ -145,7 +82,53 @@ int64_t FirstDifference(const RowSet& a, const RowSet& b) {
   return row;
 }
 
+// The one thing that registrations of a process share, so that none of them is taken for another.
+int64_t NextId() {
+  static std::atomic<int64_t> last{0};
+  return ++last;
+}
+
 }  // namespace
+
+struct RegisteredTerm::Kept {
+  std::mutex mutex;  // never held while a function of the spec runs: it may itself read contracts
+  std::map<Question, std::shared_ptr<const RowSet>> sets;
+  std::deque<Question> oldest_first;
+  size_t intervals = 0;
+
+  std::shared_ptr<const RowSet> Find(const Question& question) {
+    const std::lock_guard lock(mutex);
+    const auto found = sets.find(question);
+    return found == sets.end() ? nullptr : found->second;
+  }
+
+  // What was kept first stays, so that every caller sees one set.
+  std::shared_ptr<const RowSet> Keep(Question question, RowSet set) {
+    const std::lock_guard lock(mutex);
+    const auto [found, is_new] = sets.try_emplace(std::move(question));
+    if (!is_new) return found->second;
+    auto shared = std::make_shared<const RowSet>(std::move(set));
+    found->second = shared;
+    oldest_first.push_back(found->first);
+    intervals += shared->NumIntervals();
+    while (oldest_first.size() > kKeptSets || (intervals > kKeptIntervals && oldest_first.size() > 1)) {
+      const auto oldest = sets.find(oldest_first.front());
+      intervals -= oldest->second->NumIntervals();
+      sets.erase(oldest);
+      oldest_first.pop_front();
+    }
+    return shared;
+  }
+};
+
+struct RegisteredTermAccess {
+  using Kept = RegisteredTerm::Kept;
+  static Kept& Of(const RegisteredTerm& term) { return *term.kept_; }
+};
+
+RegisteredTerm::RegisteredTerm(MaskTermSpec spec)
+    : MaskTermSpec(std::move(spec)), id_(NextId()), kept_(std::make_unique<Kept>()) {}
+RegisteredTerm::~RegisteredTerm() = default;
 
 std::string RegisteredText(const MaskTermSpec& spec, const std::vector<int64_t>& parameters) {
   std::string text = fmt::format("{}@{}", spec.name, spec.version);
@@ -176,11 +159,8 @@ std::string ParametersProblem(const MaskTermSpec& spec, const std::vector<int64_
 }
 
 Result<std::shared_ptr<const RowSet>> RegisteredSet(const Contract& contract, const MaskTerm& term, int64_t head) {
-  const std::shared_ptr<Entry> entry = Registry::Get().Find(term.registered->name);
-  if (entry == nullptr || &entry->spec != term.registered.get()) {
-    return Bad(term, "expected the term that is registered under this name");
-  }
-  const MaskTermSpec& spec = entry->spec;
+  const RegisteredTerm& spec = *term.registered;
+  RegisteredTermAccess::Kept& sets = RegisteredTermAccess::Of(spec);
   const MaskTermInput input{.q_len = contract.shape.q_len,
                             .kv_len = contract.shape.kv_len,
                             .offset = contract.mask.offset,
@@ -188,7 +168,7 @@ Result<std::shared_ptr<const RowSet>> RegisteredSet(const Contract& contract, co
                             .parameters = term.parameters};
   Question question{input.q_len, input.kv_len, input.offset, input.head};
   question.insert(question.end(), term.parameters.begin(), term.parameters.end());
-  if (std::shared_ptr<const RowSet> kept = entry->Find(question)) return kept;
+  if (std::shared_ptr<const RowSet> kept = sets.Find(question)) return kept;
 
   tl::expected<RowSet, std::string> set = AskTerm(spec, input);
   if (!set) return Bad(term, set.error());
@@ -199,30 +179,37 @@ Result<std::shared_ptr<const RowSet>> RegisteredSet(const Contract& contract, co
                fmt::format("row {}: its function gave two answers to one question", FirstDifference(*again, other)));
   };
   if (*set != *again) return changed(*set);
-  std::shared_ptr<const RowSet> kept = entry->Keep(std::move(question), std::move(*set));
+  std::shared_ptr<const RowSet> kept = sets.Keep(std::move(question), std::move(*set));
   if (*kept != *again) return changed(*kept);  // another thread was told something else meanwhile
   return kept;
 }
 
-Status RegisterMaskTerm(MaskTermSpec spec) {
+Status MaskTerms::Register(MaskTermSpec spec) {
   const std::string where = spec.name.empty() ? std::string("a mask term") : Shorten(spec.name, kMaxTermNameBytes);
   if (std::vector<Violation> problems = SpecProblems(spec); !problems.empty()) {
     return Fail(ErrorCode::kMaskTermInvalid, std::move(problems), where);
   }
-  auto entry = std::make_shared<Entry>();
-  entry->spec = std::move(spec);
-  int64_t other_version = 0;
-  if (Registry::Get().Add(entry, &other_version)) return {};
+  // Made before the lock, and dropped after it: moving and destroying the functions runs the user's code.
+  const std::shared_ptr<const RegisteredTerm> term(new RegisteredTerm(std::move(spec)));
+  const std::lock_guard lock(mutex_);
+  const auto [found, is_new] = terms_.try_emplace(term->name, term);
+  if (is_new) return {};
   return Fail(ErrorCode::kMaskTermInvalid,
-              fmt::format("version {} is registered already; a name is registered once in a process", other_version),
+              fmt::format("version {} is registered already; a name is registered once", found->second->version),
               where);
 }
 
-std::shared_ptr<const MaskTermSpec> FindMaskTerm(std::string_view name) {
-  const std::shared_ptr<Entry> entry = Registry::Get().Find(name);
-  return entry == nullptr ? nullptr : std::shared_ptr<const MaskTermSpec>(entry, &entry->spec);
+std::shared_ptr<const RegisteredTerm> MaskTerms::Find(std::string_view name) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = terms_.find(name);
+  return found == terms_.end() ? nullptr : found->second;
 }
 
-std::vector<std::shared_ptr<const MaskTermSpec>> RegisteredMaskTerms() { return Registry::Get().All(); }
+std::vector<std::shared_ptr<const RegisteredTerm>> MaskTerms::All() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<const RegisteredTerm>> terms;
+  for (const auto& [name, term] : terms_) terms.push_back(term);
+  return terms;
+}
 
 }  // namespace tessera

@@ -1,5 +1,4 @@
-// The registered mask terms of this process, and the sets they amount to. The one place with process-wide state: a
-// term's name must mean the same wherever a contract is read.
+// Registered mask terms as text, and the sets they amount to.
 #pragma once
 
 #include <cstdint>

@@ -10,7 +10,7 @@ namespace tessera {
 namespace {
 
 // Whether `a` can hold only where `b` does.
-bool Implies(const Unknown& a, const Unknown& b) {
+bool Implies(const MaskCondition& a, const MaskCondition& b) {
   if (a.kind != TermKind::kSinkDocument) return false;
   return b.kind == TermKind::kDocuments || (b.kind == TermKind::kSinkDocument && b.count > a.count);
 }
@@ -54,7 +54,7 @@ RowSet BitmapSet(const Shape& shape, const Bitmap& bitmap, int64_t head) {
   return builder.Finish();
 }
 
-bool IsUnknown(const MaskTerm& term) {
+bool IsRunTime(const MaskTerm& term) {
   switch (term.kind) {
     case TermKind::kDocuments:
     case TermKind::kDocumentsEqual:
@@ -68,7 +68,7 @@ bool IsUnknown(const MaskTerm& term) {
   }
 }
 
-Unknown ToUnknown(const MaskTerm& term) {
+MaskCondition ToMaskCondition(const MaskTerm& term) {
   if (term.kind == TermKind::kDocumentsEqual) return {TermKind::kDocuments, 0};
   return {term.kind, term.kind == TermKind::kSinkDocument ? term.first : 0};
 }
@@ -82,10 +82,10 @@ void ForEachTerm(const MaskExpr& expr, const Visit& visit) {
 // Evaluates one head's expression under different assignments; static terms are built once.
 class Evaluator {
  public:
-  Evaluator(const Contract& contract, const std::vector<Unknown>& unknowns, int64_t head)
-      : contract_(contract), unknowns_(unknowns), head_(head) {}
+  Evaluator(const Contract& contract, const std::vector<MaskCondition>& conditions, int64_t head)
+      : contract_(contract), conditions_(conditions), head_(head) {}
 
-  RowSet Eval(const MaskExpr& expr, UnknownSet holding) {
+  RowSet Eval(const MaskExpr& expr, ConditionSet holding) {
     if (expr.op == MaskExpr::Op::kTerm) return Term(expr.term, holding);
     const SetOp op = expr.op == MaskExpr::Op::kAnd ? SetOp::kAnd : SetOp::kOr;
     RowSet result = Eval(expr.children.front(), holding);
@@ -100,9 +100,9 @@ class Evaluator {
   const std::optional<Error>& fault() const { return fault_; }
 
  private:
-  RowSet Term(const MaskTerm& term, UnknownSet holding) {
-    if (IsUnknown(term)) {
-      const auto at = std::find(unknowns_.begin(), unknowns_.end(), ToUnknown(term)) - unknowns_.begin();
+  RowSet Term(const MaskTerm& term, ConditionSet holding) {
+    if (IsRunTime(term)) {
+      const auto at = std::find(conditions_.begin(), conditions_.end(), ToMaskCondition(term)) - conditions_.begin();
       return (holding >> at & 1U) != 0 ? Everything(contract_.shape) : RowSet();
     }
     const auto [found, is_new] = built_.try_emplace(&term);
@@ -118,23 +118,24 @@ class Evaluator {
   }
 
   const Contract& contract_;
-  const std::vector<Unknown>& unknowns_;
+  const std::vector<MaskCondition>& conditions_;
   int64_t head_;
   std::map<const MaskTerm*, RowSet> built_;
   std::optional<Error> fault_;
 };
 
-std::vector<Unknown> CollectUnknowns(const Contract& contract) {
-  std::vector<Unknown> unknowns;
+std::vector<MaskCondition> CollectConditions(const Contract& contract) {
+  std::vector<MaskCondition> conditions;
   for (const MaskExpr& expr : contract.mask.heads) {
     ForEachTerm(expr, [&](const MaskTerm& term) {
-      if (!IsUnknown(term)) return;
-      const Unknown unknown = ToUnknown(term);
-      if (std::find(unknowns.begin(), unknowns.end(), unknown) == unknowns.end()) unknowns.push_back(unknown);
+      if (!IsRunTime(term)) return;
+      const MaskCondition condition = ToMaskCondition(term);
+      if (std::find(conditions.begin(), conditions.end(), condition) == conditions.end())
+        conditions.push_back(condition);
     });
   }
-  const auto rank = [](const Unknown& unknown) {
-    switch (unknown.kind) {
+  const auto rank = [](const MaskCondition& condition) {
+    switch (condition.kind) {
       case TermKind::kDocuments:
         return 0;
       case TermKind::kValid:
@@ -145,25 +146,25 @@ std::vector<Unknown> CollectUnknowns(const Contract& contract) {
         return 3;
     }
   };
-  std::sort(unknowns.begin(), unknowns.end(), [&](const Unknown& a, const Unknown& b) {
+  std::sort(conditions.begin(), conditions.end(), [&](const MaskCondition& a, const MaskCondition& b) {
     return rank(a) != rank(b) ? rank(a) < rank(b) : a.count < b.count;
   });
-  return unknowns;
+  return conditions;
 }
 
-std::vector<UnknownSet> ConsistentSets(const std::vector<Unknown>& unknowns) {
-  std::vector<UnknownSet> sets;
-  for (UnknownSet set = 0; set < (UnknownSet{1} << unknowns.size()); ++set) {
-    if (Closure(unknowns, set) == set) sets.push_back(set);
+std::vector<ConditionSet> ConsistentSets(const std::vector<MaskCondition>& conditions) {
+  std::vector<ConditionSet> sets;
+  for (ConditionSet set = 0; set < (ConditionSet{1} << conditions.size()); ++set) {
+    if (Closure(conditions, set) == set) sets.push_back(set);
   }
   return sets;
 }
 
-// Whether letting unknown `i` hold ever changes a set, all else equal.
+// Whether letting condition `i` hold ever changes a set, all else equal.
 bool IsEssential(const MaskSets& sets, size_t i) {
-  const UnknownSet bit = UnknownSet{1} << i;
-  for (const UnknownSet set : sets.consistent) {
-    if ((set & bit) != 0 || Closure(sets.unknowns, set | bit) != (set | bit)) continue;
+  const ConditionSet bit = ConditionSet{1} << i;
+  for (const ConditionSet set : sets.consistent) {
+    if ((set & bit) != 0 || Closure(sets.conditions, set | bit) != (set | bit)) continue;
     for (const HeadClass& head_class : sets.classes) {
       if (!(head_class.holding[set] == head_class.holding[set | bit])) return true;
     }
@@ -171,47 +172,47 @@ bool IsEssential(const MaskSets& sets, size_t i) {
   return false;
 }
 
-void DropUnknown(MaskSets& sets, size_t i) {
-  std::vector<Unknown> kept = sets.unknowns;
+void DropCondition(MaskSets& sets, size_t i) {
+  std::vector<MaskCondition> kept = sets.conditions;
   kept.erase(kept.begin() + static_cast<std::ptrdiff_t>(i));
-  const UnknownSet low = (UnknownSet{1} << i) - 1;
+  const ConditionSet low = (ConditionSet{1} << i) - 1;
   for (HeadClass& head_class : sets.classes) {
     std::vector<RowSet> holding(size_t{1} << kept.size());
-    for (const UnknownSet set : ConsistentSets(kept)) {
-      const UnknownSet old = (set & low) | ((set & ~low) << 1);
-      holding[set] = head_class.holding[Closure(sets.unknowns, old)];
+    for (const ConditionSet set : ConsistentSets(kept)) {
+      const ConditionSet old = (set & low) | ((set & ~low) << 1);
+      holding[set] = head_class.holding[Closure(sets.conditions, old)];
     }
     head_class.holding = std::move(holding);
   }
-  sets.unknowns = std::move(kept);
-  sets.consistent = ConsistentSets(sets.unknowns);
+  sets.conditions = std::move(kept);
+  sets.consistent = ConsistentSets(sets.conditions);
 }
 
 }  // namespace
 
-UnknownSet Closure(const std::vector<Unknown>& unknowns, UnknownSet set) {
-  for (size_t i = 0; i < unknowns.size(); ++i) {
+ConditionSet Closure(const std::vector<MaskCondition>& conditions, ConditionSet set) {
+  for (size_t i = 0; i < conditions.size(); ++i) {
     if ((set >> i & 1U) == 0) continue;
-    for (size_t j = 0; j < unknowns.size(); ++j) {
-      if (Implies(unknowns[i], unknowns[j])) set |= UnknownSet{1} << j;
+    for (size_t j = 0; j < conditions.size(); ++j) {
+      if (Implies(conditions[i], conditions[j])) set |= ConditionSet{1} << j;
     }
   }
   return set;
 }
 
-UnknownSet Reduce(const std::vector<Unknown>& unknowns, UnknownSet set) {
-  UnknownSet reduced = set;
-  for (size_t i = 0; i < unknowns.size(); ++i) {
-    for (size_t j = 0; j < unknowns.size(); ++j) {
-      if ((set >> i & 1U) != 0 && Implies(unknowns[i], unknowns[j])) reduced &= ~(UnknownSet{1} << j);
+ConditionSet Reduce(const std::vector<MaskCondition>& conditions, ConditionSet set) {
+  ConditionSet reduced = set;
+  for (size_t i = 0; i < conditions.size(); ++i) {
+    for (size_t j = 0; j < conditions.size(); ++j) {
+      if ((set >> i & 1U) != 0 && Implies(conditions[i], conditions[j])) reduced &= ~(ConditionSet{1} << j);
     }
   }
   return reduced;
 }
 
 bool MaskSets::Needs(TermKind kind) const {
-  return std::any_of(unknowns.begin(), unknowns.end(), [&](const Unknown& unknown) {
-    return unknown.kind == kind || (kind == TermKind::kDocuments && unknown.kind == TermKind::kSinkDocument);
+  return std::any_of(conditions.begin(), conditions.end(), [&](const MaskCondition& condition) {
+    return condition.kind == kind || (kind == TermKind::kDocuments && condition.kind == TermKind::kSinkDocument);
   });
 }
 
@@ -249,8 +250,8 @@ RowSet TermSet(const Contract& contract, const MaskTerm& term, int64_t head) {
 
 Result<MaskSets> BuildMaskSets(const Contract& contract) {
   MaskSets sets;
-  sets.unknowns = CollectUnknowns(contract);
-  sets.consistent = ConsistentSets(sets.unknowns);
+  sets.conditions = CollectConditions(contract);
+  sets.consistent = ConsistentSets(sets.conditions);
 
   bool reappear = false;
   bool strict = false;
@@ -275,9 +276,9 @@ Result<MaskSets> BuildMaskSets(const Contract& contract) {
     }
     evaluated_heads.push_back(head);
     HeadClass head_class;
-    head_class.holding.resize(size_t{1} << sets.unknowns.size());
-    Evaluator evaluator(contract, sets.unknowns, head);
-    for (const UnknownSet set : sets.consistent) head_class.holding[set] = evaluator.Eval(expr, set);
+    head_class.holding.resize(size_t{1} << sets.conditions.size());
+    Evaluator evaluator(contract, sets.conditions, head);
+    for (const ConditionSet set : sets.consistent) head_class.holding[set] = evaluator.Eval(expr, set);
     if (evaluator.fault()) return tl::unexpected(*evaluator.fault());
     ForEachTerm(expr, [&](const MaskTerm& term) {
       reappear |= term.kind == TermKind::kDocumentsEqual;
@@ -303,12 +304,12 @@ Result<MaskSets> BuildMaskSets(const Contract& contract) {
   }
   std::sort(sets.registered.begin(), sets.registered.end());
   sets.registered.erase(std::unique(sets.registered.begin(), sets.registered.end()), sets.registered.end());
-  for (size_t i = sets.unknowns.size(); i-- > 0;) {
-    if (!IsEssential(sets, i)) DropUnknown(sets, i);
+  for (size_t i = sets.conditions.size(); i-- > 0;) {
+    if (!IsEssential(sets, i)) DropCondition(sets, i);
   }
   for (HeadClass& head_class : sets.classes) {
-    for (const UnknownSet set : sets.consistent) {
-      head_class.uses_unknowns |= !(head_class.holding[set] == head_class.holding[0]);
+    for (const ConditionSet set : sets.consistent) {
+      head_class.uses_conditions |= !(head_class.holding[set] == head_class.holding[0]);
     }
   }
   sets.documents_may_reappear = reappear && !strict && sets.Needs(TermKind::kDocuments);

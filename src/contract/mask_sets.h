@@ -1,6 +1,6 @@
 // What a contract's mask means, as static sets.
 //
-// Expressions have no `not`, so with the run-time terms taken as unknowns ("conditions") a mask is exactly: for each
+// Run-time terms are conditions: what only a batch can tell. Expressions have no `not`, so a mask is exactly: for each
 // consistent set of conditions that hold, one static RowSet. Keys hash these sets; the planner cuts its cleanups
 // from them. Conditions that never change any set are dropped: meaning decides, not spelling.
 #pragma once
@@ -14,28 +14,28 @@
 
 namespace tessera {
 
-// A run-time unknown. `sink(n, document)` implies the same with a larger n, and implies `documents`.
-struct Unknown {
+// `sink(n, document)` implies the same with a larger n, and implies `documents`.
+struct MaskCondition {
   TermKind kind = TermKind::kDocuments;  // kDocuments, kValid, kBlocks or kSinkDocument
   int64_t count = 0;                     // kSinkDocument only
-  bool operator==(const Unknown&) const = default;
+  bool operator==(const MaskCondition&) const = default;
 };
 
-using UnknownSet = uint32_t;  // bit i = unknowns[i] holds
+using ConditionSet = uint32_t;  // bit i = conditions[i] holds
 
-// The masks of all heads that mean the same. `holding[s]` is what may be attended when exactly the unknowns in s
+// The masks of all heads that mean the same. `holding[s]` is what may be attended when exactly the conditions in s
 // hold; sets s that are not consistent are left empty.
 struct HeadClass {
   std::vector<RowSet> holding;
-  bool uses_unknowns = false;
+  bool uses_conditions = false;
   bool has_bitmap = false;
   bool has_registered = false;
   bool operator==(const HeadClass& other) const { return holding == other.holding; }
 };
 
 struct MaskSets {
-  std::vector<Unknown> unknowns;  // documents, valid, blocks, then document sinks by ascending count
-  std::vector<UnknownSet> consistent;
+  std::vector<MaskCondition> conditions;  // documents, valid, blocks, then document sinks by ascending count
+  std::vector<ConditionSet> consistent;
   std::vector<HeadClass> classes;  // in order of first appearance
   std::vector<uint32_t> class_of_head;
   bool documents_may_reappear = false;
@@ -55,10 +55,10 @@ MaskFacts NeedsOf(const MaskSets& sets);
 // DescribeMask of a valid contract whose sets are there already.
 Result<MaskFacts> DescribeMaskWith(const Contract& contract, const MaskSets& sets);
 
-// `unknowns` a set implies, added to it.
-UnknownSet Closure(const std::vector<Unknown>& unknowns, UnknownSet set);
+// `conditions` a set implies, added to it.
+ConditionSet Closure(const std::vector<MaskCondition>& conditions, ConditionSet set);
 // The same condition with what others in it imply left out.
-UnknownSet Reduce(const std::vector<Unknown>& unknowns, UnknownSet set);
+ConditionSet Reduce(const std::vector<MaskCondition>& conditions, ConditionSet set);
 
 // The static set of a built-in term that has one: every kind but the run-time ones. RegisteredSet has the others.
 RowSet TermSet(const Contract& contract, const MaskTerm& term, int64_t head);

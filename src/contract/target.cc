@@ -1,4 +1,4 @@
-// The targets the planner knows, from targets.def. Only `cpu` depends on where it runs, and only in its workers.
+// The one table of targets. Only `cpu` depends on where it runs, and only in its workers.
 #include "tessera/target.h"
 
 #include <fmt/format.h>
@@ -9,25 +9,42 @@
 namespace tessera {
 namespace {
 
+constexpr int64_t kKib = int64_t{1} << 10;
+constexpr int64_t kMib = int64_t{1} << 20;
+
+struct TargetRow {
+  std::string_view name;
+  TargetKind kind;
+  std::string_view description;
+  TileSize tile;                   // in every direction; 0 = the contract's. That of a TPU is its matrix unit
+  int64_t workers;                 // 0 = the hardware threads of this machine
+  int64_t fast_bytes;              // per worker
+  int64_t scalar_bytes;            // per worker; 0 = not limited
+  std::string_view topology = {};  // how a compiler calls its smallest machine
+};
+constexpr TargetRow kTargetRows[] = {
+    {"cpu", TargetKind::kCpu, "this machine's processor", {0, 0}, 0, kMib, 0},
+    {"h200", TargetKind::kGpu, "NVIDIA H200: 132 SMs, 227 KiB of shared memory each", {128, 128}, 132, 227 * kKib, 0},
+    {"v6e", TargetKind::kTpu, "TPU v6e: one core, 256x256 matrix unit", {256, 256}, 1, 128 * kMib, kMib, "v6e:1x1"},
+    {"v5e", TargetKind::kTpu, "TPU v5e: one core, 128x128 matrix unit", {128, 128}, 1, 128 * kMib, kMib, "v5e:2x2"},
+    {"v5p", TargetKind::kTpu, "TPU v5p: two cores, 128x128 matrix unit", {128, 128}, 2, 64 * kMib, kMib, "v5p:2x2x1"},
+};
+
 std::vector<Target> MakeTargets() {
   const int64_t here = std::max<int64_t>(1, std::thread::hardware_concurrency());
   std::vector<Target> targets;
-  const auto add = [&](Target target, TileSize tile) {
-    target.forward = target.dq = target.dkv = tile;
-    if (target.workers == 0) target.workers = here;
-    targets.push_back(std::move(target));
-  };
-#define TESSERA_TARGET(name_text, kind_name, text, tile_q, tile_kv, worker_count, fast, scalar, topology_name) \
-  add({.name = name_text,                                                                                      \
-       .kind = TargetKind::kind_name,                                                                          \
-       .description = text,                                                                                    \
-       .workers = worker_count,                                                                                \
-       .fast_bytes = fast,                                                                                     \
-       .scalar_bytes = scalar,                                                                                 \
-       .topology = topology_name},                                                                             \
-      {tile_q, tile_kv});
-#include "contract/targets.def"
-#undef TESSERA_TARGET
+  for (const TargetRow& row : kTargetRows) {
+    targets.push_back({.name = std::string(row.name),
+                       .kind = row.kind,
+                       .description = std::string(row.description),
+                       .forward = row.tile,
+                       .dq = row.tile,
+                       .dkv = row.tile,
+                       .workers = row.workers == 0 ? here : row.workers,
+                       .fast_bytes = row.fast_bytes,
+                       .scalar_bytes = row.scalar_bytes,
+                       .topology = std::string(row.topology)});
+  }
   return targets;
 }
 

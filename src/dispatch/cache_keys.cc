@@ -9,6 +9,7 @@
 #include "base/hash.h"
 #include "dispatch/prepare.h"
 #include "planner/settings.h"
+#include "tessera/mask_term.h"
 
 namespace tessera {
 namespace {
@@ -20,8 +21,6 @@ namespace {
 void AddInts(Hasher& hasher, std::initializer_list<int64_t> values) {
   for (const int64_t value : values) hasher.Int(value);
 }
-
-int64_t AddressOf(const void* pointer) { return static_cast<int64_t>(reinterpret_cast<intptr_t>(pointer)); }
 
 void AddBitmap(Hasher& hasher, const Bitmap& bitmap) {
   const auto& [heads, q_len, kv_len, cells, digest] = bitmap;
@@ -38,8 +37,8 @@ void AddTerm(Hasher& hasher, const MaskTerm& term) {
   if (bitmap != nullptr) AddBitmap(hasher, *bitmap);
   hasher.Int(static_cast<int64_t>(parameters.size()));
   for (const int64_t value : parameters) hasher.Int(value);
-  // Registered terms stay for the rest of the process, so an address is one term; any other term is not valid.
-  hasher.Int(AddressOf(registered.get()));
+  // Not its name, which may mean something else in another MaskTerms, nor its address, which is used again.
+  hasher.Int(registered == nullptr ? 0 : registered->id());
 }
 
 void AddExpr(Hasher& hasher, const MaskExpr& expr) {
@@ -118,14 +117,14 @@ std::optional<std::array<int64_t, 2>> WindowOf(const Shape& shape, const RowSet&
 
 // The static part of "window and documents and valid", with either of the two left out; nothing for any other mask.
 const RowSet* StaticPart(const MaskSets& sets) {
-  const auto is_plain = [](const Unknown& unknown) {
-    return unknown.kind == TermKind::kDocuments || unknown.kind == TermKind::kValid;
+  const auto is_plain = [](const MaskCondition& condition) {
+    return condition.kind == TermKind::kDocuments || condition.kind == TermKind::kValid;
   };
   if (sets.classes.size() != 1 || sets.documents_may_reappear || !sets.registered.empty()) return nullptr;
-  if (!std::all_of(sets.unknowns.begin(), sets.unknowns.end(), is_plain)) return nullptr;
-  const auto all = static_cast<UnknownSet>((size_t{1} << sets.unknowns.size()) - 1);
+  if (!std::all_of(sets.conditions.begin(), sets.conditions.end(), is_plain)) return nullptr;
+  const auto all = static_cast<ConditionSet>((size_t{1} << sets.conditions.size()) - 1);
   const std::vector<RowSet>& holding = sets.classes[0].holding;
-  for (const UnknownSet set : sets.consistent) {
+  for (const ConditionSet set : sets.consistent) {
     if (set != all && !holding[set].IsEmpty()) return nullptr;
   }
   return &holding[all];
@@ -216,7 +215,7 @@ std::string FormDigest(const MaskSets& sets, const MaskFacts& facts) {
     hasher.Int(flag ? 1 : 0);
   }
   for (const HeadClass& head : sets.classes) {
-    for (const bool flag : {head.uses_unknowns, head.has_bitmap, head.has_registered}) hasher.Int(flag ? 1 : 0);
+    for (const bool flag : {head.uses_conditions, head.has_bitmap, head.has_registered}) hasher.Int(flag ? 1 : 0);
   }
   return Hex(hasher.Finish());
 }

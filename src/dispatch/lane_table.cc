@@ -5,11 +5,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <vector>
 
-#include "lanes/cpu/cpu.h"
 #include "lanes/reference/reference.h"
-#include "lanes/xla/xla.h"
+#if TESSERA_HAS_LANE_CPU
+#include "lanes/cpu/cpu.h"
+#endif
 
 namespace tessera {
 namespace {
@@ -61,13 +63,22 @@ constexpr unsigned kHost = 2;
 constexpr unsigned kPrograms = 4;
 constexpr unsigned kGpuMemory = 8;
 
+// A lane that this build leaves out is made by nobody.
+#if TESSERA_HAS_LANE_CPU
 std::shared_ptr<const Lane> MakeCpu(const LaneContext& context) {
   return MakeCpuLane({.isa = context.isa, .machine_isa = context.machine_isa, .threads = context.threads});
 }
+#else
+constexpr std::nullptr_t MakeCpu = nullptr;
+#endif
+#if TESSERA_HAS_LANE_XLA
 std::shared_ptr<const Lane> MakeXlaChunked(const LaneContext& context) {
   return MakeXlaLane(kXlaChunked, context.xla_state,
                      {.xla = context.xla, .threads = context.threads, .compile_only = context.compile_only});
 }
+#else
+constexpr std::nullptr_t MakeXlaChunked = nullptr;
+#endif
 std::shared_ptr<const Lane> MakeReference(const LaneContext&) { return MakeReferenceLane(); }
 
 }  // namespace

@@ -36,10 +36,10 @@ using MakeLane = std::function<std::shared_ptr<const Lane>(const LaneContext& co
 struct LaneRow {
   std::string_view name;
   std::string_view runtime_mode;
-  TargetKinds targets = 0;    // that it runs on
-  bool is_host = false;       // its code also runs here, for a target that is not
-  bool is_fallback = false;   // `auto` may use it when the selected lane refuses
-  bool has_programs = false;   // that can be compiled without being run
+  TargetKinds targets = 0;                // that it runs on
+  bool is_host = false;                   // its code also runs here, for a target that is not
+  bool is_fallback = false;               // `auto` may use it when the selected lane refuses
+  bool has_programs = false;              // that can be compiled without being run
   MemoryKind memory = MemoryKind::kHost;  // where it takes tensors
   ReasonCode not_built = ReasonCode::kNone;
   Decision (*refuses)(const Contract& contract, const MaskFacts& facts) = nullptr;

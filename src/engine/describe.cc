@@ -53,6 +53,16 @@ std::string BatchDigest(const Batch& batch) {
     add_values(picks.shape);
     add_values(picks.blocks);
   });
+  // Only those that are there, each with its place: a batch without them keeps the digest it had before they came.
+  int64_t place = 0;
+  for (const std::optional<IntRows>* rows : {&batch.doc_lengths, &batch.q_doc_lengths, &batch.kv_doc_lengths,
+                                             &batch.cu_seqlens, &batch.q_cu_seqlens, &batch.kv_cu_seqlens}) {
+    ++place;
+    if (!rows->has_value()) continue;
+    hasher.Int(place);
+    hasher.Int(static_cast<int64_t>((*rows)->size()));
+    for (const std::vector<int32_t>& row : **rows) add_values(row);
+  }
   return Hex(hasher.Finish());
 }
 

@@ -13,6 +13,7 @@
 #include "engine/state.h"
 #include "lanes/workers.h"
 #include "ledger/ledger.h"
+#include "pipeline/pipeline.h"
 
 namespace tessera {
 namespace {
@@ -194,6 +195,14 @@ Result<Attention> Engine::Prepare(const Contract& contract, const Target& target
   if (!made) return tl::unexpected(std::move(made.error().error));
   return EngineAccess::Wrap(std::move(*made));
 }
+
+MaskTerms& Engine::mask_terms() const { return state_->mask_terms; }
+
+Result<Contract> Engine::Parse(std::string_view text, const std::string& base_dir) const {
+  return ParseContract(text, base_dir, &state_->mask_terms);
+}
+
+Result<Contract> Engine::Read(const std::string& path) const { return ReadContract(path, &state_->mask_terms); }
 
 const EngineOptions& Engine::options() const { return state_->options; }
 

@@ -12,6 +12,7 @@
 #include "dispatch/prepared_cache.h"
 #include "engine/workspace.h"
 #include "tessera/engine.h"
+#include "tessera/mask_term.h"
 #include "tessera/receipt.h"
 
 namespace tessera {
@@ -22,6 +23,7 @@ struct EngineState {
   const EngineOptions options;
   const std::span<const LaneRow> table;
   const std::shared_ptr<lanes::xla::State> xla;
+  MaskTerms mask_terms;
   PreparedCache cache;
   WorkspacePool workspaces;
 };

@@ -163,13 +163,13 @@ HeadForms GroupHeads(const Contract& contract, std::span<const uint32_t> content
 }
 
 Result<Contract> LeaveSegmentsToRuntime(const Contract& contract, const MaskSets& sets) {
-  const auto all = static_cast<UnknownSet>((UnknownSet{1} << sets.unknowns.size()) - 1);
-  for (const Unknown& unknown : sets.unknowns) {
-    if (unknown.kind == TermKind::kDocuments || unknown.kind == TermKind::kValid) continue;
+  const auto all = static_cast<ConditionSet>((ConditionSet{1} << sets.conditions.size()) - 1);
+  for (const MaskCondition& condition : sets.conditions) {
+    if (condition.kind == TermKind::kDocuments || condition.kind == TermKind::kValid) continue;
     return Fail(ErrorCode::kExportMask,
                 "`sink(n, document)` cannot be said with segment ids; bake the documents of a batch instead", "mask");
   }
-  for (const UnknownSet set : sets.consistent) {
+  for (const ConditionSet set : sets.consistent) {
     if (set == all) continue;
     const auto other = std::find_if(sets.class_of_head.begin(), sets.class_of_head.end(), [&](uint32_t head_class) {
       return !sets.classes[head_class].holding[set].IsEmpty();

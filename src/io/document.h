@@ -30,7 +30,16 @@ struct DocumentValue {
 // JSON when the first character is `{`, else TOML. Errors are kContractSyntax with `where` "line L, column C".
 Result<DocumentValue> ParseDocument(std::string_view text);
 
-// The two halves of ParseDocument, each in the one file that knows its library.
+// What a JSON text may make its reader build.
+struct JsonLimits {
+  int max_depth = 0;
+  int64_t max_values = INT64_MAX;
+};
+
+// Any JSON text as a tree, `null` as kOther; or what is wrong with it.
+tl::expected<DocumentValue, std::string> ReadJsonTree(std::string_view text, const JsonLimits& limits);
+
+// The two halves of ParseDocument.
 Result<DocumentValue> ParseTomlDocument(std::string_view text);
 Result<DocumentValue> ParseJsonDocument(std::string_view text);
 

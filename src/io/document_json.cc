@@ -1,111 +1,78 @@
-// JSON text to a document, through nlohmann-json's event interface: it gives places for syntax errors and lets
-// repeated keys and deep nesting be refused, which the library's own tree does not.
+// JSON text to a document: the tree of what the one event reader gives.
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <limits>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/spelling.h"
 #include "io/document.h"
+#include "io/json_events.h"
 #include "io/limits.h"
 
 namespace tessera {
 namespace {
 
 using Kind = DocumentValue::Kind;
-constexpr size_t kMaxMessageBytes = 200;  // the library quotes what it read last, however long
 
-class TreeBuilder : public nlohmann::json_sax<nlohmann::json> {
+class TreeBuilder : public JsonHandler {
  public:
-  bool null() override {
-    DocumentValue value;
-    value.kind = Kind::kOther;
-    value.text = "null";
-    return Put(std::move(value));
-  }
-  bool boolean(bool given) override {
-    DocumentValue value;
-    value.kind = Kind::kBool;
-    value.boolean = given;
-    return Put(std::move(value));
-  }
-  bool number_integer(number_integer_t given) override {
+  explicit TreeBuilder(int64_t max_values) : max_values_(max_values) {}
+  DocumentValue Take() { return std::move(root_); }
+
+  bool OnInteger(int64_t given) override {
     DocumentValue value;
     value.kind = Kind::kInteger;
     value.integer = given;
     return Put(std::move(value));
   }
-  bool number_unsigned(number_unsigned_t given) override {
-    if (given <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
-      return number_integer(static_cast<int64_t>(given));
-    }
-    return Real(static_cast<double>(given), fmt::format("{}", given));
-  }
-  bool number_float(number_float_t given, const string_t& source) override { return Real(given, source); }
-  bool string(string_t& given) override {
+  bool OnText(std::string_view given) override {
     DocumentValue value;
     value.kind = Kind::kString;
-    value.text = std::move(given);
+    value.text = given;
     return Put(std::move(value));
   }
-  bool binary(binary_t&) override { return Refuse("binary values are not JSON"); }
-  bool start_object(std::size_t) override { return Open(Kind::kTable); }
-  bool start_array(std::size_t) override { return Open(Kind::kArray); }
-  bool key(string_t& given) override {
-    open_.back()->keys.push_back(std::move(given));
-    return true;
-  }
-  bool end_object() override {
-    std::vector<std::string> sorted = open_.back()->keys;
-    std::sort(sorted.begin(), sorted.end());
-    const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
-    if (twice != sorted.end()) return Refuse(fmt::format("the key {} is given twice", Excerpt(*twice)));
-    open_.pop_back();
-    return true;
-  }
-  bool end_array() override {
-    open_.pop_back();
-    return true;
-  }
-  bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception& exception) override {
-    // "[json.exception.parse_error.101] parse error at line 1, column 5: what": keep place and what.
-    const std::string_view full = exception.what();
-    constexpr std::string_view kAt = " at line ";
-    const size_t at = full.find(kAt);
-    const size_t colon = at == std::string_view::npos ? at : full.find(": ", at);
-    if (colon == std::string_view::npos) {
-      const size_t bracket = full.find("] ");
-      return Refuse(bracket == std::string_view::npos ? full : full.substr(bracket + 2));
-    }
-    where_ = std::string(full.substr(at + 4, colon - at - 4));
-    return Refuse(full.substr(colon + 2));
-  }
-
-  DocumentValue& root() { return root_; }
-  const std::string& problem() const { return problem_; }
-  const std::string& where() const { return where_; }
-
- private:
-  bool Real(double given, std::string source) {
+  bool OnReal(double given, std::string_view source) override {
     DocumentValue value;
     value.kind = Kind::kReal;
     value.real = given;
-    value.text = std::move(source);
+    value.text = source;
     return Put(std::move(value));
   }
+  bool OnBool(bool given) override {
+    DocumentValue value;
+    value.kind = Kind::kBool;
+    value.boolean = given;
+    return Put(std::move(value));
+  }
+  bool OnOther(std::string_view what) override {
+    DocumentValue value;
+    value.kind = Kind::kOther;
+    value.text = what;
+    return Put(std::move(value));
+  }
+  bool OnKey(std::string_view key) override {
+    open_.back()->keys.emplace_back(key);
+    return true;
+  }
+  bool OnObjectBegin() override { return Open(Kind::kTable); }
+  bool OnObjectEnd() override { return Close(); }
+  bool OnArrayBegin() override { return Open(Kind::kArray); }
+  bool OnArrayEnd() override { return Close(); }
+
+ private:
   bool Open(Kind kind) {
-    if (open_.size() >= kMaxJsonNesting)
-      return Refuse(fmt::format("values are nested deeper than {}", kMaxJsonNesting));
     DocumentValue value;
     value.kind = kind;
-    Put(std::move(value));
+    if (!Put(std::move(value))) return false;
     // A parent takes no further item while its child is open, so the pointer stays good.
     open_.push_back(open_.empty() ? &root_ : &open_.back()->items.back());
     return true;
   }
+  bool Close() {
+    open_.pop_back();
+    return true;
+  }
   bool Put(DocumentValue value) {
+    if (++values_ > max_values_) return Refuse(fmt::format("it has more than {} values", max_values_));
     if (open_.empty()) {
       root_ = std::move(value);
     } else {
@@ -113,27 +80,35 @@ class TreeBuilder : public nlohmann::json_sax<nlohmann::json> {
     }
     return true;
   }
-  bool Refuse(std::string_view problem) {
-    problem_ = Shorten(problem, kMaxMessageBytes);
-    return false;
-  }
 
+  int64_t max_values_;
+  int64_t values_ = 0;
   DocumentValue root_;
   std::vector<DocumentValue*> open_;
-  std::string problem_;
-  std::string where_;
 };
 
 }  // namespace
 
+tl::expected<DocumentValue, std::string> ReadJsonTree(std::string_view text, const JsonLimits& limits) {
+  TreeBuilder builder(limits.max_values);
+  if (std::string problem = WalkJson(text, limits.max_depth, builder); !problem.empty())
+    return tl::unexpected(std::move(problem));
+  return builder.Take();
+}
+
 Result<DocumentValue> ParseJsonDocument(std::string_view text) {
   if (!IsUtf8(text)) return Fail(ErrorCode::kContractSyntax, "the text is not valid UTF-8");
-  TreeBuilder builder;
-  if (!nlohmann::json::sax_parse(text.begin(), text.end(), &builder)) {
-    return Fail(ErrorCode::kContractSyntax, fmt::format("not well-formed JSON: {}", builder.problem()),
-                builder.where());
+  auto tree = ReadJsonTree(text, {.max_depth = kMaxJsonNesting});
+  if (tree) return std::move(*tree);
+  // "parse error at line 1, column 5: what": the place goes where places of errors go.
+  std::string_view what = tree.error();
+  std::string where;
+  constexpr std::string_view kAt = "parse error at ";
+  if (const size_t colon = what.find(": "); what.starts_with(kAt) && colon != std::string_view::npos) {
+    where = what.substr(kAt.size(), colon - kAt.size());
+    what.remove_prefix(colon + 2);
   }
-  return std::move(builder.root());
+  return Fail(ErrorCode::kContractSyntax, fmt::format("not well-formed JSON: {}", what), where);
 }
 
 }  // namespace tessera

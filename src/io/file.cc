@@ -17,6 +17,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/try.h"
 #include "io/limits.h"
 
 namespace tessera {
@@ -102,7 +103,7 @@ Result<std::string> ReadRegular(int fd, const std::string& path, const struct st
   if (got < 0) return ReadError(path, Reason(errno));
   size_t used = static_cast<size_t>(got);
   if (check && used == bytes.size()) {
-    if (Status good = check(bytes, static_cast<int64_t>(size)); !good) return tl::unexpected(std::move(good.error()));
+    TESSERA_TRY(check(bytes, static_cast<int64_t>(size)));
   }
   if (used == bytes.size() && used < size) {
     bytes.resize(size);
@@ -290,9 +291,8 @@ Status WriteFile(const std::string& path, std::string_view bytes) {
   // A rename would replace a write-protected file without asking.
   if (exists && ::faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) != 0 && errno != ENOENT)  // gone since: as good
     return WriteError(path, Reason(errno));
-  const Result<std::string> target = FollowLinks(path);
-  if (!target) return tl::unexpected(target.error());
-  return WriteByRename(path, *target, bytes, exists ? &info.st_mode : nullptr);
+  const std::string target = TESSERA_TRY(FollowLinks(path));
+  return WriteByRename(path, target, bytes, exists ? &info.st_mode : nullptr);
 }
 
 }  // namespace tessera

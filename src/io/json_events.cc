@@ -1,5 +1,5 @@
-// The bridge from nlohmann-json's event parser to JsonHandler. That parser keeps its own stack on the heap, so deep
-// nesting cannot overflow ours; the depth limit bounds the heap.
+// The bridge from nlohmann-json's event parser to JsonHandler, and the only file that knows that library. Its parser
+// keeps its own stack on the heap, so deep nesting cannot overflow ours; the depth limit bounds the heap.
 #include "io/json_events.h"
 
 #include <fmt/format.h>
@@ -24,14 +24,14 @@ class Bridge : public nlohmann::json_sax<Json> {
   const std::string& syntax_error() const { return syntax_error_; }
 
   bool null() override { return handler_->OnOther("null"); }
-  bool boolean(bool) override { return handler_->OnOther("a boolean"); }
+  bool boolean(bool value) override { return handler_->OnBool(value); }
   bool number_integer(number_integer_t value) override { return handler_->OnInteger(value); }
   bool number_unsigned(number_unsigned_t value) override {
     if (value > static_cast<number_unsigned_t>(std::numeric_limits<int64_t>::max()))
-      return handler_->OnOther("a number above int64");
+      return handler_->OnReal(static_cast<double>(value), std::to_string(value));
     return handler_->OnInteger(static_cast<int64_t>(value));
   }
-  bool number_float(number_float_t, const string_t&) override { return handler_->OnOther("a fraction"); }
+  bool number_float(number_float_t value, const string_t& source) override { return handler_->OnReal(value, source); }
   bool string(string_t& value) override { return handler_->OnText(value); }
   bool binary(binary_t&) override { return handler_->OnOther("binary data"); }
 

@@ -1,5 +1,5 @@
-// JSON as a stream of events, for files that may be large or hostile: no tree is built, nesting is limited, a key
-// that appears twice in one object is an error, and numbers must be integers.
+// The one reader of JSON: a stream of events, for files that may be large or hostile. No tree is built, nesting is
+// limited, and a key that appears twice in one object is an error. io/document.h has a tree made of these events.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,15 @@ class JsonHandler {
   virtual ~JsonHandler() = default;
   virtual bool OnInteger(int64_t value) = 0;
   virtual bool OnText(std::string_view value) = 0;
-  // A value of a kind no format here has: "null", "a boolean", "a fraction", "a number above int64".
+  // A value of a kind that the format has no use for: "null", "a boolean", "a fraction", "a number above int64".
   virtual bool OnOther(std::string_view what) = 0;
+  // For formats that do have a use for it.
+  virtual bool OnBool(bool) { return OnOther("a boolean"); }
+  // A fraction, or an integer that int64 cannot hold; `source` is how it was written.
+  virtual bool OnReal(double, std::string_view source) {
+    const bool is_whole = source.find_first_not_of("0123456789") == std::string_view::npos;
+    return OnOther(is_whole ? "a number above int64" : "a fraction");
+  }
   virtual bool OnKey(std::string_view key) = 0;
   virtual bool OnObjectBegin() = 0;
   virtual bool OnObjectEnd() = 0;

@@ -16,7 +16,7 @@ inline constexpr size_t kMaxTensorsPerFile = 4096;
 inline constexpr size_t kMaxTensorRank = 8;
 
 // What a document may make its reader build before it is refused.
-inline constexpr size_t kMaxJsonNesting = 64;
+inline constexpr int kMaxJsonNesting = 64;
 inline constexpr int kMaxTomlNesting = 64;
 inline constexpr int kMaxTomlKeyParts = 16;
 

@@ -8,14 +8,16 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
 #include "base/checked.h"
+#include "base/math.h"
 #include "base/spelling.h"
+#include "base/try.h"
 #include "io/file.h"
 #include "io/json_events.h"
+#include "io/json_writer.h"
 #include "io/limits.h"
 #include "tessera/io.h"
 
@@ -229,27 +231,29 @@ Result<TensorMap> ParseSafetensors(std::string_view bytes, const std::string& wh
 }
 
 Result<TensorMap> ReadSafetensors(const std::string& path, int64_t max_bytes) {
-  const Result<std::string> bytes = ReadFile(path, max_bytes, [&](std::string_view head, int64_t size) -> Status {
+  const auto check = [&](std::string_view head, int64_t size) -> Status {
     const std::string problem = CheckSafetensorsHead(head, static_cast<uint64_t>(size));
     if (problem.empty()) return {};
     return Fail(ErrorCode::kTensorFile, "not a usable safetensors file: " + problem, path);
-  });
-  if (!bytes) return tl::unexpected(bytes.error());
-  return ParseSafetensors(*bytes, path);
+  };
+  const std::string bytes = TESSERA_TRY(ReadFile(path, max_bytes, check));
+  return ParseSafetensors(bytes, path);
 }
 
 std::string ToSafetensors(const TensorMap& tensors) {
-  nlohmann::ordered_json header = nlohmann::ordered_json::object();
+  JsonWriter header;
+  header.BeginObject();
   const auto order = FileOrder(tensors);
   size_t data_bytes = 0;
   for (const auto& it : order) {
     const size_t end = data_bytes + it->second.bytes.size();
-    header[it->first] = {
-        {"dtype", ToText(it->second.type)}, {"shape", it->second.shape}, {"data_offsets", {data_bytes, end}}};
+    header.Key(it->first).BeginObject();
+    header.Key("dtype").Text(ToText(it->second.type)).Key("shape").Ints(it->second.shape);
+    header.Key("data_offsets").Ints({static_cast<int64_t>(data_bytes), static_cast<int64_t>(end)}).EndObject();
     data_bytes = end;
   }
-  std::string text = header.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
-  text.resize((text.size() + 7) / 8 * 8, ' ');
+  std::string text = header.EndObject().Take();
+  text.resize(RoundUp(text.size(), size_t{8}), ' ');
   const uint64_t header_bytes = text.size();
   std::string bytes;
   bytes.reserve(kLengthBytes + text.size() + data_bytes);

@@ -178,7 +178,8 @@ Result<LedgerEntry> EntryFromReceipts(const Evidence& evidence) {
   };
   for (const auto& [name, receipt] : {std::pair<std::string, const Receipt&>{"custom_run", evidence.custom_run},
                                       {"default_run", evidence.default_run}}) {
-    for (const Violation& v : CheckReceipt(receipt)) expect(false, fmt::format("{}.{}", name, v.field), v.expected);
+    for (const Violation& v : CheckReceipt(receipt, evidence.terms))
+      expect(false, fmt::format("{}.{}", name, v.field), v.expected);
     expect(receipt.ok, name + ".ok", fmt::format("a good run, got one that failed at {}", receipt.failed_at));
     expect(receipt.fallback_reason.empty(), name + ".fallback_reason",
            "nothing: the selected lane, on its own machine");
@@ -193,7 +194,7 @@ Result<LedgerEntry> EntryFromReceipts(const Evidence& evidence) {
     expect(ns >= 1 && ns <= kMaxLedgerNs, name + ".timings", fmt::format("1 to {} ns, got {}", kMaxLedgerNs, ns));
   }
   if (violations.empty()) CompareRuns(evidence.custom_run, evidence.default_run, violations);
-  const Result<Contract> contract = ParseContract(run.contract_text);
+  const Result<Contract> contract = ParseContract(run.contract_text, ".", evidence.terms);
   const Result<MaskFacts> facts = contract ? DescribeMask(*contract) : tl::unexpected(contract.error());
   const Result<std::string> kind = contract ? LedgerKind(*contract) : tl::unexpected(contract.error());
   expect(kind.has_value(), "custom_run.contract_text",

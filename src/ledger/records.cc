@@ -70,9 +70,9 @@ std::string ToJson(const ExactTokenRecord& r) {
                    {"runtime_mode", r.runtime_mode}});
 }
 
-std::optional<ExactTokenRecord> ExactTokenRecordOf(const Receipt& receipt) {
+std::optional<ExactTokenRecord> ExactTokenRecordOf(const Receipt& receipt, const MaskTerms* terms) {
   if (receipt.picks.source.empty() || receipt.executed.empty()) return std::nullopt;
-  const Result<Contract> contract = ParseContract(receipt.contract_text);
+  const Result<Contract> contract = ParseContract(receipt.contract_text, ".", terms);
   if (!contract) return std::nullopt;
   const bool is_rerouted = receipt.picks.source == "reroute_to_full";
   // Only a caller's indexer can return nothing.

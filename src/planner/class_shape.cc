@@ -77,6 +77,22 @@ int64_t PartSlots(const ClassShape& shape, Direction direction, int64_t workers)
                     std::max(shape.width[d], kShortest));
 }
 
+namespace {
+
+// The widest of every head class at one tile; `total` is the largest of any.
+Widths WidestOfClasses(const Resolved& resolved, TileSize tile) {
+  Widths widest;
+  for (const RowSet& set : resolved.class_widest) {
+    const Widths widths = WidestOf(set, tile, resolved.q_len, resolved.kv_len);
+    widest.row = std::max(widest.row, widths.row);
+    widest.column = std::max(widest.column, widths.column);
+    widest.total = std::max(widest.total, widths.total);
+  }
+  return widest;
+}
+
+}  // namespace
+
 ClassShape MakeShape(const ClassRequest& request) {
   const Resolved& resolved = *request.resolved;
   const Capacity& capacity = request.contract->capacity;
@@ -84,20 +100,18 @@ ClassShape MakeShape(const ClassRequest& request) {
   shape.tiles = request.tiles;
   shape.masks = resolved.mask_capacity;
   int64_t total = 0;
+  std::array<Widths, kNumDirections> widths;
   for (size_t d = 0; d < kNumDirections; ++d) {
     const bool is_dkv = static_cast<Direction>(d) == Direction::kDkv;
     const TileSize tile = shape.tiles[d];
-    Widths widest;
-    int64_t direction_total = 0;
-    for (size_t c = 0; c < resolved.class_widest.size(); ++c) {
-      const Widths widths = WidestOf(resolved.class_widest[c], tile, resolved.q_len, resolved.kv_len);
-      widest.row = std::max(widest.row, widths.row);
-      widest.column = std::max(widest.column, widths.column);
-      direction_total = std::max(direction_total, widths.total);
-    }
+    // Directions mostly share a tile, and then their widths.
+    const auto same =
+        static_cast<size_t>(std::find(shape.tiles.begin(), shape.tiles.end(), tile) - shape.tiles.begin());
+    widths[d] = same < d ? widths[same] : WidestOfClasses(resolved, tile);
+    const Widths& widest = widths[d];
     shape.rows[d] = is_dkv ? CeilDiv(resolved.kv_len, tile.kv) : CeilDiv(resolved.q_len, tile.q);
     shape.width[d] = is_dkv ? Apply(capacity.width_transposed, widest.column) : Apply(capacity.width, widest.row);
-    total += direction_total;
+    total += widest.total;
   }
   // With run-time conditions each surviving tile might need a cleanup of its own.
   const int64_t bound = resolved.conditions.empty() ? request.static_cleanups : Product({total, shape.masks});

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "contract/limits.h"
 #include "plan/layout.h"
@@ -47,23 +48,48 @@ class RowWriter {
     const size_t first = out_.items.size();
     cleanups_.Write(column, {&out_.items, &out_.bit_words, &out_.row_words});
     const size_t count = out_.items.size() - first;
-    if (CanExtend(column) && out_.runs.back().item_count == count) {
-      const auto previous = out_.items.begin() + out_.runs.back().item_begin;
-      if (std::equal(previous, previous + static_cast<std::ptrdiff_t>(count),
-                     out_.items.begin() + static_cast<std::ptrdiff_t>(first))) {
-        out_.items.resize(first);
-        ++out_.runs.back().end;
-        return;
-      }
+    const uint32_t item_begin = Share(first, count);
+    if (CanExtend(column) && out_.runs.back().item_begin == item_begin && out_.runs.back().item_count == count) {
+      ++out_.runs.back().end;
+      return;
     }
-    out_.runs.push_back({column, column + 1, static_cast<uint32_t>(first), static_cast<uint32_t>(count)});
+    out_.runs.push_back({column, column + 1, item_begin, static_cast<uint32_t>(count)});
   }
 
  private:
   bool CanExtend(uint32_t column) const { return out_.runs.size() > first_run_ && out_.runs.back().end == column; }
 
+  struct Items {
+    uint32_t begin = 0;
+    uint32_t count = 0;
+  };
+
+  // Most tiles need what a tile just before them needed: items that were written lately are found again, and those from
+  // `first` on dropped. Equal items always share a place, so the last ones written are always found.
+  uint32_t Share(size_t first, size_t count) {
+    const std::span<const CleanupItem> all = out_.items;
+    const std::span<const CleanupItem> items = all.subspan(first);
+    Items& known = known_[PlaceOf(items[0])];
+    if (known.count == count && std::ranges::equal(all.subspan(known.begin, count), items)) {
+      out_.items.resize(first);
+      return known.begin;
+    }
+    known = {static_cast<uint32_t>(first), static_cast<uint32_t>(count)};
+    return known.begin;
+  }
+
+  // Field by field, as they were just written: wider loads would wait for all of them.
+  static size_t PlaceOf(const CleanupItem& item) {
+    const auto sum = static_cast<uint32_t>(item.q_begin) + 3 * static_cast<uint32_t>(item.q_end) +
+                     5 * static_cast<uint32_t>(item.kv_begin) + 7 * static_cast<uint32_t>(item.kv_end) +
+                     11 * static_cast<uint32_t>(item.diag_begin) + 13 * static_cast<uint32_t>(item.diag_end) +
+                     17 * item.conditions;
+    return (sum * 0x9e3779b9U) >> 26;
+  }
+
   Classified& out_;
   CleanupWriter& cleanups_;
+  std::array<Items, 64> known_{};
   size_t first_run_ = 0;
   uint32_t tile_row_ = 0;
   bool has_begun_cleanups_ = false;
@@ -108,6 +134,9 @@ Result<Classified> Classify(const Resolved& resolved, TileSize tile) {
   }
   out.row_offsets.reserve(num_rows + 1);
   out.row_offsets.push_back(0);
+  // A few runs for each row of tiles is what windows and documents leave; more grow from there.
+  constexpr uint64_t kReserved = 1 << 16;
+  out.runs.reserve(std::min(4 * num_rows, kReserved));
   std::vector<uint32_t> full_rows(static_cast<size_t>(out.kv_tiles), 0);
   for (const ResolvedMask& mask : resolved.masks) {
     TileRows rows(mask.runs, tile, resolved.q_len, resolved.kv_len);

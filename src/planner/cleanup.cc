@@ -50,7 +50,9 @@ CleanupWriter::CleanupWriter(const Resolved& resolved, const ResolvedMask& mask,
       blocks_bits_(plan::BlocksBits(resolved.conditions)),
       slabs_(terms_.size(), 0),
       q_doc_(UniformDocuments(facts_.q_segments, resolved.q_len, tile.q)),
-      kv_doc_(UniformDocuments(facts_.kv_segments, resolved.kv_len, tile.kv)) {
+      kv_doc_(tile.q == tile.kv && facts_.q_segments == facts_.kv_segments
+                  ? q_doc_
+                  : UniformDocuments(facts_.kv_segments, resolved.kv_len, tile.kv)) {
   if (!resolved.picks) return;
   picks_ = &resolved.picks->lists[mask.batch_row * resolved.picks->num_kv_heads + mask.kv_head];
   block_tokens_ = resolved.picks->block_tokens;
@@ -88,7 +90,8 @@ void CleanupWriter::AddPieces(const ConditionalSet& term, size_t& slab) {
     current_.clear();
     for (size_t n = 0; n < intervals.size(); ++n) {
       const auto& [lo, hi] = intervals[n];
-      Piece piece;
+      // Written in its place: a copy would wait for each of its fields.
+      Piece& piece = pieces_.emplace_back();
       piece.conditions = term.conditions;
       piece.q_begin = std::max<int64_t>(slabs[i].q_begin, row_begin_) - row_begin_;
       piece.q_end = std::min<int64_t>(slabs[i].q_end, row_end_) - row_begin_;
@@ -96,9 +99,9 @@ void CleanupWriter::AddPieces(const ConditionalSet& term, size_t& slab) {
       (hi.diagonal != 0 ? piece.diag_end : piece.kv_end) = hi.offset + (hi.diagonal != 0 ? row_begin_ : 0);
       if (previous_.size() == intervals.size() && TryChain(pieces_[previous_[n]], piece)) {
         current_.push_back(previous_[n]);
+        pieces_.pop_back();
       } else {
-        current_.push_back(pieces_.size());
-        pieces_.push_back(piece);
+        current_.push_back(pieces_.size() - 1);
       }
     }
     previous_.swap(current_);
@@ -180,10 +183,11 @@ CleanupWriter::Truth CleanupWriter::TruthInTile(const Condition& condition, uint
     case ConditionKind::kSinkDocument: {
       const int32_t q_doc = q_doc_.empty() ? -1 : q_doc_[tile_row_];
       const int32_t kv_doc = kv_doc_.empty() ? -1 : kv_doc_[column];
-      if (q_doc == -1 || kv_doc == -1) return Truth::kNowhere;
-      if (q_doc == kMixed || kv_doc == kMixed) return Truth::kSomewhere;
-      if (q_doc != kv_doc) return Truth::kNowhere;
-      return condition.kind == ConditionKind::kDocuments ? Truth::kEverywhere : Truth::kSomewhere;
+      // Where documents end is what no processor can guess: no branch depends on it.
+      const bool is_mixed = (q_doc == kMixed) | (kv_doc == kMixed);
+      const bool is_nowhere = (q_doc == -1) | (kv_doc == -1) | (!is_mixed & (q_doc != kv_doc));
+      const bool is_everywhere = (condition.kind == ConditionKind::kDocuments) & !is_mixed & !is_nowhere;
+      return static_cast<Truth>(1 - static_cast<int>(is_nowhere) + static_cast<int>(is_everywhere));
     }
     case ConditionKind::kBlocks:
       return picks_ == nullptr ? Truth::kNowhere : Truth::kSomewhere;
@@ -232,8 +236,8 @@ void CleanupWriter::Write(uint32_t column, const Output& out) {
   uint32_t nowhere = 0;
   for (size_t c = 0; c < resolved_.conditions.size(); ++c) {
     const Truth truth = TruthInTile(resolved_.conditions[c], column);
-    if (truth == Truth::kEverywhere) everywhere |= 1U << c;
-    if (truth == Truth::kNowhere) nowhere |= 1U << c;
+    everywhere |= static_cast<uint32_t>(truth == Truth::kEverywhere) << c;
+    nowhere |= static_cast<uint32_t>(truth == Truth::kNowhere) << c;
   }
   for (const Piece& piece : pieces_) {
     if ((piece.conditions & nowhere) != 0) continue;
@@ -243,10 +247,13 @@ void CleanupWriter::Write(uint32_t column, const Output& out) {
       WritePicked(without, column, out);
       continue;
     }
-    CleanupItem item;
-    if (!CutToTile(piece, column, item)) continue;
-    item.conditions = static_cast<uint16_t>(piece.conditions & ~everywhere);
-    out.items->push_back(item);
+    // Written in its place: a copy would wait for each of its fields.
+    CleanupItem& item = out.items->emplace_back();
+    if (CutToTile(piece, column, item)) {
+      item.conditions = static_cast<uint16_t>(piece.conditions & ~everywhere);
+    } else {
+      out.items->pop_back();
+    }
   }
   if (may_store_bits_) StoreAsBits(first, out);
 }

@@ -36,7 +36,7 @@ class CleanupWriter {
     int64_t diag_begin = -MaskRun::kNone;
     int64_t diag_end = MaskRun::kNone;
   };
-  enum class Truth : uint8_t { kNowhere, kSomewhere, kEverywhere };
+  enum class Truth : uint8_t { kNowhere = 0, kSomewhere = 1, kEverywhere = 2 };
 
   void AddPieces(const ConditionalSet& term, size_t& slab);
   static bool TryChain(Piece& piece, const Piece& next);

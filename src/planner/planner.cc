@@ -1,17 +1,19 @@
-// The planner on one page: contract + batch + target -> plan. The order of the stages lives here and nowhere else.
+// The planner on one page: contract, facts of a batch, picks and target -> plan. The order of its stages lives here and
+// nowhere else; src/routing/routing.cc has that of the stages that make picks.
 #include <algorithm>
 
-#include "contract/batch_resolve.h"
-#include "planner/picks.h"
+#include "plan/layout.h"
+#include "plan/runner.h"
 #include "planner/prepared.h"
-#include "planner/runner.h"
 #include "planner/settings.h"
+#include "planner/stage_text.h"
 #include "planner/stages.h"
 
 namespace tessera {
 namespace {
 
-using namespace planner;  // NOLINT(google-build-using-namespace): this file is the pipeline itself
+using namespace planner;  // NOLINT(google-build-using-namespace): this file is the planner itself
+using plan::Runner;
 
 // Each distinct tile size is classified and shrunk once, whichever directions use it.
 Result<TiledRows> TileAll(const Resolved& resolved, const std::array<TileSize, kNumDirections>& tiles, Runner& runner) {
@@ -44,79 +46,14 @@ Result<std::vector<Part>> MakeParts(const std::vector<uint64_t>& row_offsets, in
 
 }  // namespace
 
-// Which blocks of keys each query may attend. Nothing in here has a gradient.
-Result<planner::Picked> planner::PickBlocks(const PickRequest& request, Runner& runner) {
-  const Contract& contract = *request.contract;
-  const Result<std::vector<RowSet>> legal = LegalPairs(contract, *request.sets, *request.rows);
-  if (!legal) return tl::unexpected(legal.error());
-  RoutingInput input;
-  input.contract = &contract;
-  input.rows = request.rows;
-  input.legal = &*legal;
-  const auto anything = [](const auto&) { return Status(); };
-
-  Picked out;
-  if (contract.routing) {
-    if (request.route == nullptr) {
-      return Fail(ErrorCode::kRouteInputs, "the contract has [routing]: give the queries and keys too", "routing");
-    }
-    input.q = request.route->q;
-    input.k = request.route->k;
-    input.parallel = request.route->parallel;
-    const Result<Scored> scored = runner.Run(
-        "score", [&] { return Score(input); }, anything);
-    if (!scored) return tl::unexpected(scored.error());
-    Result<PickRows> picks = runner.Run(
-        "expand", [&] { return Expand(input, *scored); }, anything);
-    if (!picks) return tl::unexpected(std::move(picks.error()));
-    out.raw = std::move(*picks);
-  } else {
-    out.raw = ToPickRows(contract, *request.batch->picks);
-  }
-  const UniteConfig config = UniteConfigOf(contract, out.raw, request.widen);
-  const PickRows padded = PadToTile(out.raw, config.query_tile);
-  const Result<UnionMaps> maps = runner.Run(
-      "unite", [&] { return Unite(config, padded); },
-      [&](const UnionMaps& value) { return VerifyUnion(config, padded, value); });
-  if (!maps) return tl::unexpected(maps.error());
-  Result<Legalised> legalised = runner.Run(
-      "legalise", [&] { return Legalise(input, *maps); }, anything);
-  if (!legalised) return tl::unexpected(std::move(legalised.error()));
-  out.legalised = std::move(*legalised);
-  return out;
-}
-
-Result<PlanResult> MakePlan(const PreparedContract& prepared, const Batch& batch, const Target& target,
-                            const PlanOptions& options, const RouteInputs* route) {
-  const Contract& contract = prepared.contract;
-  const MaskSets& sets = prepared.sets;
-  if (Status ok = CheckOptions(options); !ok) return tl::unexpected(std::move(ok.error()));
-  Runner runner(options);
-
-  const MaskFacts needs = NeedsOf(sets);
-  const Result<std::vector<BatchRow>> batch_rows = ResolveBatchWith(contract, needs, batch);
-  if (!batch_rows) return tl::unexpected(batch_rows.error());
-
-  std::optional<Picked> picked;
-  if (needs.needs_blocks) {
-    Result<Picked> picks = PickBlocks({.contract = &contract,
-                                       .sets = &sets,
-                                       .rows = &*batch_rows,
-                                       .batch = &batch,
-                                       .route = route,
-                                       .widen = options.widen_class},
-                                      runner);
-    if (!picks) return tl::unexpected(std::move(picks.error()));
-    picked = std::move(*picks);
-  }
+Result<PlanResult> planner::PlanBatch(PlanRequest request, plan::Runner& runner) {
+  const Contract& contract = request.prepared->contract;
+  const MaskSets& sets = request.prepared->sets;
+  const Target& target = *request.target;
+  const PlanOptions& options = *request.options;
 
   Result<Resolved> resolved = runner.Run(
-      "resolve",
-      [&] {
-        std::optional<BatchPicks> picks;
-        if (picked) picks = ToBatchPicks(picked->legalised.maps, contract.shape.q_len);
-        return Resolve(contract, sets, *batch_rows, std::move(picks));
-      },
+      "resolve", [&] { return Resolve(contract, sets, *request.rows, std::move(request.picks)); },
       [](const Resolved&) { return Status(); });
   if (!resolved) return tl::unexpected(std::move(resolved.error()));
 
@@ -156,20 +93,13 @@ Result<PlanResult> MakePlan(const PreparedContract& prepared, const Batch& batch
   input.dq = &rows->Of(Direction::kDq);
   input.columns = has_columns ? &*columns : nullptr;
   input.shape = shape;
-  input.contract_key = FromHex(prepared.key);
+  input.contract_key = FromHex(request.prepared->key);
   input.class_key = FromHex(ClassKeyOf(contract, sets, shape));
   Result<Plan> plan = runner.Run(
       "pack", [&] { return plan::Trust(Pack(input)); },
       [](const Plan& value) { return VerifyPlan(value.bytes()).map([](const PlanView&) {}); });
   if (!plan) return tl::unexpected(std::move(plan.error()));
-  PlanResult result{std::move(*plan), shape, runner.TakeReports(), {}, {}};
-  if (picked) {
-    result.picks = ToPicks(picked->legalised.maps, contract.shape.q_len);
-    result.picks_report = ReportOf(picked->legalised);
-    result.picks_report->nan_scores = picked->raw.nan_scores;
-    result.picks_report->source = SourceOf(contract, batch);
-  }
-  return result;
+  return PlanResult{std::move(*plan), shape, runner.TakeReports(), {}, {}};
 }
 
 Result<ClassShape> MakeClassShape(const PreparedContract& prepared, const Target& target, const PlanOptions& options) {

@@ -1,4 +1,4 @@
-// The public functions that take a contract: prepare it, then plan.
+// A contract prepared for planning.
 #include "planner/prepared.h"
 
 namespace tessera {
@@ -11,13 +11,6 @@ Result<PreparedContract> PrepareContract(const Contract& contract) {
   if (!sets) return tl::unexpected(std::move(sets.error()));
   std::string key = KeyOf(contract, *sets);
   return PreparedContract{contract, std::move(*sets), std::move(key)};
-}
-
-Result<PlanResult> MakePlan(const Contract& contract, const Batch& batch, const Target& target,
-                            const PlanOptions& options, const RouteInputs* route) {
-  const Result<PreparedContract> prepared = PrepareContract(contract);
-  if (!prepared) return tl::unexpected(prepared.error());
-  return MakePlan(*prepared, batch, target, options, route);
 }
 
 Result<ClassShape> MakeClassShape(const Contract& contract, const Target& target, const PlanOptions& options) {

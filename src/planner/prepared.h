@@ -2,9 +2,13 @@
 // plan starts from it instead of from the text.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "contract/mask_sets.h"
+#include "plan/picks.h"
+#include "plan/runner.h"
 #include "tessera/batch.h"
 #include "tessera/contract.h"
 #include "tessera/planner.h"
@@ -20,9 +24,21 @@ struct PreparedContract {
 
 Result<PreparedContract> PrepareContract(const Contract& contract);
 
-// As the public functions of the same names, which prepare the contract first.
-Result<PlanResult> MakePlan(const PreparedContract& prepared, const Batch& batch, const Target& target,
-                            const PlanOptions& options, const RouteInputs* route = nullptr);
+// As the public function of the same name, which prepares the contract first.
 Result<ClassShape> MakeClassShape(const PreparedContract& prepared, const Target& target, const PlanOptions& options);
 
+namespace planner {
+
+// What a plan is made from. Facts of the batch and picks are data here; src/pipeline has them made.
+struct PlanRequest {
+  const PreparedContract* prepared = nullptr;
+  const std::vector<BatchRow>* rows = nullptr;  // [batch]
+  const Target* target = nullptr;
+  const PlanOptions* options = nullptr;
+  std::optional<plan::BatchPicks> picks = {};  // what the `blocks` term passes, where the mask depends on it
+};
+// resolve -> ... -> pack. `runner` may have run other stages before; the result has the reports of all.
+Result<PlanResult> PlanBatch(PlanRequest request, plan::Runner& runner);
+
+}  // namespace planner
 }  // namespace tessera

@@ -1,4 +1,4 @@
-// What surrounds the stages: the caller's options, the tile of each direction, and whether a batch fits its class.
+// What surrounds the stages: the tile of each direction, and whether a batch fits its class.
 #pragma once
 
 #include <array>
@@ -7,8 +7,6 @@
 #include "tessera/planner.h"
 
 namespace tessera::planner {
-
-Status CheckOptions(const PlanOptions& options);
 
 std::array<TileSize, kNumDirections> PickTiles(const Contract& contract, const Target& target,
                                                const PlanOptions& options);

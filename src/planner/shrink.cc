@@ -11,39 +11,41 @@ namespace {
 // An open-addressing map from a span of bytes (kept elsewhere) to its number. Grown by doubling; never erased from.
 class Interner {
  public:
-  Interner() : slots_(64, kEmpty), hashes_(64, 0) {}
+  Interner() : slots_(64) {}
 
   // The number of an equal earlier span, or the next one. `equals(i)` compares with span number i.
   template <class Equals>
   std::pair<uint32_t, bool> Intern(uint64_t hash, const Equals& equals) {
-    if (size_ * 2 >= slots_.size()) Grow();
-    size_t at = hash & (slots_.size() - 1);
-    for (; slots_[at] != kEmpty; at = (at + 1) & (slots_.size() - 1)) {
-      if (hashes_[at] == hash && equals(slots_[at])) return {slots_[at], false};
+    if (size_ * size_t{2} >= slots_.size()) Grow();
+    const auto tag = static_cast<uint32_t>(hash);
+    size_t at = tag & (slots_.size() - 1);
+    for (; slots_[at].number != kEmpty; at = (at + 1) & (slots_.size() - 1)) {
+      if (slots_[at].tag == tag && equals(slots_[at].number)) return {slots_[at].number, false};
     }
-    slots_[at] = size_;
-    hashes_[at] = hash;
+    slots_[at] = {size_, tag};
     return {size_++, true};
   }
 
  private:
   static constexpr uint32_t kEmpty = UINT32_MAX;
+  // One place holds both: a look-up mostly misses the cache, and should miss it once.
+  struct Place {
+    uint32_t number = kEmpty;
+    uint32_t tag = 0;  // of the hash
+  };
+
   void Grow() {
-    std::vector<uint32_t> slots(slots_.size() * 2, kEmpty);
-    std::vector<uint64_t> hashes(slots.size(), 0);
-    for (size_t i = 0; i < slots_.size(); ++i) {
-      if (slots_[i] == kEmpty) continue;
-      size_t at = hashes_[i] & (slots.size() - 1);
-      while (slots[at] != kEmpty) at = (at + 1) & (slots.size() - 1);
-      slots[at] = slots_[i];
-      hashes[at] = hashes_[i];
+    std::vector<Place> slots(slots_.size() * 2);
+    for (const Place& place : slots_) {
+      if (place.number == kEmpty) continue;
+      size_t at = place.tag & (slots.size() - 1);
+      while (slots[at].number != kEmpty) at = (at + 1) & (slots.size() - 1);
+      slots[at] = place;
     }
     slots_ = std::move(slots);
-    hashes_ = std::move(hashes);
   }
 
-  std::vector<uint32_t> slots_;
-  std::vector<uint64_t> hashes_;
+  std::vector<Place> slots_;
   uint32_t size_ = 0;
 };
 
@@ -58,21 +60,26 @@ class TableWriter {
   }
 
   uint32_t CleanupOf(const TileRun& run) {
-    scratch_.assign(from_.items.begin() + run.item_begin, from_.items.begin() + run.item_begin + run.item_count);
-    for (CleanupItem& item : scratch_) {
-      if (item.kind == ItemKind::kBits) item.bits = Store(from_.bit_words, item.bits, tile_words_);
-      if (item.kind == ItemKind::kRows) item.bits = Store(from_.row_words, item.bits, row_words_);
-    }
+    std::span<const CleanupItem> items = std::span(from_.items).subspan(run.item_begin, run.item_count);
+    if (!from_.bit_words.empty() || !from_.row_words.empty()) items = WithStoredBits(items);
     if (share_) {
-      const auto [number, is_new] = InternItems(scratch_);
+      const auto [number, is_new] = InternItems(items);
       if (!is_new) return number + 1;
     }
-    table_.items.insert(table_.items.end(), scratch_.begin(), scratch_.end());
+    table_.items.insert(table_.items.end(), items.begin(), items.end());
     table_.offsets.push_back(static_cast<uint32_t>(table_.items.size()));
     return static_cast<uint32_t>(table_.offsets.size() - 2);
   }
 
  private:
+  std::span<const CleanupItem> WithStoredBits(std::span<const CleanupItem> items) {
+    scratch_.assign(items.begin(), items.end());
+    for (CleanupItem& item : scratch_) {
+      if (item.kind == ItemKind::kBits) item.bits = Store(from_.bit_words, item.bits, tile_words_);
+      if (item.kind == ItemKind::kRows) item.bits = Store(from_.row_words, item.bits, row_words_);
+    }
+    return scratch_;
+  }
   std::span<const CleanupItem> ItemsOf(uint32_t id) const {
     return std::span(table_.items).subspan(table_.offsets[id], table_.offsets[id + 1] - table_.offsets[id]);
   }
@@ -108,6 +115,8 @@ class TableWriter {
   std::vector<CleanupItem> scratch_;
 };
 
+constexpr uint32_t kUnknown = UINT32_MAX;
+
 int64_t WidestRow(const std::vector<uint64_t>& row_offsets) {
   uint64_t widest = 0;
   for (size_t row = 0; row + 1 < row_offsets.size(); ++row) {
@@ -126,19 +135,31 @@ CompactRows Shrink(const Classified& classified, CleanupTable& table, bool share
   out.tile = classified.tile;
   out.q_tiles = classified.q_tiles;
   out.kv_tiles = classified.kv_tiles;
-  out.slots.resize(static_cast<size_t>(classified.num_tiles));
+  // Rows of a few slots each end where no processor can guess it, so slots are written four at a time, some of them
+  // past the end of their run: the next run writes over them.
+  constexpr uint32_t kAtOnce = 4;
+  out.slots.resize(static_cast<size_t>(classified.num_tiles) + kAtOnce);
   out.row_offsets.resize(classified.row_offsets.size());
   TableWriter writer(classified, table, share);
+  // Runs share items: the cleanup by first item plus 1, and none, for full tiles, at 0.
+  std::vector<uint32_t> cleanup_of(classified.items.size() + 1, kUnknown);
+  cleanup_of[0] = 0;
   Slot* slot = out.slots.data();
   size_t run = 0;
   for (size_t row = 0; row + 1 < classified.row_offsets.size(); ++row) {
     for (; run < classified.row_offsets[row + 1]; ++run) {
       const TileRun& tiles = classified.runs[run];
-      const uint32_t cleanup = tiles.item_count == 0 ? 0 : writer.CleanupOf(tiles);
-      for (uint32_t column = tiles.begin; column < tiles.end; ++column) *slot++ = {column, cleanup};
+      uint32_t& known = cleanup_of[tiles.item_count == 0 ? 0 : tiles.item_begin + size_t{1}];
+      if (known == kUnknown || (!share && tiles.item_count > 0)) known = writer.CleanupOf(tiles);
+      const uint32_t cleanup = known;
+      for (uint32_t column = tiles.begin; column < tiles.end; column += kAtOnce) {
+        for (uint32_t i = 0; i < kAtOnce; ++i) slot[column - tiles.begin + i] = {column + i, cleanup};
+      }
+      slot += tiles.end - tiles.begin;
     }
     out.row_offsets[row + 1] = static_cast<uint64_t>(slot - out.slots.data());
   }
+  out.slots.resize(static_cast<size_t>(classified.num_tiles));
   out.num_cleanups = table.Size();
   return out;
 }

@@ -56,20 +56,6 @@ std::string Describe(const CompactColumns& columns) {
   return fmt::format("the same {} pairs by key column, widest column {}", columns.slots.size(), columns.Widest());
 }
 
-std::string Describe(const std::vector<Part>& parts) {
-  uint64_t longest = 0;
-  size_t split = 0;
-  for (const Part& part : parts) {
-    longest = std::max<uint64_t>(longest, part.slot_end - part.slot_begin);
-    split += part.part_of_row == 1 ? 1 : 0;
-  }
-  return fmt::format("{} parts, longest {} slots, {} rows split", parts.size(), longest, split);
-}
-
-std::string Describe(const Plan& plan) {
-  return fmt::format("{} bytes, fingerprint {}", plan.bytes().size(), ToHex(plan.view().fingerprint));
-}
-
 std::string Dump(const Resolved& resolved) {
   std::string out;
   for (size_t m = 0; m < resolved.masks.size(); ++m) {
@@ -122,6 +108,24 @@ std::string Dump(const CompactColumns& columns) {
   return out;
 }
 
+}  // namespace tessera::planner
+
+namespace tessera {
+
+std::string Describe(const std::vector<Part>& parts) {
+  uint64_t longest = 0;
+  size_t split = 0;
+  for (const Part& part : parts) {
+    longest = std::max<uint64_t>(longest, part.slot_end - part.slot_begin);
+    split += part.part_of_row == 1 ? 1 : 0;
+  }
+  return fmt::format("{} parts, longest {} slots, {} rows split", parts.size(), longest, split);
+}
+
+std::string Describe(const Plan& plan) {
+  return fmt::format("{} bytes, fingerprint {}", plan.bytes().size(), ToHex(plan.view().fingerprint));
+}
+
 std::string Dump(const std::vector<Part>& parts) {
   std::string out;
   for (const Part& part : parts) {
@@ -133,4 +137,4 @@ std::string Dump(const std::vector<Part>& parts) {
 
 std::string Dump(const Plan& plan) { return Summary(plan.view()); }
 
-}  // namespace tessera::planner
+}  // namespace tessera

@@ -3,31 +3,28 @@
 
 #include <string>
 
-#include "planner/routing.h"
 #include "planner/stages.h"
+
+namespace tessera {
+
+// In the namespace of what they describe, where the runner looks for them.
+std::string Describe(const std::vector<Part>& parts);
+std::string Describe(const Plan& plan);
+std::string Dump(const std::vector<Part>& parts);
+std::string Dump(const Plan& plan);
+
+}  // namespace tessera
 
 namespace tessera::planner {
 
-std::string Describe(const Scored& scored);
-std::string Describe(const PickRows& picks);
-std::string Describe(const UnionMaps& maps);
-std::string Describe(const Legalised& legalised);
 std::string Describe(const Resolved& resolved);
 std::string Describe(const Classified& classified);
 std::string Describe(const CompactRows& rows);
 std::string Describe(const CompactColumns& columns);
-std::string Describe(const std::vector<Part>& parts);
-std::string Describe(const Plan& plan);
 
-std::string Dump(const Scored& scored);
-std::string Dump(const PickRows& picks);
-std::string Dump(const UnionMaps& maps);
-std::string Dump(const Legalised& legalised);
 std::string Dump(const Resolved& resolved);
 std::string Dump(const Classified& classified);
 std::string Dump(const CompactRows& rows);
 std::string Dump(const CompactColumns& columns);
-std::string Dump(const std::vector<Part>& parts);
-std::string Dump(const Plan& plan);
 
 }  // namespace tessera::planner

@@ -11,35 +11,19 @@
 #include <vector>
 
 #include "contract/mask_sets.h"
+#include "plan/mask_pairs.h"
+#include "plan/picks.h"
 #include "tessera/batch.h"
 #include "tessera/contract.h"
 #include "tessera/plan.h"
 
 namespace tessera::planner {
 
-// ---- picks: what the routing stages, or the caller, let the `blocks` term pass
-
-// The key blocks each query of one batch row and KV head picked: ascending, none twice.
-struct QueryPicks {
-  std::vector<uint32_t> offsets{0};  // [q_len + 1]
-  std::vector<int32_t> blocks;
-  std::span<const int32_t> Of(int64_t query) const {
-    return std::span(blocks).subspan(offsets[query], offsets[query + 1] - offsets[query]);
-  }
-};
-struct BatchPicks {
-  int64_t block_tokens = 0;
-  int64_t num_kv_heads = 0;
-  std::vector<QueryPicks> lists;  // [batch * num_kv_heads]
-};
+using plan::BatchPicks;
+using plan::ConditionalSet;
+using plan::QueryPicks;
 
 // ---- resolve: static masks + run-time facts -> one exact run set per distinct mask
-
-// Pairs of `set` that may be attended where all of `conditions` hold. The terms of a head class do not overlap.
-struct ConditionalSet {
-  uint16_t conditions = 0;  // bits over Resolved::conditions
-  RowSet set;
-};
 
 struct ResolvedMask {
   uint32_t head_class = 0;
@@ -67,13 +51,9 @@ struct Resolved {
 // Without picks, the `blocks` term passes nothing.
 Result<Resolved> Resolve(const Contract& contract, const MaskSets& sets, const std::vector<BatchRow>& rows,
                          std::optional<BatchPicks> picks = {});
-// [batch * num_kv_heads]: the pairs that some query head of the group may attend if every block were picked.
-Result<std::vector<RowSet>> LegalPairs(const Contract& contract, const MaskSets& sets,
-                                       const std::vector<BatchRow>& rows);
-
 // ---- classify: run sets -> every surviving tile, partial or full, with what a partial tile still has to test
 
-// Columns [begin, end) of one row, all full (no items) or all partial with the same items.
+// Columns [begin, end) of one row, all full (no items) or all partial with the same items. Runs may share their items.
 struct TileRun {
   uint32_t begin = 0;
   uint32_t end = 0;

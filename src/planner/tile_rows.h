@@ -6,6 +6,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -23,6 +24,19 @@ struct ColumnRange {
   uint32_t rows = 0;
 };
 
+// Division by the side of a tile, which is a power of two almost always and then costs a shift.
+class TileDivider {
+ public:
+  explicit TileDivider(uint32_t side)
+      : side_(side), shift_(std::has_single_bit(side) ? static_cast<int>(std::countr_zero(side)) : -1) {}
+  uint32_t Floor(uint32_t value) const { return shift_ >= 0 ? value >> shift_ : value / side_; }
+  uint32_t Ceil(uint32_t value) const { return Floor(value + side_ - 1); }
+
+ private:
+  uint32_t side_;
+  int shift_;
+};
+
 class TileRows {
  public:
   TileRows(const RowSet& set, TileSize tile, int64_t q_len, int64_t kv_len)
@@ -32,7 +46,7 @@ class TileRows {
         tile_kv_(static_cast<uint32_t>(tile.kv)),
         q_len_(static_cast<uint32_t>(q_len)),
         kv_len_(static_cast<uint32_t>(kv_len)),
-        kv_tiles_((kv_len_ + tile_kv_ - 1) / tile_kv_) {}
+        kv_tiles_(tile_kv_.Ceil(kv_len_)) {}
 
   // The ranges of the next row of tiles, sorted by their first column; they may overlap.
   std::span<const ColumnRange> Next() {
@@ -52,10 +66,10 @@ class TileRows {
         const auto hi_first = static_cast<uint32_t>(interval.hi.At(begin));
         const auto hi_last = static_cast<uint32_t>(interval.hi.At(end - 1));
         ColumnRange range;
-        range.begin = lo_first / tile_kv_;
-        range.end = (hi_last - 1) / tile_kv_ + 1;
-        range.full_begin = (lo_last + tile_kv_ - 1) / tile_kv_;
-        range.full_end = hi_first == kv_len_ ? kv_tiles_ : hi_first / tile_kv_;
+        range.begin = tile_kv_.Floor(lo_first);
+        range.end = tile_kv_.Floor(hi_last - 1) + 1;
+        range.full_begin = tile_kv_.Ceil(lo_last);
+        range.full_end = hi_first == kv_len_ ? kv_tiles_ : tile_kv_.Floor(hi_first);
         range.full_end = std::max(range.full_end, range.full_begin);
         range.rows = end - begin;
         sorted = sorted && (ranges_.empty() || ranges_.back().begin <= range.begin);
@@ -75,7 +89,9 @@ class TileRows {
  private:
   const RowSet& set_;
   std::span<const Slab> slabs_;
-  uint32_t tile_q_, tile_kv_, q_len_, kv_len_, kv_tiles_;
+  uint32_t tile_q_;
+  TileDivider tile_kv_;
+  uint32_t q_len_, kv_len_, kv_tiles_;
   uint32_t row_ = 0;
   uint32_t num_rows_ = 0;
   size_t slab_ = 0;

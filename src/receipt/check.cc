@@ -19,8 +19,9 @@
 namespace tessera {
 namespace {
 
-constexpr std::string_view kSteps[] = {"contract",    "request",   "read",    "inputs",   "decide", "batch", "plan",
-                                       "decide_plan", "bind", "workspace", "forward", "backward", "check",  "write", "compile"};
+constexpr std::string_view kSteps[] = {"contract", "request",  "read",        "inputs", "decide",
+                                       "batch",    "plan",     "decide_plan", "bind",   "workspace",
+                                       "forward",  "backward", "check",       "write",  "compile"};
 // What a total is made of, beside things too small to time.
 constexpr std::string_view kParts[] = {"prepare",      "plan",          "bind",   "compile.forward", "compile.backward",
                                        "load.forward", "load.backward", "digest", "forward",         "backward"};
@@ -61,7 +62,7 @@ bool IsOneOf(const std::string_view (&words)[N], std::string_view word) {
 
 class Checker {
  public:
-  explicit Checker(const Receipt& receipt) : r_(receipt) {}
+  Checker(const Receipt& receipt, const MaskTerms* terms) : r_(receipt), terms_(terms) {}
 
   std::vector<Violation> Check() {
     CheckOutcome();
@@ -306,7 +307,7 @@ class Checker {
     if (r_.contract_source.substr(0, kFile.size()) == kFile) {
       folder = std::filesystem::path(r_.contract_source.substr(kFile.size())).parent_path().string();
     }
-    Result<Contract> contract = ParseContract(r_.contract_text, folder.empty() ? "." : folder);
+    Result<Contract> contract = ParseContract(r_.contract_text, folder.empty() ? "." : folder, terms_);
     // A bitmap's file need not be here, and without it the key cannot be made again.
     if (!contract && contract.error().code == ErrorCode::kBitmapInvalid) return;
     if (!contract && contract.error().code == ErrorCode::kFileRead) return;
@@ -466,7 +467,8 @@ class Checker {
       Expect(std::find(words.begin(), words.end(), value) != words.end(), fmt::format("options.{}", name),
              fmt::format("{}, got \"{}\"", fmt::join(words, " or "), value));
     };
-    for (const char* name : {"backward", "experimental", "forward", "keep_programs", "row_max", "strict", "widen_class"}) {
+    for (const char* name :
+         {"backward", "experimental", "forward", "keep_programs", "row_max", "strict", "widen_class"}) {
       is_one_of(name, {"true", "false"});
     }
     if (IsCompileOnly()) is_one_of(kCompileOnlyOption, {"true"});
@@ -497,6 +499,7 @@ class Checker {
   static constexpr int64_t kMaxNs = int64_t{1} << 59;  // so that as many as kParts can be added
 
   const Receipt& r_;
+  const MaskTerms* terms_;
   std::optional<Contract> contract_;  // where contract_text gives it
   std::optional<Target> target_;      // where it has a name this version knows
   std::vector<Violation> violations_;
@@ -514,6 +517,8 @@ std::vector<std::string> SplitNames(const std::string& text) {
   return names;
 }
 
-std::vector<Violation> CheckReceipt(const Receipt& receipt) { return Checker(receipt).Check(); }
+std::vector<Violation> CheckReceipt(const Receipt& receipt, const MaskTerms* terms) {
+  return Checker(receipt, terms).Check();
+}
 
 }  // namespace tessera

@@ -278,20 +278,20 @@ Result<Receipt> ParseReceiptFields(std::string_view text) {
   return receipt;
 }
 
-Result<Receipt> ParseReceipt(std::string_view text) {
+Result<Receipt> ParseReceipt(std::string_view text, const MaskTerms* terms) {
   Result<Receipt> receipt = ParseReceiptFields(text);
   if (!receipt) return receipt;
-  std::vector<Violation> violations = CheckReceipt(*receipt);
+  std::vector<Violation> violations = CheckReceipt(*receipt, terms);
   if (!violations.empty()) return Fail(ErrorCode::kReceiptInvalid, std::move(violations));
   return receipt;
 }
 
-Result<Receipt> ReadReceipt(const std::string& path, bool is_strict) {
+Result<Receipt> ReadReceipt(const std::string& path, bool is_strict, const MaskTerms* terms) {
   Result<std::string> text = ReadFile(path, kMaxReceiptBytes);
   if (!text) return tl::unexpected(text.error());
   Result<Receipt> receipt = ParseReceiptFields(*text);
   if (receipt && (is_strict || receipt->versions == Versions())) {
-    std::vector<Violation> violations = CheckReceipt(*receipt);
+    std::vector<Violation> violations = CheckReceipt(*receipt, terms);
     if (!violations.empty()) return Fail(ErrorCode::kReceiptInvalid, std::move(violations), path);
   }
   if (!receipt) receipt.error().where = path;

@@ -47,6 +47,12 @@ Batch Everything() {
   batch.doc_ids = IdRows{2, 3, {0, 0, 1, 5, -1, -2}};
   batch.q_doc_ids = IdRows{1, 2, {3, 3}};
   batch.kv_doc_ids = IdRows{1, 1, {-2147483648}};
+  batch.doc_lengths = {{{2, 1}, {3}}};
+  batch.q_doc_lengths = {{{}, {0, 4, 0}}};
+  batch.kv_doc_lengths = {{{2147483647}}};
+  batch.cu_seqlens = {{{0, 2, 3}, {0, 3}}};
+  batch.q_cu_seqlens = {{{0, 0, 5}}};
+  batch.kv_cu_seqlens = {{{-7}, {}}};
   batch.valid_tokens = {{3, 0}};
   batch.valid_slots = {{1}};
   batch.base_block_tokens = 128;
@@ -58,7 +64,9 @@ Batch Everything() {
 
 TEST(BatchJson, EveryField_IsRead) {
   const Batch batch = Parsed(R"({"doc_ids": [[0, 0, 1], [5, -1, -2]], "q_doc_ids": [[3, 3]],
-    "kv_doc_ids": [[-2147483648]], "valid_tokens": [3, 0], "valid_slots": [1], "base_block_tokens": 128,
+    "kv_doc_ids": [[-2147483648]], "doc_lengths": [[2, 1], [3]], "q_doc_lengths": [[], [0, 4, 0]],
+    "kv_doc_lengths": [2147483647], "cu_seqlens": [[0, 2, 3], [0, 3]], "q_cu_seqlens": [0, 0, 5],
+    "kv_cu_seqlens": [[-7], []], "valid_tokens": [3, 0], "valid_slots": [1], "base_block_tokens": 128,
     "q_valid_tokens": [2, 2], "kv_valid_tokens": [9007199254740993],
     "picks": {"block_tokens": 16, "blocks": [[[[0, 1]], [[7, -1]]]]}})");
   EXPECT_EQ(batch, Everything());
@@ -107,10 +115,24 @@ TEST(BatchJson, WrongRank_IsRefused) {
 
 TEST(BatchJson, RaggedArrays_AreRefused) {
   for (const char* rows : {"[[1, 2], [3]]", "[[1], [2, 3]]", "[[], [1]]", "[[1], []]", "[1, [2]]", "[[1], 2]",
-                           "[[], [[1]]]", "[[[1]], []]", "[[[1]], [[]]]"}) {
+                           "[[], [[1]]]", "[[[1]], []]", "[[[1]], [[]]]", "[[], 1]"}) {
     ExpectRefused(std::string(R"({"doc_ids": )") + rows + "}", "ragged");
   }
   ExpectRefused(R"({"picks": {"block_tokens": 1, "blocks": [[[[1, 2]], [[3]]]]}})", "picks.blocks is ragged");
+}
+
+TEST(BatchJson, DocumentLengthsAndEnds_MayDifferInCountButNotInDepth) {
+  for (const std::string name : {"doc_lengths", "kv_doc_lengths", "q_cu_seqlens", "cu_seqlens"}) {
+    const auto field = [&](const std::string& value) { return "{\"" + name + "\": " + value + "}"; };
+    EXPECT_EQ(Parsed(field("[4, 5]")), Parsed(field("[[4, 5]]"))) << "a flat list is the row of a batch of 1";
+    EXPECT_EQ(ToJson(Parsed(field("[[1, 2], [], [3]]"))), "{\"" + name + "\":[[1,2],[],[3]]}\n");
+    ExpectRefused(field("[]"), name + ": must have one list per batch row, it is empty");
+    ExpectRefused(field("3"), "must be [batch][documents], it has 0 dimensions");
+    ExpectRefused(field("[[[1]]]"), "it has 3 dimensions");
+    ExpectRefused(field("[[], [[1]]]"), "it has 3 dimensions");
+    for (const char* mixed : {"[1, [2]]", "[[1], 2]", "[[], 1]", "[[[1]], [2]]"}) ExpectRefused(field(mixed), "ragged");
+    ExpectRefused(field("[[1, 2147483648]]"), "every value must fit in int32; element 1 is 2147483648");
+  }
 }
 
 TEST(BatchJson, UnknownAndRepeatedFields_AreRefused) {
@@ -157,10 +179,22 @@ TEST(BatchJson, EveryProblemOfType_IsReportedAtOnce) {
 
 TEST(BatchFile, BothForms_GiveTheSameBatch) {
   const TestFolder folder;
-  Put(folder / "b.json", ToJson(Everything()));
+  Batch expected = Everything();
+  // A tensor is rectangular: shorter rows end in empty documents.
+  expected.doc_lengths = {{{2, 1}, {3, 0}}};
+  expected.q_doc_lengths = {{{0, 4, 0}}};
+  expected.cu_seqlens = {{{0, 2, 3}, {0, 3, 3}}};
+  expected.kv_cu_seqlens = IntRows(2);
+  Put(folder / "b.json", ToJson(expected));
   ASSERT_TRUE(WriteSafetensors(folder / "b.bin", {{"doc_ids", Ints({2, 3}, {0, 0, 1, 5, -1, -2})},
                                                   {"q_doc_ids", Ints({1, 2}, {3, 3})},
                                                   {"kv_doc_ids", LongInts({1, 1}, {-2147483648})},
+                                                  {"doc_lengths", Ints({2, 2}, {2, 1, 3, 0})},
+                                                  {"q_doc_lengths", Ints({3}, {0, 4, 0})},
+                                                  {"kv_doc_lengths", LongInts({1, 1}, {2147483647})},
+                                                  {"cu_seqlens", LongInts({2, 3}, {0, 2, 3, 0, 3, 3})},
+                                                  {"q_cu_seqlens", Ints({1, 3}, {0, 0, 5})},
+                                                  {"kv_cu_seqlens", Ints({2, 0}, {})},
                                                   {"valid_tokens", Ints({2}, {3, 0})},
                                                   {"valid_slots", Ints({}, {1})},
                                                   {"base_block_tokens", Ints({1}, {128})},
@@ -171,7 +205,7 @@ TEST(BatchFile, BothForms_GiveTheSameBatch) {
   for (const char* name : {"b.json", "b.bin"}) {
     const Result<Batch> batch = ReadBatch(folder / name);
     ASSERT_TRUE(batch) << ToText(batch.error());
-    EXPECT_EQ(*batch, Everything()) << name;
+    EXPECT_EQ(*batch, expected) << name;
   }
 }
 
@@ -192,6 +226,8 @@ TEST(BatchFile, WrongFiles_AreRefusedNamingTheFile) {
   refused(ToSafetensors({{"doc_ids", Tensor::Zeros(ElementType::kF32, {1, 1})}}), "doc_ids: must be I32 or I64");
   refused(ToSafetensors({{"doc_ids", Ints({3}, {1, 2, 3})}}), "must be [batch][length]");
   refused(ToSafetensors({{"doc_ids", LongInts({1, 1}, {int64_t{1} << 40})}}), "must fit in int32");
+  refused(ToSafetensors({{"cu_seqlens", LongInts({2}, {0, int64_t{1} << 31})}}), "must fit in int32; element 1 is");
+  refused(ToSafetensors({{"doc_lengths", Ints({1, 1, 1}, {1})}}), "doc_lengths: must be [batch][documents]");
   refused(ToSafetensors({{"doc_ids", Ints({1, 1}, {1})}}).substr(0, 20), "not a usable safetensors file");
   const Result<Batch> missing = ReadBatch(folder / "missing");
   ASSERT_FALSE(missing);

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "base/test_files.h"
+#include "contract/batch_documents.h"
 #include "contract/batch_resolve.h"
 #include "support/proves.h"
 #include "support/seed.h"

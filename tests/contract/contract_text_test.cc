@@ -210,10 +210,10 @@ TEST(ContractText, RandomContracts_RoundTripThroughTomlAndJson) {
     const Contract contract = RandomContract(rng);
     ASSERT_THAT(Validate(contract), IsEmpty()) << ToToml(contract);
     for (const MaskExpr& head : contract.mask.heads) WriteBitmaps(dir, head);
-    const Result<Contract> from_toml = ParseContract(ToToml(contract), dir.string());
+    const Result<Contract> from_toml = ParseContract(ToToml(contract), dir.string(), &TestTerms());
     ASSERT_TRUE(from_toml) << ToText(from_toml.error()) << "\n" << ToToml(contract);
     ASSERT_EQ(*from_toml, contract) << ToToml(contract);
-    const Result<Contract> from_json = ParseContract(ToJson(contract), dir.string());
+    const Result<Contract> from_json = ParseContract(ToJson(contract), dir.string(), &TestTerms());
     ASSERT_TRUE(from_json) << ToText(from_json.error()) << "\n" << ToJson(contract);
     ASSERT_EQ(*from_json, contract) << ToJson(contract);
     ASSERT_EQ(ToToml(*from_json), ToToml(contract));
@@ -409,7 +409,7 @@ TEST(ContractText, BrokenJson_NamesLineAndColumn) {
   EXPECT_EQ(error.code, ErrorCode::kContractSyntax);
   EXPECT_EQ(error.where, "line 2, column 11");
   EXPECT_THAT(error.message, AllOf(HasSubstr("not well-formed JSON"), Not(HasSubstr("json.exception"))));
-  EXPECT_THAT(Refusal("{\"version\": 1, \"version\": 1}").message, HasSubstr("\"version\" is given twice"));
+  EXPECT_THAT(Refusal("{\"version\": 1, \"version\": 1}").message, HasSubstr("\"version\" appears twice"));
   EXPECT_THAT(Refusal("{\"scale\": 1e999}").message, HasSubstr("1e999"));
   EXPECT_EQ(Refusal("{} {}").code, ErrorCode::kContractSyntax);
   EXPECT_LT(Refusal(std::string("{\"a\": \"").append(100000, 'x')).message.size(), 300u);

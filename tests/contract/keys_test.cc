@@ -25,9 +25,9 @@ std::string Key(const std::string& expr, int64_t q_len = 64, int64_t kv_len = 64
 }
 
 // A mask as the truth of every pair under every assignment of its run-time terms, ids and all: brute force.
-std::string TruthTable(const Contract& contract, const std::vector<Unknown>& unknowns) {
+std::string TruthTable(const Contract& contract, const std::vector<MaskCondition>& conditions) {
   std::string truth;
-  const auto holds = [&](const auto& self, const MaskExpr& expr, UnknownSet set, int64_t i, int64_t j) -> bool {
+  const auto holds = [&](const auto& self, const MaskExpr& expr, ConditionSet set, int64_t i, int64_t j) -> bool {
     if (expr.op != MaskExpr::Op::kTerm) {
       for (const MaskExpr& child : expr.children) {
         if (self(self, child, set, i, j) == (expr.op == MaskExpr::Op::kOr)) return expr.op == MaskExpr::Op::kOr;
@@ -36,9 +36,9 @@ std::string TruthTable(const Contract& contract, const std::vector<Unknown>& unk
     }
     const MaskTerm& term = expr.term;
     const int64_t p = i + contract.mask.offset;
-    const auto unknown = [&](Unknown wanted) {
-      for (size_t u = 0; u < unknowns.size(); ++u) {
-        if (unknowns[u] == wanted) return (set >> u & 1U) != 0;
+    const auto condition = [&](MaskCondition wanted) {
+      for (size_t u = 0; u < conditions.size(); ++u) {
+        if (conditions[u] == wanted) return (set >> u & 1U) != 0;
       }
       return false;
     };
@@ -57,17 +57,17 @@ std::string TruthTable(const Contract& contract, const std::vector<Unknown>& unk
         return j < term.first;
       case TermKind::kDocuments:
       case TermKind::kDocumentsEqual:
-        return unknown({TermKind::kDocuments, 0});
+        return condition({TermKind::kDocuments, 0});
       case TermKind::kSinkDocument:
-        return term.first > 0 && unknown({TermKind::kSinkDocument, term.first});
+        return term.first > 0 && condition({TermKind::kSinkDocument, term.first});
       case TermKind::kBitmap:
         return term.bitmap->cells[i * contract.shape.kv_len + j] != 0;
       default:
-        return unknown({term.kind, 0});
+        return condition({term.kind, 0});
     }
   };
-  for (UnknownSet set = 0; set < (1U << unknowns.size()); ++set) {
-    if (Closure(unknowns, set) != set) continue;
+  for (ConditionSet set = 0; set < (1U << conditions.size()); ++set) {
+    if (Closure(conditions, set) != set) continue;
     for (int64_t i = 0; i < contract.shape.q_len; ++i) {
       for (int64_t j = 0; j < contract.shape.kv_len; ++j) {
         truth.push_back(holds(holds, contract.mask.heads[0], set, i, j) ? '1' : '0');
@@ -81,7 +81,7 @@ TEST(ContractKey, RandomExpressions_EqualSetsAndOnlyThemShareAKey) {
   Proves("R14 R28");
   const uint64_t seed = PrintedSeed();
   std::mt19937_64 rng(seed);
-  const std::vector<Unknown> unknowns = {{TermKind::kDocuments, 0}, {TermKind::kValid, 0}};
+  const std::vector<MaskCondition> conditions = {{TermKind::kDocuments, 0}, {TermKind::kValid, 0}};
   for (const auto& [q_len, kv_len] : std::vector<std::pair<int64_t, int64_t>>{{3, 3}, {4, 6}, {6, 3}}) {
     std::map<std::string, std::string> key_of;
     std::map<std::string, std::string> truth_of;
@@ -93,7 +93,7 @@ TEST(ContractKey, RandomExpressions_EqualSetsAndOnlyThemShareAKey) {
     for (int i = 0; i < 6000; ++i) {
       Contract contract = Make("full", q_len, kv_len);
       contract.mask.heads[0] = RandomMask(rng, options);
-      const std::string truth = TruthTable(contract, unknowns);
+      const std::string truth = TruthTable(contract, conditions);
       const std::string key = *ContractKey(contract);
       const auto [by_truth, new_truth] = key_of.emplace(truth, key);
       ASSERT_EQ(by_truth->second, key) << "equal sets, different keys: " << ToText(contract.mask.heads[0]) << " seed "

@@ -1,4 +1,4 @@
-// Terms of the user's own: registration, text, keys, both forms against each other and against the predicate, and
+// Terms of the user's own: specs, text, keys, both forms against each other and against the predicate, and
 // functions that misbehave.
 #include "tessera/mask_term.h"
 
@@ -9,7 +9,7 @@
 #include <random>
 #include <stdexcept>
 #include <string>
-#include <thread>
+#include <type_traits>
 #include <vector>
 
 #include "contract/mask_registry.h"
@@ -27,30 +27,32 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
 
+Result<MaskExpr> Parse(std::string_view expr) { return ParseMaskExpr(expr, ".", &TestTerms()); }
+
 Contract Make(const std::string& expr, int64_t q_len = 16, int64_t kv_len = 16, int64_t heads = 1) {
   Contract contract;
   contract.shape = {.q_len = q_len, .kv_len = kv_len, .num_q_heads = heads, .dim_qk = 4, .dim_v = 4};
   contract.score.scale = 0.5;
   contract.mask.offset = kv_len - q_len;
-  Result<MaskExpr> parsed = ParseMaskExpr(expr);
+  Result<MaskExpr> parsed = Parse(expr);
   EXPECT_TRUE(parsed.has_value()) << ToText(parsed.error());
   if (parsed) contract.mask.heads = {*parsed};
   return contract;
 }
 
 std::string Refusal(const std::string& expr) {
-  const Result<MaskExpr> parsed = ParseMaskExpr(expr);
+  const Result<MaskExpr> parsed = Parse(expr);
   return parsed ? "accepted" : ToText(parsed.error());
 }
 
 // Registers under this name, which must be new.
 void Add(MaskTermSpec spec) {
-  const Status status = RegisterMaskTerm(std::move(spec));
+  const Status status = TestTerms().Register(std::move(spec));
   ASSERT_TRUE(status.has_value()) << ToText(status.error());
 }
 
 std::string Rejection(MaskTermSpec spec) {
-  const Status status = RegisterMaskTerm(std::move(spec));
+  const Status status = TestTerms().Register(std::move(spec));
   return status ? "accepted" : ToText(status.error());
 }
 
@@ -79,35 +81,33 @@ TEST(MaskTerm, BadSpec_EveryFaultIsReported) {
               AllOf(HasSubstr("name: "), HasSubstr("version: expected 1 to"),
                     HasSubstr("min_parameters, max_parameters: "), HasSubstr("runs, cover, allows: ")));
   EXPECT_THAT(Rejection({.name = "nothing_at_all"}), HasSubstr("expected either `runs`, or `cover` and `allows`"));
-  EXPECT_EQ(FindMaskTerm("nothing_at_all"), nullptr);
+  EXPECT_EQ(TestTerms().Find("nothing_at_all"), nullptr);
 }
 
 TEST(MaskTerm, SecondRegistration_IsRefusedWhateverTheVersion) {
   Add(Everything("once"));
-  const auto first = FindMaskTerm("once");
+  const auto first = TestTerms().Find("once");
   EXPECT_THAT(Rejection(Everything("once")), HasSubstr("TSR-C009 at once: version 1 is registered already"));
   MaskTermSpec newer = Everything("once");
   newer.version = 2;
   EXPECT_THAT(Rejection(newer), HasSubstr("version 1 is registered already"));
-  EXPECT_EQ(FindMaskTerm("once"), first);
+  EXPECT_EQ(TestTerms().Find("once"), first);
   EXPECT_EQ(first->version, 1);
 }
 
 TEST(MaskTerm, Text_CarriesTheVersionAndRoundTrips) {
-  OwnTerms();
-  const MaskExpr expr = *ParseMaskExpr("causal and ( stride(+4,2) or specks ) and islands(8)");
+  const MaskExpr expr = *Parse("causal and ( stride(+4,2) or specks ) and islands(8)");
   EXPECT_EQ(ToText(expr), "causal and (stride@3(4, 2) or specks@1) and islands@1(8)");
-  EXPECT_EQ(*ParseMaskExpr(ToText(expr)), expr);
-  EXPECT_EQ(*ParseMaskExpr("stride @ 3 ( -4 )"), *ParseMaskExpr("stride(-4)"));
-  EXPECT_NE(*ParseMaskExpr("stride(4)"), *ParseMaskExpr("stride(4, 0)"));
-  EXPECT_NE(*ParseMaskExpr("stride(4)"), *ParseMaskExpr("stride_rects(4)"));
+  EXPECT_EQ(*Parse(ToText(expr)), expr);
+  EXPECT_EQ(*Parse("stride @ 3 ( -4 )"), *Parse("stride(-4)"));
+  EXPECT_NE(*Parse("stride(4)"), *Parse("stride(4, 0)"));
+  EXPECT_NE(*Parse("stride(4)"), *Parse("stride_rects(4)"));
   const Contract contract = Make("stride(4, 2) or documents");
-  EXPECT_EQ(*ParseContract(ToToml(contract)), contract);
-  EXPECT_EQ(*ParseContract(ToJson(contract)), contract);
+  EXPECT_EQ(*ParseContract(ToToml(contract), ".", &TestTerms()), contract);
+  EXPECT_EQ(*ParseContract(ToJson(contract), ".", &TestTerms()), contract);
 }
 
 TEST(MaskTerm, WrongText_SaysWhatIsRegistered) {
-  OwnTerms();
   EXPECT_THAT(Refusal("causal and stride@2(4)"),
               AllOf(HasSubstr("TSR-C009 at column 19"), HasSubstr("written for stride@2"),
                     HasSubstr("version 3 of stride is registered")));
@@ -131,15 +131,14 @@ TEST(MaskTerm, WrongText_SaysWhatIsRegistered) {
   for (int i = 0; i < 20; ++i) many += ", 1";
   EXPECT_THAT(Refusal(many + ")"), HasSubstr("expected stride with 1 to 2 parameters"));
 
-  const Result<Contract> contract =
-      ParseContract("version = 1\n[shape]\nq_len = 4\ndim_qk = 4\n[mask]\nexpr = \"unheard_of@7(1)\"\n");
+  const Result<Contract> contract = ParseContract(
+      "version = 1\n[shape]\nq_len = 4\ndim_qk = 4\n[mask]\nexpr = \"unheard_of@7(1)\"\n", ".", &TestTerms());
   ASSERT_FALSE(contract.has_value());
   EXPECT_EQ(contract.error().code, ErrorCode::kMaskTermInvalid);
   EXPECT_THAT(ToText(contract.error()), AllOf(HasSubstr("mask.expr: column 1"), HasSubstr("unheard_of")));
 }
 
 TEST(MaskTerm, HandMadeTerms_AreHeldToTheSameRules) {
-  OwnTerms();
   const auto with = [](const MaskTerm& term) {
     Contract contract = Make("full");
     contract.mask.heads[0].term = term;
@@ -149,11 +148,11 @@ TEST(MaskTerm, HandMadeTerms_AreHeldToTheSameRules) {
   };
   MaskTerm term;
   term.kind = TermKind::kRegistered;
-  EXPECT_THAT(with(term), ElementsAre(HasSubstr("one that FindMaskTerm gives")));
-  term.registered = std::make_shared<MaskTermSpec>(*FindMaskTerm("stride"));
+  EXPECT_THAT(with(term), ElementsAre(HasSubstr("one that MaskTerms::Find gives")));
+  static_assert(!std::is_copy_constructible_v<RegisteredTerm> && !std::is_constructible_v<RegisteredTerm, MaskTermSpec>,
+                "only MaskTerms makes a registered term");
   term.parameters = {4};
-  EXPECT_THAT(with(term), ElementsAre(HasSubstr("one that FindMaskTerm gives"))) << "a copy is not the registered one";
-  term.registered = FindMaskTerm("stride");
+  term.registered = TestTerms().Find("stride");
   EXPECT_THAT(with(term), ElementsAre());
   term.parameters = {4, 1, 1};
   EXPECT_THAT(with(term), ElementsAre(HasSubstr("1 to 2 parameters")));
@@ -168,7 +167,6 @@ TEST(MaskTerm, HandMadeTerms_AreHeldToTheSameRules) {
 }
 
 TEST(MaskTerm, Key_HoldsNameVersionParametersAndSets) {
-  OwnTerms();
   const auto key = [](const std::string& expr) { return *ContractKey(Make(expr)); };
   EXPECT_EQ(key("causal and stride(4)"), key("stride@3(4) and (causal or stride(4))"));
   EXPECT_NE(key("stride(4)"), key("stride_rects(4)"));
@@ -188,7 +186,6 @@ TEST(MaskTerm, Key_HoldsNameVersionParametersAndSets) {
 }
 
 TEST(MaskTerm, BothForms_GiveTheSameSet) {
-  OwnTerms();
   const uint64_t seed = PrintedSeed();
   std::mt19937_64 rng(seed);
   for (int trial = 0; trial < 300; ++trial) {
@@ -249,7 +246,6 @@ TEST(MaskTerm, RandomRuns_OverlappingAndTouching_MeanTheirUnion) {
 }
 
 TEST(MaskTerm, PerHead_HeadsAreToldApartOnlyWhenTheSpecSaysSo) {
-  OwnTerms();
   EXPECT_EQ(BuildMaskSets(Make("specks", 16, 16, 3))->classes.size(), 3U);
   EXPECT_EQ(BuildMaskSets(Make("stride(3)", 16, 16, 3))->classes.size(), 1U);
   static std::atomic<int> highest = 0;  // the registered function outlives the test
@@ -293,8 +289,8 @@ std::string Complaint(const std::string& name, std::function<std::vector<MaskRun
   if (violations.size() != 1) return "found " + std::to_string(violations.size()) + " violations";
   EXPECT_FALSE(ContractKey(contract).has_value());
   EXPECT_FALSE(DescribeMask(contract).has_value());
-  const Result<Contract> read =
-      ParseContract("version = 1\n[shape]\nq_len = 16\ndim_qk = 4\n[mask]\nexpr = \"causal and " + name + "\"\n");
+  const Result<Contract> read = ParseContract(
+      "version = 1\n[shape]\nq_len = 16\ndim_qk = 4\n[mask]\nexpr = \"causal and " + name + "\"\n", ".", &TestTerms());
   EXPECT_FALSE(read.has_value());
   return violations[0].field + ": " + violations[0].expected;
 }
@@ -379,31 +375,6 @@ TEST(MaskTerm, AbsurdLengths_NeverReachTheFunction) {
     EXPECT_FALSE(Validate(contract).empty());
   }
   EXPECT_EQ(calls, 0);
-}
-
-TEST(MaskTerm, ThreadsAtOnce_OneRegistrationWinsAndAllSeeOneSet) {
-  constexpr int kThreads = 8;
-  std::atomic<int> won = 0;
-  std::vector<std::string> keys(kThreads);
-  std::vector<std::thread> threads;
-  for (int t = 0; t < kThreads; ++t) {
-    threads.emplace_back([&, t] {
-      MaskTermSpec spec{.name = "contested", .min_parameters = 1, .max_parameters = 2};
-      spec.runs = StrideRuns;
-      won += RegisterMaskTerm(spec).has_value() ? 1 : 0;
-      spec.name = "own_" + std::to_string(t);
-      EXPECT_TRUE(RegisterMaskTerm(spec).has_value());
-      for (int round = 0; round < 20; ++round) {
-        const Result<MaskExpr> expr = ParseMaskExpr("contested(3) and own_" + std::to_string(t) + "(2, 1)");
-        ASSERT_TRUE(expr.has_value());
-        keys[t] += *ContractKey(Make("causal and contested(3)", 20 + round, 20 + round));
-        EXPECT_FALSE(RegisteredMaskTerms().empty());
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(won, 1);
-  for (const std::string& key : keys) EXPECT_EQ(key, keys[0]);
 }
 
 }  // namespace

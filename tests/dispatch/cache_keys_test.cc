@@ -27,7 +27,8 @@ ExactMaskKey MaskKey(const std::string& mask, int64_t len = 48) {
 
 std::shared_ptr<const Prepared> Made(const Contract& contract, const RunOptions& options = {},
                                      const Target& target = TargetNamed("cpu")) {
-  const std::vector<MadeLane> lanes = MakeLanes(LaneTable(), {.xla_state = MakeXlaState({.folder = OptionsFromEnvironment().xla_folder})});
+  const std::vector<MadeLane> lanes =
+      MakeLanes(LaneTable(), {.xla_state = MakeXlaState({.folder = OptionsFromEnvironment().xla_folder})});
   const Result<std::shared_ptr<const Prepared>> made =
       Prepare({.table = LaneTable(), .lanes = lanes, .contract = contract, .target = target, .options = options});
   EXPECT_TRUE(made.has_value()) << ToText(made.error());

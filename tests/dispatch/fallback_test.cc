@@ -192,10 +192,14 @@ TEST(Force, LaneRefuses_NoOtherStepsIn) {
     const char* lane;
     const char* target;
     const char* reason;
-  } cases[] = {{"cuda", "h200", "cuda.not_built"},        {"cuda", "cpu", "dispatch.other_target"},
-               {"xla_pallas", "h200", "dispatch.other_target"},  {"splash", "v6e", "tpu.not_built"},
-               {"xla_pallas", "v6e", "tpu.not_built"},    {"xla_chunked", "cpu", "xla.no_plugin"},
-               {"call_jax", "v5p", "call_jax.not_built"}, {"splash", "cpu", "dispatch.other_target"}};
+  } cases[] = {{"cuda", "h200", "cuda.not_built"},
+               {"cuda", "cpu", "dispatch.other_target"},
+               {"xla_pallas", "h200", "dispatch.other_target"},
+               {"splash", "v6e", "tpu.not_built"},
+               {"xla_pallas", "v6e", "tpu.not_built"},
+               {"xla_chunked", "cpu", "xla.no_plugin"},
+               {"call_jax", "v5p", "call_jax.not_built"},
+               {"splash", "cpu", "dispatch.other_target"}};
   for (const auto& c : cases) {
     SCOPED_TRACE(c.lane);
     const Contract contract = MakeContract({.mask = "causal and window(7, 0)"});

@@ -14,6 +14,7 @@
 #include "engine/state.h"
 #include "lanes/reference/reference.h"
 #include "support/engine.h"
+#include "support/own_terms.h"
 #include "tessera/tessera.h"
 
 namespace tessera {
@@ -66,7 +67,7 @@ inline Contract MakeContract(const Wish& wish = {}) {
                     .dim_qk = 8,
                     .dim_v = 4,
                     .dtype = wish.dtype};
-  Result<MaskExpr> mask = ParseMaskExpr(wish.mask);
+  Result<MaskExpr> mask = ParseMaskExpr(wish.mask, ".", &TestTerms());
   EXPECT_TRUE(mask.has_value()) << wish.mask << ": " << (mask ? "" : ToText(mask.error()));
   if (mask) contract.mask.heads = {*mask};
   contract.score = {.scale = 0.5, .softcap = wish.softcap, .sink_logits = wish.sink_logits};
@@ -254,8 +255,8 @@ inline std::string Words(const std::vector<Violation>& violations) {
 
 // A good receipt agrees with itself and comes back from its JSON exactly.
 inline void ExpectSound(const Receipt& receipt) {
-  EXPECT_EQ(Words(CheckReceipt(receipt)), "") << ToJson(receipt);
-  Result<Receipt> again = ParseReceipt(ToJson(receipt));
+  EXPECT_EQ(Words(CheckReceipt(receipt, &TestTerms())), "") << ToJson(receipt);
+  Result<Receipt> again = ParseReceipt(ToJson(receipt), &TestTerms());
   ASSERT_TRUE(again.has_value()) << ToText(again.error());
   EXPECT_EQ(ToJson(*again), ToJson(receipt));
 }

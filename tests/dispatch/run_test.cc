@@ -57,7 +57,6 @@ TEST(Run, AutoOnEveryTarget_RunsTheLaneOfTheTableOrSaysWhyNot) {
 }
 
 TEST(Run, RegisteredTerm_RunsMatchesTheOracleAndRepeatsFromItsReceipt) {
-  OwnTerms();
   for (const char* mask : {"stride(3) and documents", "stride_rects(3, 1) or causal and window(2, 0)", "specks"}) {
     SCOPED_TRACE(mask);
     const Contract contract = MakeContract({.mask = mask, .len = 40});
@@ -72,9 +71,9 @@ TEST(Run, RegisteredTerm_RunsMatchesTheOracleAndRepeatsFromItsReceipt) {
     ASSERT_FALSE(outcome.error.has_value()) << ErrorText(outcome);
     ExpectSound(outcome.receipt);
     ExpectMatchesOracle(contract, batch, inputs, outcome);
-    const Result<Receipt> receipt = ParseReceipt(ToJson(outcome.receipt));
+    const Result<Receipt> receipt = ParseReceipt(ToJson(outcome.receipt), &TestTerms());
     ASSERT_TRUE(receipt.has_value()) << ToText(receipt.error());
-    const Result<Contract> again = ParseContract(receipt->contract_text);
+    const Result<Contract> again = ParseContract(receipt->contract_text, ".", &TestTerms());
     ASSERT_TRUE(again.has_value()) << ToText(again.error());
     EXPECT_EQ(*again, contract);
     const RunOutcome repeated = tessera::Run(*again, batch, inputs, TargetNamed("cpu"), options);

@@ -13,7 +13,7 @@ constexpr int64_t kMaxFuzzLength = 4096;
 constexpr int64_t kMaxFuzzHeads = 16;
 
 // A term of the user's own whose cost does not grow with the lengths: own(), own(left), own(left, right).
-bool RegisterOwn() {
+bool RegisterOwn(MaskTerms& terms) {
   MaskTermSpec spec{.name = "own", .version = 2, .max_parameters = 2};
   spec.runs = [](const MaskTermInput& input) {
     MaskRun run{.q_end = input.q_len, .kv_end = input.kv_len};
@@ -21,22 +21,23 @@ bool RegisterOwn() {
     if (input.parameters.size() > 1) run.diag_end = input.offset + input.parameters[1];
     return std::vector<MaskRun>{run};
   };
-  return RegisterMaskTerm(spec).has_value();
+  return terms.Register(spec).has_value();
 }
 
 bool FuzzContract(std::string_view text) {
-  static const bool registered = RegisterOwn();
+  static MaskTerms terms;
+  static const bool registered = RegisterOwn(terms);
   Require(registered, "the term is registered");
-  const auto contract = ParseContract(text);
+  const auto contract = ParseContract(text, ".", &terms);
   if (!contract) {
     Require(!ToText(contract.error()).empty(), "an error has a text");
     return false;
   }
   Require(Validate(*contract).empty(), "what the parser accepts is valid");
   if (contract->mask.heads.size() > kMaxFuzzHeads) return true;
-  const auto from_toml = ParseContract(ToToml(*contract));
+  const auto from_toml = ParseContract(ToToml(*contract), ".", &terms);
   Require(from_toml && *from_toml == *contract, "TOML round trip");
-  const auto from_json = ParseContract(ToJson(*contract));
+  const auto from_json = ParseContract(ToJson(*contract), ".", &terms);
   Require(from_json && *from_json == *contract, "JSON round trip");
   const Shape& shape = contract->shape;
   if (shape.q_len > kMaxFuzzLength || shape.kv_len > kMaxFuzzLength || shape.num_q_heads > kMaxFuzzHeads) return true;

@@ -7,7 +7,6 @@
 
 #include "plan/layout.h"
 #include "planner/plans.h"
-#include "support/own_terms.h"
 #include "support/random_batch.h"
 
 namespace tessera {
@@ -22,7 +21,6 @@ std::vector<std::byte> Anonymous(const Plan& plan) {
 }
 
 TEST(OwnTerm, RunsAndRectangles_GiveTheSamePlan) {
-  OwnTerms();
   const uint64_t seed = PrintedSeed();
   std::mt19937_64 rng(seed);
   PlanOptions options;
@@ -50,7 +48,6 @@ TEST(OwnTerm, RunsAndRectangles_GiveTheSamePlan) {
 }
 
 TEST(OwnTerm, EqualToABuiltInTerm_SharesDigestAndClass) {
-  OwnTerms();
   const Result<PlanResult> own = MakePlan(MakeContract("stride(1)", 300, 300), Batch(), TestTarget());
   const Result<PlanResult> built_in = MakePlan(MakeContract("causal", 300, 300), Batch(), TestTarget());
   ASSERT_TRUE(own.has_value() && built_in.has_value());
@@ -60,7 +57,6 @@ TEST(OwnTerm, EqualToABuiltInTerm_SharesDigestAndClass) {
 }
 
 TEST(OwnTerm, TilesWithoutOrder_AreStoredAsBits) {
-  OwnTerms();
   PlanOptions options;
   options.tile = TileSize{64, 64};
   const Result<PlanResult> made = MakePlan(MakeContract("specks", 256, 256), Batch(), TestTarget(), options);

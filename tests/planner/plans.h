@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "support/own_terms.h"
 #include "tessera/planner.h"
 
 namespace tessera {
@@ -13,7 +14,8 @@ namespace tessera {
 inline Contract MakeContract(const std::string& expr, int64_t q_len, int64_t kv_len, int64_t batch = 1) {
   Result<Contract> contract =
       ParseContract("version = 1\n[shape]\nbatch = " + std::to_string(batch) + "\nq_len = " + std::to_string(q_len) +
-                    "\nkv_len = " + std::to_string(kv_len) + "\ndim_qk = 16\n[mask]\nexpr = \"" + expr + "\"\n");
+                        "\nkv_len = " + std::to_string(kv_len) + "\ndim_qk = 16\n[mask]\nexpr = \"" + expr + "\"\n",
+                    ".", &TestTerms());
   EXPECT_TRUE(contract.has_value()) << ToText(contract.error());
   return *contract;
 }

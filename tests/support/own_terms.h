@@ -1,5 +1,5 @@
-// Mask terms of the tests' own, registered once per process, so that property tests meet registered terms in both
-// forms, with and without parameters, per head and not.
+// Mask terms of the tests' own, so that property tests meet registered terms in both forms, with and without
+// parameters, per head and not.
 #pragma once
 
 #include <algorithm>
@@ -66,9 +66,10 @@ inline bool SpeckAllows(const MaskTermInput& input, int64_t q, int64_t k) {
   return (x >> 40) % 3 == 0;
 }
 
-// Registers the terms with the first call and returns them all.
-inline const std::vector<std::shared_ptr<const MaskTermSpec>>& OwnTerms() {
-  static const std::vector<std::shared_ptr<const MaskTermSpec>> terms = [] {
+// The terms that tests read texts with: stride, stride_rects, islands and specks, and what a test adds.
+inline MaskTerms& TestTerms() {
+  static MaskTerms terms;
+  static const bool is_filled = [] {
     std::vector<MaskTermSpec> specs(4);
     specs[0] = {.name = "stride", .version = 3, .min_parameters = 1, .max_parameters = 2};
     specs[0].runs = StrideRuns;
@@ -80,16 +81,23 @@ inline const std::vector<std::shared_ptr<const MaskTermSpec>>& OwnTerms() {
     specs[3] = {.name = "specks", .per_head = true};
     specs[3].cover = [](const MaskTermInput&, const MaskRect&) { return MaskCover::kMixed; };
     specs[3].allows = SpeckAllows;
-    std::vector<std::shared_ptr<const MaskTermSpec>> registered;
     for (const MaskTermSpec& spec : specs) {
-      if (const Status status = RegisterMaskTerm(spec); !status) {
+      if (const Status status = terms.Register(spec); !status) {
         std::fprintf(stderr, "%s\n", ToText(status.error()).c_str());
         std::abort();
       }
-      registered.push_back(FindMaskTerm(spec.name));
     }
-    return registered;
+    return true;
   }();
+  static_cast<void>(is_filled);
+  return terms;
+}
+
+// The four, and nothing that a test added.
+inline const std::vector<std::shared_ptr<const RegisteredTerm>>& OwnTerms() {
+  static const std::vector<std::shared_ptr<const RegisteredTerm>> terms = {
+      TestTerms().Find("stride"), TestTerms().Find("stride_rects"), TestTerms().Find("islands"),
+      TestTerms().Find("specks")};
   return terms;
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -27,6 +28,24 @@ inline std::vector<int32_t> RandomDocIds(std::mt19937_64& rng, int64_t len, bool
     for (int64_t i = 0; i < count && static_cast<int64_t>(ids.size()) < len; ++i) ids.push_back(id);
   }
   return ids;
+}
+
+// Documents of random length, some of them empty, with padding behind them or not.
+inline std::vector<int32_t> RandomDocLengths(std::mt19937_64& rng, int64_t len) {
+  std::vector<int32_t> lengths;
+  const int64_t longest = RandomInt(rng, 1, std::max<int64_t>(1, len));
+  while (RandomInt(rng, 0, 9) != 0) {
+    lengths.push_back(static_cast<int32_t>(RandomInt(rng, 0, std::min(longest, len))));
+    len -= lengths.back();
+  }
+  return lengths;
+}
+
+// The same documents as their ends.
+inline std::vector<int32_t> EndsOf(const std::vector<int32_t>& lengths) {
+  std::vector<int32_t> ends{0};
+  for (const int32_t length : lengths) ends.push_back(ends.back() + length);
+  return ends;
 }
 
 struct MaskSample {
@@ -99,6 +118,21 @@ inline MaskSample RandomMaskSample(std::mt19937_64& rng, int64_t max_len = 48, b
     }
     return rows;
   };
+  // One of the three forms for each side.
+  const auto documents_of = [&](int64_t len, std::optional<IdRows>& as_ids, std::optional<IntRows>& as_lengths,
+                                std::optional<IntRows>& as_ends) {
+    const int64_t form = RandomInt(rng, 0, 3);
+    if (form < 2) {
+      as_ids = ids(len);
+      return;
+    }
+    IntRows rows;
+    for (int64_t b = 0; b < contract.shape.batch; ++b) {
+      const std::vector<int32_t> lengths = RandomDocLengths(rng, len);
+      rows.push_back(form == 2 ? lengths : EndsOf(lengths));
+    }
+    (form == 2 ? as_lengths : as_ends) = std::move(rows);
+  };
   const auto counts = [&](int64_t len) {
     std::vector<int64_t> values;
     for (int64_t b = 0; b < contract.shape.batch; ++b) values.push_back(RandomInt(rng, 0, len));
@@ -108,10 +142,11 @@ inline MaskSample RandomMaskSample(std::mt19937_64& rng, int64_t max_len = 48, b
   // What is named but has no effect at these lengths may come or stay away.
   const bool documents = facts->needs_documents || (facts->names_documents && RandomInt(rng, 0, 1) == 0);
   const bool valid = facts->needs_valid || (facts->names_valid && RandomInt(rng, 0, 1) == 0);
-  if (documents && same) out.batch.doc_ids = ids(contract.shape.q_len);
+  Batch& batch = out.batch;
+  if (documents && same) documents_of(contract.shape.q_len, batch.doc_ids, batch.doc_lengths, batch.cu_seqlens);
   if (documents && !same) {
-    out.batch.q_doc_ids = ids(contract.shape.q_len);
-    out.batch.kv_doc_ids = ids(contract.shape.kv_len);
+    documents_of(contract.shape.q_len, batch.q_doc_ids, batch.q_doc_lengths, batch.q_cu_seqlens);
+    documents_of(contract.shape.kv_len, batch.kv_doc_ids, batch.kv_doc_lengths, batch.kv_cu_seqlens);
   }
   if (facts->needs_blocks || (facts->names_blocks && RandomInt(rng, 0, 1) == 0)) {
     out.batch.picks = RandomPicks(rng, contract);

@@ -72,7 +72,8 @@ class TpuTest : public testing::Test {
     for (const pjrt::FoundPlugin& found : pjrt::FindPlugins(OptionsFromEnvironment().xla_folder)) {
       if (found.name.rfind("libtpu-", 0) == 0) plugin_ = found.path;
     }
-    if (plugin_.empty()) GTEST_SKIP() << "no libtpu in " << OptionsFromEnvironment().xla_folder << ": script/setup --tpu installs it";
+    if (plugin_.empty())
+      GTEST_SKIP() << "no libtpu in " << OptionsFromEnvironment().xla_folder << ": script/setup --tpu installs it";
     if (const Status ok = pjrt::CheckSharedObject(plugin_); !ok) {
       ASSERT_EQ(ok.error().message.find("built for "), 0u) << ToText(ok.error());
       GTEST_SKIP() << plugin_ << ": " << ok.error().message;
@@ -184,7 +185,8 @@ TEST_F(TpuTest, SameText_GivesTheSameProgram) {
   std::vector<std::string> fingerprints;
   for (const int64_t len : {100, 100, 200}) {
     const TpuCase wish{"", "causal", {1, len, len, 1, 1, 64, 64, DType::kBf16}};
-    const Result<std::vector<ProgramText>> texts = LowerPrograms(TestEngine(), ContractOf(wish), {}, V6e(), Options(wish));
+    const Result<std::vector<ProgramText>> texts =
+        LowerPrograms(TestEngine(), ContractOf(wish), {}, V6e(), Options(wish));
     ASSERT_TRUE(texts.has_value()) << ToText(texts.error());
     fingerprints.push_back(Fingerprint(topology->Compile(texts->front().text, {})));
   }

@@ -122,60 +122,57 @@ int BenchRun(const Options& options) {
 }
 
 // Options of `bench` itself: it has no verb then.
-void AddStability(CLI::App& bench, Action& action) {
+void AddStability(Command& bench, Action& action) {
   auto stability = std::make_shared<StabilityOptions>();
-  CLI::Option* flag = bench.add_flag("--stability", stability->is_asked,
-                                     "Run fresh batches under one contract and count builds, hits and plans");
-  bench.add_option("--batches", stability->batches, "Batches for each contract")
-      ->capture_default_str()
-      ->check(CLI::Range(int64_t{1}, int64_t{1'000'000}))
-      ->needs(flag);
-  bench.add_option("--contract", stability->contract, "This contract (.toml or .json) instead of a few small ones")
-      ->type_name("FILE")
-      ->needs(flag);
-  bench.add_option("--seed", stability->seed, "Seed of batches and inputs")->capture_default_str()->needs(flag);
-  bench.add_flag("--json", stability->json, "Print one JSON document")->needs(flag);
-  bench.add_flag("--progress", stability->progress, "Report progress also when standard error is no terminal")
-      ->needs(flag);
-  bench.callback([stability, &bench, &action] {
-    const bool has_verb = !bench.get_subcommands().empty();
-    if (has_verb && stability->is_asked) throw CLI::ExcludesError("--stability", "a subcommand");
-    if (!has_verb && !stability->is_asked) throw CLI::RequiredError("A subcommand or --stability");
+  Option* flag = bench.AddFlag("--stability", stability->is_asked,
+                               "Run fresh batches under one contract and count builds, hits and plans");
+  bench.AddOption("--batches", stability->batches, "Batches for each contract")
+      ->ShowDefault()
+      ->InRange(int64_t{1}, int64_t{1'000'000})
+      ->Needs(flag);
+  bench.AddOption("--contract", stability->contract, "This contract (.toml or .json) instead of a few small ones")
+      ->TypeName("FILE")
+      ->Needs(flag);
+  bench.AddOption("--seed", stability->seed, "Seed of batches and inputs")->ShowDefault()->Needs(flag);
+  bench.AddFlag("--json", stability->json, "Print one JSON document")->Needs(flag);
+  bench.AddFlag("--progress", stability->progress, "Report progress also when standard error is no terminal")
+      ->Needs(flag);
+  bench.OnParsed([stability, &bench, &action] {
+    const bool has_verb = bench.HasCommand();
+    if (has_verb && stability->is_asked) RefuseTogether("--stability", "a subcommand");
+    if (!has_verb && !stability->is_asked) RefuseMissing("A subcommand or --stability");
     if (!has_verb) action = [stability] { return BenchStability(*stability); };
   });
 }
 
 }  // namespace
 
-void AddBench(CLI::App& app, Action& action) {
+void AddBench(Command& app, Action& action) {
   auto options = std::make_shared<Options>();
-  CLI::App* sub =
-      app.add_subcommand("bench", "Time planning or running one contract, or count what many batches build");
-  sub->require_subcommand(0, 1);
-  sub->footer(kFooter);
+  Command* sub = app.AddCommand("bench", "Time planning or running one contract, or count what many batches build");
+  sub->RequireCommand(0, 1);
+  sub->Footer(kFooter);
   AddStability(*sub, action);
   const auto add = [&](const char* name, const char* about, int (*command)(const Options&)) {
-    CLI::App* verb = sub->add_subcommand(name, about);
-    verb->add_option("contract", options->problem.contract, "Contract (.toml or .json, - = standard input)")
-        ->type_name("FILE")
-        ->required();
-    verb->add_option("--repeat", options->repeat, "How many times; 0 = about half a second's worth")
-        ->capture_default_str()
-        ->check(CLI::Range(int64_t{0}, int64_t{1'000'000}));
+    Command* verb = sub->AddCommand(name, about);
+    verb->AddOption("contract", options->problem.contract, "Contract (.toml or .json, - = standard input)")
+        ->TypeName("FILE")
+        ->Required();
+    verb->AddOption("--repeat", options->repeat, "How many times; 0 = about half a second's worth")
+        ->ShowDefault()
+        ->InRange(int64_t{0}, int64_t{1'000'000});
     AddProblemOptions(*verb, options->problem);
-    verb->add_flag("--json", options->json, "Print one JSON document");
-    verb->add_flag("--progress", options->progress, "Report progress also when standard error is no terminal");
-    verb->footer(kFooter);
-    verb->callback([options, command, &action] { action = [options, command] { return command(*options); }; });
+    verb->AddFlag("--json", options->json, "Print one JSON document");
+    verb->AddFlag("--progress", options->progress, "Report progress also when standard error is no terminal");
+    verb->Footer(kFooter);
+    verb->OnParsed([options, command, &action] { action = [options, command] { return command(*options); }; });
     return verb;
   };
   add("planner", "Time the planner: every stage, forward and transposed, packed", BenchPlanner);
-  CLI::App* run = add("run", "Time a lane: forward, and with --backward both", BenchRun);
-  run->add_option("--lane", options->run.lane, "Run on this lane or not at all")
-      ->type_name("LANE")
-      ->capture_default_str();
-  run->add_option("--seed", options->seed, "Seed of the inputs")->capture_default_str();
-  run->add_flag("--backward", options->run.backward, "Also compute gradients");
+  Command* run = add("run", "Time a lane: forward, and with --backward both", BenchRun);
+  run->AddOption("--lane", options->run.lane, "Run on this lane or not at all")->TypeName("LANE")->ShowDefault();
+  run->AddOption("--seed", options->seed, "Seed of the inputs")->ShowDefault();
+  run->AddFlag("--backward", options->run.backward, "Also compute gradients");
   AddWorkOptions(*run, options->run);
 }
 

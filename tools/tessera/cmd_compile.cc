@@ -142,29 +142,28 @@ int CompileCommand(Options options) {
 
 }  // namespace
 
-void AddCompile(CLI::App& app, Action& action) {
+void AddCompile(Command& app, Action& action) {
   auto options = std::make_shared<Options>();
   RunOptions& run = options->run;
   run.lane = "xla_chunked";
-  CLI::App* sub = app.add_subcommand("compile", "Compile a contract's programs and run nothing");
-  sub->add_option("contract", options->problem.contract, "Contract (.toml or .json, - = standard input)")
-      ->type_name("FILE")
-      ->required();
-  sub->add_flag("--backward", run.backward, "Also the program of the gradients");
-  sub->add_option("--emit", options->emit, "Write the StableHLO text of each program into this folder")
-      ->type_name("DIR");
-  sub->add_option("--receipt", options->receipt, "Write the receipt to this file, also when a plugin refuses")
-      ->type_name("F.json");
-  sub->add_option("--lane", run.lane, "Whose programs; auto = those of the lane that the target's table leads to")
-      ->type_name("LANE")
-      ->capture_default_str();
+  Command* sub = app.AddCommand("compile", "Compile a contract's programs and run nothing");
+  sub->AddOption("contract", options->problem.contract, "Contract (.toml or .json, - = standard input)")
+      ->TypeName("FILE")
+      ->Required();
+  sub->AddFlag("--backward", run.backward, "Also the program of the gradients");
+  sub->AddOption("--emit", options->emit, "Write the StableHLO text of each program into this folder")->TypeName("DIR");
+  sub->AddOption("--receipt", options->receipt, "Write the receipt to this file, also when a plugin refuses")
+      ->TypeName("F.json");
+  sub->AddOption("--lane", run.lane, "Whose programs; auto = those of the lane that the target's table leads to")
+      ->TypeName("LANE")
+      ->ShowDefault();
   AddXlaOptions(*sub, run);
   AddProblemOptions(*sub, options->problem);
   AddRouteOptions(*sub, options->problem);
-  sub->add_flag("--json", options->json, "Print one JSON document");
-  sub->add_flag("--progress", options->progress, "Report progress also when standard error is no terminal");
-  sub->footer(kFooter);
-  sub->callback([options, &action] { action = [options] { return CompileCommand(*options); }; });
+  sub->AddFlag("--json", options->json, "Print one JSON document");
+  sub->AddFlag("--progress", options->progress, "Report progress also when standard error is no terminal");
+  sub->Footer(kFooter);
+  sub->OnParsed([options, &action] { action = [options] { return CompileCommand(*options); }; });
 }
 
 }  // namespace tessera::program

@@ -165,17 +165,17 @@ int Demo(const Options& options) {
 
 }  // namespace
 
-void AddDemo(CLI::App& app, Action& action) {
+void AddDemo(Command& app, Action& action) {
   auto options = std::make_shared<Options>();
-  CLI::App* sub = app.add_subcommand("demo", "Plan, run and check a packed batch, with a picture and a receipt");
-  sub->add_option("--seed", options->seed, "Seed of the inputs")->capture_default_str();
+  Command* sub = app.AddCommand("demo", "Plan, run and check a packed batch, with a picture and a receipt");
+  sub->AddOption("--seed", options->seed, "Seed of the inputs")->ShowDefault();
   AddWorkOptions(*sub, options->run);
-  sub->add_option("--receipt", options->receipt, "Where the receipt goes")->type_name("F.json")->capture_default_str();
-  sub->add_flag("--ascii", options->ascii, "Draw with plain characters");
-  sub->add_flag("--json", options->json, "Print the receipt as one JSON document");
-  sub->add_flag("--progress", options->progress, "Report progress also when standard error is no terminal");
-  sub->footer(kFooter);
-  sub->callback([options, &action] { action = [options] { return Demo(*options); }; });
+  sub->AddOption("--receipt", options->receipt, "Where the receipt goes")->TypeName("F.json")->ShowDefault();
+  sub->AddFlag("--ascii", options->ascii, "Draw with plain characters");
+  sub->AddFlag("--json", options->json, "Print the receipt as one JSON document");
+  sub->AddFlag("--progress", options->progress, "Report progress also when standard error is no terminal");
+  sub->Footer(kFooter);
+  sub->OnParsed([options, &action] { action = [options] { return Demo(*options); }; });
 }
 
 }  // namespace tessera::program

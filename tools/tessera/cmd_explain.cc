@@ -211,6 +211,7 @@ int ExplainJson(const Subject& subject) {
       masks.push_back(mask.Done());
     }
     object.Raw("masks", JsonList(masks));
+    std::fputs(LeakNotes(subject.problem->contract).c_str(), stderr);
   }
   object.Raw("stages", JsonList(stages)).Raw("plan", ToJson(subject.plan.view()));
   Print(object.Done() + "\n");
@@ -220,7 +221,7 @@ int ExplainJson(const Subject& subject) {
 int ExplainPlan(const Subject& subject, const Options& options) {
   const PlanView& plan = subject.plan.view();
   std::string text;
-  if (subject.problem) text += MaskText(subject.problem->contract) + "\n";
+  if (subject.problem) text += MaskText(subject.problem->contract) + LeakNotes(subject.problem->contract) + "\n";
   // A cell is two characters and the left margin about ten.
   text += DrawTiles(plan, options.batch_row, options.head, (TerminalColumns() - 12) / 2, 32);
   const auto count = static_cast<size_t>(plan.batch * plan.num_q_heads);
@@ -295,26 +296,26 @@ int Explain(const Options& options) {
 
 }  // namespace
 
-void AddExplain(CLI::App& app, Action& action) {
+void AddExplain(Command& app, Action& action) {
   auto options = std::make_shared<Options>();
-  CLI::App* sub = app.add_subcommand("explain", "Draw the tile map and say what each stage did and why");
-  sub->add_option("contract", options->problem.contract,
-                  "Contract (.toml or .json, - = standard input), or a .plan file")
-      ->type_name("FILE");
+  Command* sub = app.AddCommand("explain", "Draw the tile map and say what each stage did and why");
+  sub->AddOption("contract", options->problem.contract,
+                 "Contract (.toml or .json, - = standard input), or a .plan file")
+      ->TypeName("FILE");
   AddProblemOptions(*sub, options->problem);
   AddRouteOptions(*sub, options->problem);
-  sub->add_option("--at", options->at, "Say whether query Q may see key K, and what decides it")->type_name("Q,K");
-  sub->add_option("--head", options->head, "Query head to draw or ask about")->capture_default_str();
-  sub->add_option("--batch-row", options->batch_row, "Batch row to draw or ask about")->capture_default_str();
-  sub->add_option("--dump", options->dump, "Print one stage's result as text")->type_name("STAGE");
-  sub->add_option("--dense", options->dense, "Also write the plan decompressed to a [q_len, kv_len] mask")
-      ->type_name("F.npy");
-  sub->add_option("--cleanups", options->cleanups, "How many cleanups to list")->capture_default_str();
-  sub->add_flag("--policy", options->policy, "Print how tiles with several documents are treated, as JSON");
-  sub->add_flag("--ascii", options->ascii, "Draw with plain characters");
-  sub->add_flag("--json", options->json, "Print one JSON document");
-  sub->footer(kFooter);
-  sub->callback([options, &action] { action = [options] { return Explain(*options); }; });
+  sub->AddOption("--at", options->at, "Say whether query Q may see key K, and what decides it")->TypeName("Q,K");
+  sub->AddOption("--head", options->head, "Query head to draw or ask about")->ShowDefault();
+  sub->AddOption("--batch-row", options->batch_row, "Batch row to draw or ask about")->ShowDefault();
+  sub->AddOption("--dump", options->dump, "Print one stage's result as text")->TypeName("STAGE");
+  sub->AddOption("--dense", options->dense, "Also write the plan decompressed to a [q_len, kv_len] mask")
+      ->TypeName("F.npy");
+  sub->AddOption("--cleanups", options->cleanups, "How many cleanups to list")->ShowDefault();
+  sub->AddFlag("--policy", options->policy, "Print how tiles with several documents are treated, as JSON");
+  sub->AddFlag("--ascii", options->ascii, "Draw with plain characters");
+  sub->AddFlag("--json", options->json, "Print one JSON document");
+  sub->Footer(kFooter);
+  sub->OnParsed([options, &action] { action = [options] { return Explain(*options); }; });
 }
 
 }  // namespace tessera::program

@@ -106,48 +106,48 @@ int WriteExport(const Options& options) {
 
 }  // namespace
 
-void AddExport(CLI::App& app, Action& action) {
+void AddExport(Command& app, Action& action) {
   auto options = std::make_shared<Options>();
-  CLI::App* sub =
-      app.add_subcommand("export", "Write a plan in the arrays of Splash, Tokamax, FlexAttention or a Pallas kernel");
-  sub->add_option("contract", options->contract, "Contract (.toml or .json, - = standard input)")
-      ->type_name("FILE")
-      ->required();
-  sub->add_option("--to", options->to,
-                  "splash (JAX), tokamax, flex (PyTorch FlexAttention) or pallas (a kernel of your own)")
-      ->type_name("LIBRARY")
-      ->required();
-  sub->add_option("--batch", options->batch, "Batch (.json or .safetensors)")->type_name("FILE");
-  sub->add_option("--tile", options->tile, "Tile size; default: the contract's")->type_name("QxKV");
-  sub->add_option("--direction", options->direction, "forward (and dq), or dkv; flex and pallas hold both")
-      ->check(CLI::IsMember({"forward", "dkv"}))
-      ->capture_default_str();
-  sub->add_option("--mask", options->mask,
-                  "function: masks that the kernel can compute store no tiles; stored: every partial tile as bits")
-      ->check(CLI::IsMember({"function", "stored"}))
-      ->capture_default_str();
-  sub->add_option(
+  Command* sub =
+      app.AddCommand("export", "Write a plan in the arrays of Splash, Tokamax, FlexAttention or a Pallas kernel");
+  sub->AddOption("contract", options->contract, "Contract (.toml or .json, - = standard input)")
+      ->TypeName("FILE")
+      ->Required();
+  sub->AddOption("--to", options->to,
+                 "splash (JAX), tokamax, flex (PyTorch FlexAttention) or pallas (a kernel of your own)")
+      ->TypeName("LIBRARY")
+      ->Required();
+  sub->AddOption("--batch", options->batch, "Batch (.json or .safetensors)")->TypeName("FILE");
+  sub->AddOption("--tile", options->tile, "Tile size; default: the contract's")->TypeName("QxKV");
+  sub->AddOption("--direction", options->direction, "forward (and dq), or dkv; flex and pallas hold both")
+      ->OneOf({"forward", "dkv"})
+      ->ShowDefault();
+  sub->AddOption("--mask", options->mask,
+                 "function: masks that the kernel can compute store no tiles; stored: every partial tile as bits")
+      ->OneOf({"function", "stored"})
+      ->ShowDefault();
+  sub->AddOption(
          "--segments", options->segments,
          "runtime: documents and validity stay segment ids; baked: they enter the arrays, and the tiles between "
          "documents are skipped; skip: those tiles are skipped, segment ids and the kernel's mask function do the "
          "rest, "
          "and no tile is stored")
-      ->check(CLI::IsMember({"runtime", "baked", "skip"}))
-      ->capture_default_str();
-  sub->add_flag("--fixed-shapes", options->values.fixed_shapes,
-                "Every array at the capacities of the contract's class: the same shapes and types for every batch");
-  sub->add_flag("--widen-class", options->values.widen_class,
-                "With --fixed-shapes: a batch that does not fit its class gets a wider class, not an error");
-  sub->add_option("--head-shards", options->values.head_shards, "splash: devices the heads are split over");
-  sub->add_option("--q-shards", options->values.q_shards, "splash, tokamax: devices the queries are split over");
-  sub->add_option("--kv-shards", options->values.kv_shards, "tokamax: devices the keys are split over");
-  sub->add_flag("--no-shrink", options->no_shrink, "splash: keep empty tiles in the grid");
-  sub->add_flag("--dynamic-grid", options->values.dynamic_grid, "tokamax: lists of active tiles, not the whole grid");
-  sub->add_option("--batch-row", options->values.batch_row, "splash, tokamax: the row to export when rows differ");
-  sub->add_option("--out", options->out, "Write the arrays to this file")->type_name("FILE.safetensors");
-  sub->add_flag("--json", options->json, "Print the arrays as one JSON document");
-  sub->footer(kFooter);
-  sub->callback([options, &action] { action = [options] { return WriteExport(*options); }; });
+      ->OneOf({"runtime", "baked", "skip"})
+      ->ShowDefault();
+  sub->AddFlag("--fixed-shapes", options->values.fixed_shapes,
+               "Every array at the capacities of the contract's class: the same shapes and types for every batch");
+  sub->AddFlag("--widen-class", options->values.widen_class,
+               "With --fixed-shapes: a batch that does not fit its class gets a wider class, not an error");
+  sub->AddOption("--head-shards", options->values.head_shards, "splash: devices the heads are split over");
+  sub->AddOption("--q-shards", options->values.q_shards, "splash, tokamax: devices the queries are split over");
+  sub->AddOption("--kv-shards", options->values.kv_shards, "tokamax: devices the keys are split over");
+  sub->AddFlag("--no-shrink", options->no_shrink, "splash: keep empty tiles in the grid");
+  sub->AddFlag("--dynamic-grid", options->values.dynamic_grid, "tokamax: lists of active tiles, not the whole grid");
+  sub->AddOption("--batch-row", options->values.batch_row, "splash, tokamax: the row to export when rows differ");
+  sub->AddOption("--out", options->out, "Write the arrays to this file")->TypeName("FILE.safetensors");
+  sub->AddFlag("--json", options->json, "Print the arrays as one JSON document");
+  sub->Footer(kFooter);
+  sub->OnParsed([options, &action] { action = [options] { return WriteExport(*options); }; });
 }
 
 }  // namespace tessera::program

@@ -165,21 +165,20 @@ int SelectFor(const Options& options) {
 
 }  // namespace
 
-void AddLanes(CLI::App& app, Action& action) {
+void AddLanes(Command& app, Action& action) {
   auto options = std::make_shared<Options>();
-  CLI::App* sub = app.add_subcommand("lanes", "List the lanes; with a contract, say which is selected and why");
-  sub->add_option("contract", options->contract, "Contract (.toml or .json, - = standard input)")->type_name("FILE");
-  sub->add_option("--target", options->target, "Machine to select for: cpu, h200, v6e, v5e, v5p")
-      ->capture_default_str();
-  sub->add_option("--lane", options->lane, "Without a contract: this lane, or why it is not there")
-      ->type_name("LANE")
-      ->capture_default_str();
-  sub->add_option("--moba", options->moba, "What a decoder of MoBA layers that asks for this backend is told")
-      ->type_name("NAME");
-  sub->add_option("--plugin", options->plugin, "Also look at this PJRT plugin")->type_name("FILE.so");
-  sub->add_flag("--json", options->json, "Print one JSON document");
-  sub->footer(kFooter);
-  sub->callback([options, &action] {
+  Command* sub = app.AddCommand("lanes", "List the lanes; with a contract, say which is selected and why");
+  sub->AddOption("contract", options->contract, "Contract (.toml or .json, - = standard input)")->TypeName("FILE");
+  sub->AddOption("--target", options->target, "Machine to select for: cpu, h200, v6e, v5e, v5p")->ShowDefault();
+  sub->AddOption("--lane", options->lane, "Without a contract: this lane, or why it is not there")
+      ->TypeName("LANE")
+      ->ShowDefault();
+  sub->AddOption("--moba", options->moba, "What a decoder of MoBA layers that asks for this backend is told")
+      ->TypeName("NAME");
+  sub->AddOption("--plugin", options->plugin, "Also look at this PJRT plugin")->TypeName("FILE.so");
+  sub->AddFlag("--json", options->json, "Print one JSON document");
+  sub->Footer(kFooter);
+  sub->OnParsed([options, &action] {
     action = [options] {
       if (options->moba) return ShowMoba(*options);
       return options->contract.empty() ? ListLanes(*options) : SelectFor(*options);

@@ -247,47 +247,45 @@ int Advise(const Options& options) {
 
 }  // namespace
 
-void AddLedger(CLI::App& app, Action& action) {
+void AddLedger(Command& app, Action& action) {
   auto options = std::make_shared<Options>();
-  CLI::App* sub = app.add_subcommand("ledger", "Add measurements of lanes, show them, or see what they decide");
-  sub->require_subcommand(1);
-  sub->footer(kFooter);
+  Command* sub = app.AddCommand("ledger", "Add measurements of lanes, show them, or see what they decide");
+  sub->RequireCommand(1, 1);
+  sub->Footer(kFooter);
   const auto add = [&](const char* name, const char* about, int (*command)(const Options&)) {
-    CLI::App* verb = sub->add_subcommand(name, about);
-    verb->add_option("--ledger", options->ledger, "The ledger")->type_name("FILE")->envname("TESSERA_LEDGER");
-    verb->add_flag("--json", options->json, "Print one JSON document");
-    verb->footer(kFooter);
-    verb->callback([options, command, &action] { action = [options, command] { return command(*options); }; });
+    Command* verb = sub->AddCommand(name, about);
+    verb->AddOption("--ledger", options->ledger, "The ledger")->TypeName("FILE")->FromEnvironment("TESSERA_LEDGER");
+    verb->AddFlag("--json", options->json, "Print one JSON document");
+    verb->Footer(kFooter);
+    verb->OnParsed([options, command, &action] { action = [options, command] { return command(*options); }; });
     return verb;
   };
-  const auto add_question = [&](CLI::App* verb) {
-    verb->add_option("--custom-lane", options->custom_lane, "The lane that might be used")->type_name("LANE");
-    verb->add_option("--default-lane", options->default_lane, "The lane it would stand in for")->type_name("LANE");
-    verb->add_option("--target", options->target, "Machine, by its target's name")
-        ->type_name("NAME")
-        ->capture_default_str();
-    verb->add_flag("--backward", options->backward, "Forward and backward together");
-    verb->add_flag("--dynamic", options->dynamic_shapes, "Lengths change from step to step");
+  const auto add_question = [&](Command* verb) {
+    verb->AddOption("--custom-lane", options->custom_lane, "The lane that might be used")->TypeName("LANE");
+    verb->AddOption("--default-lane", options->default_lane, "The lane it would stand in for")->TypeName("LANE");
+    verb->AddOption("--target", options->target, "Machine, by its target's name")->TypeName("NAME")->ShowDefault();
+    verb->AddFlag("--backward", options->backward, "Forward and backward together");
+    verb->AddFlag("--dynamic", options->dynamic_shapes, "Lengths change from step to step");
   };
-  CLI::App* verb = add("add", "Run both again, and add the measurement or replace the older one of the same", Add);
-  verb->add_option("--custom", options->custom_receipt, "Receipt or benchmark of the custom lane's run")
-      ->type_name("F.json");
-  verb->add_option("--default", options->default_receipt, "Of the default lane's run of the same request")
-      ->type_name("F.json");
-  verb->add_flag("--dynamic", options->dynamic_shapes, "Lengths changed from step to step while it was measured");
-  verb->add_flag("--progress", options->progress, "Report progress also when standard error is no terminal");
+  Command* verb = add("add", "Run both again, and add the measurement or replace the older one of the same", Add);
+  verb->AddOption("--custom", options->custom_receipt, "Receipt or benchmark of the custom lane's run")
+      ->TypeName("F.json");
+  verb->AddOption("--default", options->default_receipt, "Of the default lane's run of the same request")
+      ->TypeName("F.json");
+  verb->AddFlag("--dynamic", options->dynamic_shapes, "Lengths changed from step to step while it was measured");
+  verb->AddFlag("--progress", options->progress, "Report progress also when standard error is no terminal");
   add("show", "Print every measurement", Show);
   verb = add("decide", "Say which lanes the ledger would choose for a contract, and by which measurements", Decide);
-  verb->add_option("contract", options->contract, "Contract (.toml or .json, - = standard input)")
-      ->type_name("FILE")
-      ->required();
+  verb->AddOption("contract", options->contract, "Contract (.toml or .json, - = standard input)")
+      ->TypeName("FILE")
+      ->Required();
   add_question(verb);
-  verb->add_flag("--experimental", options->experimental, "As for a run that asks for experimental lanes");
+  verb->AddFlag("--experimental", options->experimental, "As for a run that asks for experimental lanes");
   verb = add("advise", "Before anything is measured: whether a custom kernel is worth writing for a contract", Advise);
-  verb->add_option("contract", options->contract, "Contract (.toml or .json, - = standard input)")
-      ->type_name("FILE")
-      ->required();
-  verb->add_flag("--dynamic", options->dynamic_shapes, "Lengths change from step to step");
+  verb->AddOption("contract", options->contract, "Contract (.toml or .json, - = standard input)")
+      ->TypeName("FILE")
+      ->Required();
+  verb->AddFlag("--dynamic", options->dynamic_shapes, "Lengths change from step to step");
 }
 
 }  // namespace tessera::program

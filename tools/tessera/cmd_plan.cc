@@ -66,7 +66,8 @@ int MakeAndShow(const Options& options) {
   if (!options.out.empty()) {
     if (auto written = WritePlan(options.out, result->plan); !written) return Report(written.error(), options.json);
   }
-  std::string text = Summary(plan) + "\n" + MetadataLine(plan, problem->target) + StageTable(result->stages);
+  std::string text = Summary(plan) + "\n" + MetadataLine(plan, problem->target) + LeakNotes(problem->contract) +
+                     StageTable(result->stages);
   if (!options.out.empty()) text += fmt::format("\nwrote {}\n", options.out);
   if (options.json) {
     std::fputs(text.c_str(), stderr);
@@ -89,20 +90,20 @@ int MakeAndShow(const Options& options) {
 
 }  // namespace
 
-void AddPlan(CLI::App& app, Action& action) {
+void AddPlan(Command& app, Action& action) {
   auto options = std::make_shared<Options>();
-  CLI::App* sub = app.add_subcommand("plan", "Plan a contract and print what the plan holds and costs");
-  sub->add_option("contract", options->problem.contract,
-                  "Contract (.toml or .json, - = standard input), or a .plan file")
-      ->type_name("FILE")
-      ->required();
+  Command* sub = app.AddCommand("plan", "Plan a contract and print what the plan holds and costs");
+  sub->AddOption("contract", options->problem.contract,
+                 "Contract (.toml or .json, - = standard input), or a .plan file")
+      ->TypeName("FILE")
+      ->Required();
   AddProblemOptions(*sub, options->problem);
   AddRouteOptions(*sub, options->problem);
-  sub->add_option("--out", options->out, "Write the plan to this file")->type_name("FILE.plan");
-  sub->add_flag("--json", options->json, "Print the whole plan as one JSON document");
-  sub->add_flag("--progress", options->progress, "Report progress also when standard error is no terminal");
-  sub->footer(kFooter);
-  sub->callback([options, &action] {
+  sub->AddOption("--out", options->out, "Write the plan to this file")->TypeName("FILE.plan");
+  sub->AddFlag("--json", options->json, "Print the whole plan as one JSON document");
+  sub->AddFlag("--progress", options->progress, "Report progress also when standard error is no terminal");
+  sub->Footer(kFooter);
+  sub->OnParsed([options, &action] {
     action = [options] {
       return IsPlanFile(options->problem.contract) ? ShowPlanFile(*options) : MakeAndShow(*options);
     };

@@ -203,25 +203,25 @@ int Diff(const Options& options) {
 
 }  // namespace
 
-void AddReceipt(CLI::App& app, Action& action) {
+void AddReceipt(Command& app, Action& action) {
   auto options = std::make_shared<Options>();
-  CLI::App* sub = app.add_subcommand("receipt", "Show, check or compare receipts");
-  sub->require_subcommand(1);
-  sub->footer(kFooter);
+  Command* sub = app.AddCommand("receipt", "Show, check or compare receipts");
+  sub->RequireCommand(1, 1);
+  sub->Footer(kFooter);
   const auto add = [&](const char* name, const char* about, int (*command)(const Options&)) {
-    CLI::App* verb = sub->add_subcommand(name, about);
-    verb->add_option("file", options->file, "The receipt")->type_name("FILE")->required();
-    verb->add_flag("--json", options->json, "Print one JSON document");
-    verb->footer(kFooter);
-    verb->callback([options, command, &action] { action = [options, command] { return command(*options); }; });
+    Command* verb = sub->AddCommand(name, about);
+    verb->AddOption("file", options->file, "The receipt")->TypeName("FILE")->Required();
+    verb->AddFlag("--json", options->json, "Print one JSON document");
+    verb->Footer(kFooter);
+    verb->OnParsed([options, command, &action] { action = [options, command] { return command(*options); }; });
     return verb;
   };
   add("show", "Print the line and the fields", Show);
   add("check", "Check that it is whole and consistent (exit 1 when not)", Check);
   add("diff", "Say what changed from one to another (exit 1 when it matters)", Diff)
-      ->add_option("other", options->other, "The other receipt")
-      ->type_name("FILE")
-      ->required();
+      ->AddOption("other", options->other, "The other receipt")
+      ->TypeName("FILE")
+      ->Required();
 }
 
 }  // namespace tessera::program

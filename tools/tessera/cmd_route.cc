@@ -145,25 +145,25 @@ int RouteCommand(const Options& options) {
 
 }  // namespace
 
-void AddRoute(CLI::App& app, Action& action) {
+void AddRoute(Command& app, Action& action) {
   auto options = std::make_shared<Options>();
-  CLI::App* sub = app.add_subcommand("route", "Pick blocks of keys for a routed contract, and say what they keep");
-  sub->add_option("contract", options->problem.contract, "Contract with [routing] (.toml or .json, - = standard input)")
-      ->type_name("FILE")
-      ->required();
+  Command* sub = app.AddCommand("route", "Pick blocks of keys for a routed contract, and say what they keep");
+  sub->AddOption("contract", options->problem.contract, "Contract with [routing] (.toml or .json, - = standard input)")
+      ->TypeName("FILE")
+      ->Required();
   AddProblemOptions(*sub, options->problem);
   AddRouteOptions(*sub, options->problem);
-  sub->add_option("--query", options->query, "Also print this query's picks")->type_name("Q");
-  sub->add_option("--mass", options->mass, "Measure the attention mass kept on so many queries; 0 = do not")
-      ->type_name("N")
-      ->capture_default_str()
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 20));
-  sub->add_flag("!--no-compare", options->compare, "Do not score exhaustively to compare");
-  sub->add_option("--out", options->out, "Write the batch with these picks to this file")->type_name("F.json");
-  sub->add_flag("--json", options->json, "Print one JSON document");
-  sub->add_flag("--progress", options->progress, "Report progress also when standard error is no terminal");
-  sub->footer(kFooter);
-  sub->callback([options, &action] { action = [options] { return RouteCommand(*options); }; });
+  sub->AddOption("--query", options->query, "Also print this query's picks")->TypeName("Q");
+  sub->AddOption("--mass", options->mass, "Measure the attention mass kept on so many queries; 0 = do not")
+      ->TypeName("N")
+      ->ShowDefault()
+      ->InRange(int64_t{0}, int64_t{1} << 20);
+  sub->AddFlag("!--no-compare", options->compare, "Do not score exhaustively to compare");
+  sub->AddOption("--out", options->out, "Write the batch with these picks to this file")->TypeName("F.json");
+  sub->AddFlag("--json", options->json, "Print one JSON document");
+  sub->AddFlag("--progress", options->progress, "Report progress also when standard error is no terminal");
+  sub->Footer(kFooter);
+  sub->OnParsed([options, &action] { action = [options] { return RouteCommand(*options); }; });
 }
 
 }  // namespace tessera::program

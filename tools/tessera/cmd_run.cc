@@ -152,6 +152,7 @@ int RunCommand(Options options) {
     }
   }
 
+  std::fputs(LeakNotes(*files.contract).c_str(), options.json ? stderr : stdout);
   RunOutcome outcome = [&] {
     const Progress progress(arguments.run.backward ? "running forward and backward" : "running forward",
                             options.progress);
@@ -172,53 +173,47 @@ int RunCommand(Options options) {
 
 }  // namespace
 
-void AddRun(CLI::App& app, Action& action) {
+void AddRun(Command& app, Action& action) {
   auto options = std::make_shared<Options>();
   RunArguments& arguments = options->arguments;
   RunOptions& run = arguments.run;
-  CLI::App* sub = app.add_subcommand("run", "Run a contract on a lane and write outputs and a receipt");
-  sub->add_option("contract", arguments.problem.contract,
-                  "Contract (.toml or .json, - = standard input); with --from-receipt, where it is now")
-      ->type_name("FILE");
-  auto* from = sub->add_option("--from-receipt", arguments.from_receipt,
-                               "Run again what this receipt was given for: the same outputs, or every difference")
-                   ->type_name("F.json");
-  auto* inputs = sub->add_option("--inputs", arguments.inputs, "Input tensors")->type_name("F.safetensors");
-  sub->add_option("--seed", arguments.seed, "Make inputs from this seed")->capture_default_str()->excludes(inputs);
-  sub->add_flag("--backward", run.backward, "Also compute gradients");
-  sub->add_flag("--check", options->check, "Compare the result with the oracle (long inputs: on sampled rows)");
-  sub->add_option("--out", options->out, "Write the outputs to this file, if the run is good")
-      ->type_name("F.safetensors");
-  sub->add_option("--receipt", options->receipt, "Write the receipt to this file, also when the run fails")
-      ->type_name("F.json");
-  auto* lane =
-      sub->add_option("--lane", run.lane, "Run on this lane or not at all")->type_name("LANE")->capture_default_str();
-  sub->add_option("--exclude", run.exclude, "Never use this lane (may be repeated)")
-      ->type_name("LANE")
-      ->expected(1)
-      ->take_all();
-  auto* ledger = sub->add_option("--ledger", run.ledger, "Measurements that may choose between lanes (tessera ledger)")
-                     ->type_name("F.json");
-  sub->add_flag("--experimental", run.experimental, "Let the ledger choose a lane that won at this shape only");
-  sub->add_flag("--class", options->at_class, "Run padded to the request's class; outputs are the request's own");
-  sub->add_flag("--strict", run.strict, "Any fallback is an error");
-  sub->add_option("--layout", options->layout, "Tensor layout: bhtd or bthd")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"bhtd", "bthd"}));
-  sub->add_flag("--max", run.row_max, "Also return the row maximum of the logits");
+  Command* sub = app.AddCommand("run", "Run a contract on a lane and write outputs and a receipt");
+  sub->AddOption("contract", arguments.problem.contract,
+                 "Contract (.toml or .json, - = standard input); with --from-receipt, where it is now")
+      ->TypeName("FILE");
+  auto* from = sub->AddOption("--from-receipt", arguments.from_receipt,
+                              "Run again what this receipt was given for: the same outputs, or every difference")
+                   ->TypeName("F.json");
+  auto* inputs = sub->AddOption("--inputs", arguments.inputs, "Input tensors")->TypeName("F.safetensors");
+  sub->AddOption("--seed", arguments.seed, "Make inputs from this seed")->ShowDefault()->Excludes(inputs);
+  sub->AddFlag("--backward", run.backward, "Also compute gradients");
+  sub->AddFlag("--check", options->check, "Compare the result with the oracle (long inputs: on sampled rows)");
+  sub->AddOption("--out", options->out, "Write the outputs to this file, if the run is good")
+      ->TypeName("F.safetensors");
+  sub->AddOption("--receipt", options->receipt, "Write the receipt to this file, also when the run fails")
+      ->TypeName("F.json");
+  auto* lane = sub->AddOption("--lane", run.lane, "Run on this lane or not at all")->TypeName("LANE")->ShowDefault();
+  sub->AddOption("--exclude", run.exclude, "Never use this lane (may be repeated)")->TypeName("LANE")->Repeated();
+  auto* ledger = sub->AddOption("--ledger", run.ledger, "Measurements that may choose between lanes (tessera ledger)")
+                     ->TypeName("F.json");
+  sub->AddFlag("--experimental", run.experimental, "Let the ledger choose a lane that won at this shape only");
+  sub->AddFlag("--class", options->at_class, "Run padded to the request's class; outputs are the request's own");
+  sub->AddFlag("--strict", run.strict, "Any fallback is an error");
+  sub->AddOption("--layout", options->layout, "Tensor layout: bhtd or bthd")->ShowDefault()->OneOf({"bhtd", "bthd"});
+  sub->AddFlag("--max", run.row_max, "Also return the row maximum of the logits");
   AddWorkOptions(*sub, run);
   AddProblemOptions(*sub, arguments.problem);
   // What the receipt says is not to be said again, in other words.
   for (const char* name : {"--seed", "--backward", "--exclude", "--strict", "--layout", "--max", "--isa", "--target",
                            "--tile", "--disable", "--widen-class", "--experimental", "--class"}) {
-    from->excludes(sub->get_option(name));
+    from->Excludes(sub->Find(name));
   }
-  sub->add_flag("--json", options->json, "Print the receipt as one JSON document");
-  sub->add_flag("--progress", options->progress, "Report progress also when standard error is no terminal");
-  sub->footer(kFooter);
-  sub->callback([options, lane, ledger, &action] {
-    options->has_lane = lane->count() > 0;
-    options->has_ledger = ledger->count() > 0;
+  sub->AddFlag("--json", options->json, "Print the receipt as one JSON document");
+  sub->AddFlag("--progress", options->progress, "Report progress also when standard error is no terminal");
+  sub->Footer(kFooter);
+  sub->OnParsed([options, lane, ledger, &action] {
+    options->has_lane = lane->IsGiven();
+    options->has_ledger = ledger->IsGiven();
     options->arguments.run.digests = true;
     options->arguments.run.layout = options->layout == "bthd" ? Layout::kBthd : Layout::kBhtd;
     action = [options] { return RunCommand(*options); };

@@ -221,24 +221,21 @@ int Verify(const Options& options) {
 
 }  // namespace
 
-void AddVerify(CLI::App& app, Action& action) {
+void AddVerify(Command& app, Action& action) {
   auto options = std::make_shared<Options>();
-  CLI::App* sub = app.add_subcommand("verify", "Hold a case, a contract or a plan file against the oracle");
-  sub->add_option("what", options->problem.contract, "A named case, a contract, or a .plan file")
-      ->type_name("CASE|FILE");
-  sub->add_flag("--list", options->list, "List the named cases");
-  sub->add_flag("--all", options->all, "Verify every named case");
-  sub->add_option("--lane", options->run.lane, "Run on this lane or not at all")
-      ->type_name("LANE")
-      ->capture_default_str();
-  sub->add_option("--seed", options->seed, "Seed of the inputs, and of a case's batch")->capture_default_str();
-  sub->add_flag("--backward", options->run.backward, "Also check gradients");
+  Command* sub = app.AddCommand("verify", "Hold a case, a contract or a plan file against the oracle");
+  sub->AddOption("what", options->problem.contract, "A named case, a contract, or a .plan file")->TypeName("CASE|FILE");
+  sub->AddFlag("--list", options->list, "List the named cases");
+  sub->AddFlag("--all", options->all, "Verify every named case");
+  sub->AddOption("--lane", options->run.lane, "Run on this lane or not at all")->TypeName("LANE")->ShowDefault();
+  sub->AddOption("--seed", options->seed, "Seed of the inputs, and of a case's batch")->ShowDefault();
+  sub->AddFlag("--backward", options->run.backward, "Also check gradients");
   AddWorkOptions(*sub, options->run);
   AddProblemOptions(*sub, options->problem);
-  sub->add_flag("--json", options->json, "Print one JSON document");
-  sub->add_flag("--progress", options->progress, "Report progress also when standard error is no terminal");
-  sub->footer(kFooter);
-  sub->callback([options, &action] { action = [options] { return Verify(*options); }; });
+  sub->AddFlag("--json", options->json, "Print one JSON document");
+  sub->AddFlag("--progress", options->progress, "Report progress also when standard error is no terminal");
+  sub->Footer(kFooter);
+  sub->OnParsed([options, &action] { action = [options] { return Verify(*options); }; });
 }
 
 }  // namespace tessera::program

@@ -24,41 +24,13 @@ constexpr const char* kFooter =
     "--json prints one JSON document on standard output; --out FILE replaces FILE whole or not at all.\n"
     "Exit status: 0 good, 1 a check failed, 2 bad input, 3 refused by the lanes.";
 
-// The subcommand the arguments got as far as, so that a message can name it.
-std::string CommandOf(const CLI::App& app) {
-  const CLI::App* at = &app;
-  std::string name = "tessera";
-  while (!at->get_subcommands().empty()) {
-    at = at->get_subcommands().front();
-    name += " " + at->get_name();
-  }
-  return name;
-}
-
-Error ArgumentError(const CLI::App& app, const CLI::ParseError& error) {
-  const std::string command = CommandOf(app);
-  std::string message = error.what();
-  for (char& c : message) {
-    if (c == '\n') c = ' ';
-  }
-  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
-    const std::vector<std::string> extras = app.remaining(true);
-    const std::string first = extras.empty() ? "" : extras.front();
-    message = command == "tessera" && first.substr(0, 1) != "-" ? fmt::format("there is no command '{}'", first)
-                                                                : fmt::format("'{}' was not expected", first);
-  }
-  return Error{ErrorCode::kBadArgument,
-               fmt::format("{} (see {} --help)", message, command),
-               command == "tessera" ? "" : command,
-               {}};
-}
-
 int Main(int argc, char** argv) {
-  CLI::App app(kAbout, "tessera");
-  app.footer(kFooter);
-  app.set_version_flag("--version", fmt::format("tessera {} (contract {}, plan {}, receipt {})", kVersion,
-                                                kContractVersion, kPlanVersion, kReceiptVersion));
-  app.require_subcommand(0, 1);
+  CommandLine line(kAbout, "tessera",
+                   fmt::format("tessera {} (contract {}, plan {}, receipt {})", kVersion, kContractVersion,
+                               kPlanVersion, kReceiptVersion));
+  Command& app = line.root();
+  app.Footer(kFooter);
+  app.RequireCommand(0, 1);
   Action action;
   AddPlan(app, action);
   AddExplain(app, action);
@@ -72,16 +44,11 @@ int Main(int argc, char** argv) {
   AddLedger(app, action);
   AddExport(app, action);
   AddDemo(app, action);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& asked) {  // --help and --version
-    app.exit(asked);
-    return kGood;
-  } catch (const CLI::ParseError& error) {
-    return Report(ArgumentError(app, error), false);
-  }
+  const Result<bool> goes_on = line.Parse(argc, argv);
+  if (!goes_on) return Report(goes_on.error(), false);
+  if (!*goes_on) return kGood;
   if (!action) {
-    std::fputs(app.help().c_str(), stderr);
+    std::fputs(line.Help().c_str(), stderr);
     return kBadInput;
   }
   return action();

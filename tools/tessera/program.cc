@@ -126,47 +126,46 @@ int TerminalColumns() {
   return 80;
 }
 
-void AddProblemOptions(CLI::App& app, ProblemArguments& arguments) {
-  app.add_option("--batch", arguments.batch, "Batch: document ids, valid counts (.json or .safetensors)")
-      ->type_name("FILE");
-  app.add_option("--target", arguments.target, "Machine to plan for: cpu, h200, v6e, v5e, v5p")
-      ->type_name("NAME")
-      ->capture_default_str();
-  app.add_option("--tile", arguments.tile,
-                 "Tile for every direction, as QxKV (default: the target's, else the contract's)")
-      ->type_name("QxKV");
-  app.add_option("--disable", arguments.disable, "Skip a planner stage by name (may be repeated)")
-      ->type_name("STAGE")
-      ->expected(1)
-      ->take_all();
-  app.add_flag("--verify-stages", arguments.verify_stages, "Run every stage's own check");
-  app.add_flag("--widen-class", arguments.widen_class,
-               "A batch that does not fit its class gets a wider class, not an error");
+void AddProblemOptions(Command& app, ProblemArguments& arguments) {
+  app.AddOption("--batch", arguments.batch, "Batch: document ids, valid counts (.json or .safetensors)")
+      ->TypeName("FILE");
+  app.AddOption("--target", arguments.target, "Machine to plan for: cpu, h200, v6e, v5e, v5p")
+      ->TypeName("NAME")
+      ->ShowDefault();
+  app.AddOption("--tile", arguments.tile,
+                "Tile for every direction, as QxKV (default: the target's, else the contract's)")
+      ->TypeName("QxKV");
+  app.AddOption("--disable", arguments.disable, "Skip a planner stage by name (may be repeated)")
+      ->TypeName("STAGE")
+      ->Repeated();
+  app.AddFlag("--verify-stages", arguments.verify_stages, "Run every stage's own check");
+  app.AddFlag("--widen-class", arguments.widen_class,
+              "A batch that does not fit its class gets a wider class, not an error");
 }
 
-void AddRouteOptions(CLI::App& app, ProblemArguments& arguments) {
-  auto* inputs = app.add_option("--inputs", arguments.inputs, "Tensors q and k, where the contract routes")
-                     ->type_name("F.safetensors");
-  app.add_option("--seed", arguments.seed, "Make them from this seed")->capture_default_str()->excludes(inputs);
+void AddRouteOptions(Command& app, ProblemArguments& arguments) {
+  auto* inputs = app.AddOption("--inputs", arguments.inputs, "Tensors q and k, where the contract routes")
+                     ->TypeName("F.safetensors");
+  app.AddOption("--seed", arguments.seed, "Make them from this seed")->ShowDefault()->Excludes(inputs);
 }
 
-void AddXlaOptions(CLI::App& app, RunOptions& run) {
-  app.add_option("--plugin", run.xla.plugin,
-                 "PJRT plugin of the XLA lane (default: TESSERA_PJRT_PLUGIN, else installed)")
-      ->type_name("FILE.so");
-  app.add_option("--device", run.xla.device, "Which of the plugin's devices")->type_name("N")->capture_default_str();
-  app.add_option("--xla-level", run.xla.optimization, "XLA's optimisation level, 0 to 3 (default: the plugin's own)")
-      ->type_name("N")
-      ->check(CLI::Range(0, 3));
+void AddXlaOptions(Command& app, RunOptions& run) {
+  app.AddOption("--plugin", run.xla.plugin,
+                "PJRT plugin of the XLA lane (default: TESSERA_PJRT_PLUGIN, else installed)")
+      ->TypeName("FILE.so");
+  app.AddOption("--device", run.xla.device, "Which of the plugin's devices")->TypeName("N")->ShowDefault();
+  app.AddOption("--xla-level", run.xla.optimization, "XLA's optimisation level, 0 to 3 (default: the plugin's own)")
+      ->TypeName("N")
+      ->InRange(0, 3);
 }
 
-void AddWorkOptions(CLI::App& app, RunOptions& run) {
-  app.add_option("--isa", run.isa, "Run with this instruction set or not at all (default: TESSERA_ISA, else the best)")
-      ->type_name("ISA")
-      ->capture_default_str();
+void AddWorkOptions(Command& app, RunOptions& run) {
+  app.AddOption("--isa", run.isa, "Run with this instruction set or not at all (default: TESSERA_ISA, else the best)")
+      ->TypeName("ISA")
+      ->ShowDefault();
   AddXlaOptions(app, run);
-  app.add_option("--threads", run.threads, "Threads, 1 or more (default: as many as the target has workers)")
-      ->type_name("N");
+  app.AddOption("--threads", run.threads, "Threads, 1 or more (default: as many as the target has workers)")
+      ->TypeName("N");
 }
 
 Result<Contract> ReadContractArgument(const std::string& path) {
@@ -226,6 +225,14 @@ Result<PlanResult> PlanProblem(const Problem& problem) {
   return RouteInputsOf(problem.contract, problem.inputs).and_then([&](const RouteInputs& route) {
     return MakePlan(problem.contract, problem.batch, problem.target, problem.options, &route);
   });
+}
+
+std::string LeakNotes(const Contract& contract) {
+  std::string text;
+  for (const MaskLeak& leak : FindLeaks(contract).value_or(std::vector<MaskLeak>())) {
+    text += fmt::format("note          {}\n", ToText(leak));
+  }
+  return text;
 }
 
 Result<TensorMap> ReadInputs(const Contract& contract, const InputArguments& arguments) {

@@ -1,7 +1,6 @@
 // What every subcommand shares: exit codes, one message per mistake, the arguments that name a problem, and progress.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -12,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "arguments.h"
 #include "tessera/tessera.h"
 
 namespace tessera::program {
@@ -24,18 +24,18 @@ inline constexpr int kRefused = 3;
 // Set by the subcommand that was named; main runs it after all arguments have been read.
 using Action = std::function<int()>;
 
-void AddPlan(CLI::App& app, Action& action);
-void AddExplain(CLI::App& app, Action& action);
-void AddRoute(CLI::App& app, Action& action);
-void AddRun(CLI::App& app, Action& action);
-void AddCompile(CLI::App& app, Action& action);
-void AddVerify(CLI::App& app, Action& action);
-void AddBench(CLI::App& app, Action& action);
-void AddLanes(CLI::App& app, Action& action);
-void AddReceipt(CLI::App& app, Action& action);
-void AddLedger(CLI::App& app, Action& action);
-void AddExport(CLI::App& app, Action& action);
-void AddDemo(CLI::App& app, Action& action);
+void AddPlan(Command& app, Action& action);
+void AddExplain(Command& app, Action& action);
+void AddRoute(Command& app, Action& action);
+void AddRun(Command& app, Action& action);
+void AddCompile(Command& app, Action& action);
+void AddVerify(Command& app, Action& action);
+void AddBench(Command& app, Action& action);
+void AddLanes(Command& app, Action& action);
+void AddReceipt(Command& app, Action& action);
+void AddLedger(Command& app, Action& action);
+void AddExport(Command& app, Action& action);
+void AddDemo(Command& app, Action& action);
 
 // The program's one engine, made from the environment on first use. Never destroyed: a plugin's threads may outlive
 // main.
@@ -77,14 +77,16 @@ struct Problem {
   PlanOptions options;
   TensorMap inputs;  // of a routed contract
 };
-void AddProblemOptions(CLI::App& app, ProblemArguments& arguments);
+void AddProblemOptions(Command& app, ProblemArguments& arguments);
 // --inputs and --seed, where only a routed contract has use for them.
-void AddRouteOptions(CLI::App& app, ProblemArguments& arguments);
+void AddRouteOptions(Command& app, ProblemArguments& arguments);
 Result<PlanResult> PlanProblem(const Problem& problem);
+// "note          head 0 lets query 0 see key 3, ...", a line for each leak of the contract's mask; mostly nothing.
+std::string LeakNotes(const Contract& contract);
 // --plugin and what else the lanes that go through XLA can be told.
-void AddXlaOptions(CLI::App& app, RunOptions& run);
+void AddXlaOptions(Command& app, RunOptions& run);
 // Those, --isa and --threads: what a lane works with.
-void AddWorkOptions(CLI::App& app, RunOptions& run);
+void AddWorkOptions(Command& app, RunOptions& run);
 Result<Problem> ReadProblem(const ProblemArguments& arguments);
 // "-" is standard input.
 Result<Contract> ReadContractArgument(const std::string& path);

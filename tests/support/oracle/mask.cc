@@ -124,6 +124,33 @@ Result<std::vector<int32_t>> RowOf(const IdRows& ids, const IdRow& want) {
   return std::vector<int32_t>(begin, begin + want.len);
 }
 
+// Lengths and ends of documents, written out token by token; -1 after the last document.
+Result<std::vector<int32_t>> RowOfDocuments(const IntRows& rows, bool are_ends, const IdRow& want) {
+  if (static_cast<int64_t>(rows.size()) != want.batch) {
+    return Fail(ErrorCode::kBatchInvalid, fmt::format("{} rows, expected {}", rows.size(), want.batch), want.field);
+  }
+  std::vector<int32_t> ids;
+  int32_t doc = are_ends ? -1 : 0;  // the first end is the beginning of the row
+  for (const int32_t number : rows[static_cast<size_t>(want.batch_row)]) {
+    const int64_t end = are_ends ? number : static_cast<int64_t>(ids.size()) + number;
+    if (end < static_cast<int64_t>(ids.size()) || end > want.len) {
+      return Fail(ErrorCode::kBatchInvalid, fmt::format("a document ends at {} of {}", end, want.len), want.field);
+    }
+    ids.resize(static_cast<size_t>(end), doc++);
+  }
+  ids.resize(static_cast<size_t>(want.len), -1);
+  return ids;
+}
+
+// The documents of one side, in whichever form they are; no ids where there are none.
+Result<std::vector<int32_t>> RowOfAny(const std::optional<IdRows>& ids, const std::optional<IntRows>& lengths,
+                                      const std::optional<IntRows>& ends, const IdRow& want) {
+  if (ids) return RowOf(*ids, want);
+  if (lengths) return RowOfDocuments(*lengths, false, want);
+  if (ends) return RowOfDocuments(*ends, true, want);
+  return std::vector<int32_t>();
+}
+
 // The smallest of the length and whatever counts are given for this row.
 int64_t ValidLength(const Batch& batch, const std::optional<std::vector<int64_t>>& side, int64_t batch_row,
                     int64_t len) {
@@ -165,18 +192,17 @@ Result<OracleFacts> MakeOracleFacts(const Contract& contract, const Batch& batch
     }
   }
   OracleFacts facts;
-  const IdRows* q_ids = batch.doc_ids ? &*batch.doc_ids : (batch.q_doc_ids ? &*batch.q_doc_ids : nullptr);
-  const IdRows* kv_ids = batch.doc_ids ? &*batch.doc_ids : (batch.kv_doc_ids ? &*batch.kv_doc_ids : nullptr);
-  if (q_ids != nullptr) {
-    auto row = RowOf(*q_ids, {"q_doc_ids", shape.batch, batch_row, shape.q_len});
-    if (!row) return tl::unexpected(row.error());
-    facts.q_doc = std::move(*row);
-  }
-  if (kv_ids != nullptr) {
-    auto row = RowOf(*kv_ids, {"kv_doc_ids", shape.batch, batch_row, shape.kv_len});
-    if (!row) return tl::unexpected(row.error());
-    facts.kv_doc = std::move(*row);
-  }
+  const bool both = batch.doc_ids || batch.doc_lengths || batch.cu_seqlens;
+  auto q_row = RowOfAny(both ? batch.doc_ids : batch.q_doc_ids, both ? batch.doc_lengths : batch.q_doc_lengths,
+                        both ? batch.cu_seqlens : batch.q_cu_seqlens,
+                        {"documents of queries", shape.batch, batch_row, shape.q_len});
+  if (!q_row) return tl::unexpected(q_row.error());
+  facts.q_doc = std::move(*q_row);
+  auto kv_row = RowOfAny(both ? batch.doc_ids : batch.kv_doc_ids, both ? batch.doc_lengths : batch.kv_doc_lengths,
+                         both ? batch.cu_seqlens : batch.kv_cu_seqlens,
+                         {"documents of keys", shape.batch, batch_row, shape.kv_len});
+  if (!kv_row) return tl::unexpected(kv_row.error());
+  facts.kv_doc = std::move(*kv_row);
   std::map<int32_t, int64_t> seen;
   for (const int32_t doc : facts.kv_doc) facts.kv_rank.push_back(seen[doc]++);
   for (int64_t head = 0; head < shape.num_q_heads; ++head) AddRuns(contract, contract.mask.ForHead(head), head, facts);

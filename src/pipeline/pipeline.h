@@ -1,0 +1,16 @@
+// Routing, then planning: the one place that knows both.
+#pragma once
+
+#include "planner/prepared.h"
+#include "tessera/batch.h"
+#include "tessera/planner.h"
+#include "tessera/stages.h"
+#include "tessera/target.h"
+
+namespace tessera {
+
+// As the public function of the same name, which prepares the contract first.
+Result<PlanResult> MakePlan(const PreparedContract& prepared, const Batch& batch, const Target& target,
+                            const PlanOptions& options, const RouteInputs* route = nullptr);
+
+}  // namespace tessera
