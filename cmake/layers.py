@@ -83,15 +83,16 @@ OWNER = {
     "error.h": "src/base", "error_codes.def": "src/base", "version.h": "src/base", "dtype.h": "src/base",
     "tensor.h": "src/base",
     "io.h": "src/io", "bitmap.h": "src/io",
-    "contract.h": "src/contract", "mask_term.h": "src/contract", "mask_leak.h": "src/contract", "batch.h": "src/contract",
-    "target.h": "src/contract",
+    "contract.h": "src/contract", "make_contract.h": "src/contract", "mask_term.h": "src/contract",
+    "mask_leak.h": "src/contract", "batch.h": "src/contract", "target.h": "src/contract",
     "plan.h": "src/plan", "stages.h": "src/plan",
     "planner.h": "src/planner", "route.h": "src/routing", "export.h": "src/export",
     "lane.h": "src/lanes", "xla.h": "src/lanes", "reasons.def": "src/lanes", "cpu_guard.h": "src/lanes",
     "receipt.h": "src/receipt", "ledger.h": "src/ledger", "records.h": "src/ledger",
     "normalise.h": "src/classes", "prepare.h": "src/dispatch",
     "engine.h": "src/engine", "run_tensors.h": "src/engine", "run.h": "src/engine", "compile.h": "src/engine",
-    "c_api.h": "src/capi", "tessera.h": "src/capi",
+    "c_api.h": "src/capi", "c_error.h": "src/capi", "c_data.h": "src/capi", "c_plan.h": "src/capi",
+    "c_engine.h": "src/capi", "c_compile.h": "src/capi", "c_export.h": "src/capi", "tessera.h": "src/capi",
 }
 
 # The oracle judges everybody else, so it may know the question only.

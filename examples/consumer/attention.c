@@ -1,4 +1,4 @@
-/* Attention from C: a contract, a plan, a forward and a backward on memory of our own, and a receipt. */
+/* Attention from C: an engine, a contract, a plan, a forward and a backward on memory of our own, and a receipt. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <tessera/tessera.h>
@@ -15,10 +15,7 @@ static void stop_on(tessera_error* error) {
 }
 
 /* Our memory is [B,T,H,D]; the strides say so, and nothing is copied. */
-static tessera_tensor view(float (*data)[HEADS][DIM]) {
-  tessera_tensor tensor = {data, TESSERA_DTYPE_F32, TOKENS * HEADS * DIM, DIM, HEADS * DIM};
-  return tensor;
-}
+static tessera_tensor view(float (*data)[HEADS][DIM]) { return tessera_tensor_bthd(data, HEADS, TOKENS, DIM); }
 
 int main(void) {
   tessera_error* error = NULL;
@@ -36,10 +33,24 @@ int main(void) {
       NULL, &contract, &error);
   stop_on(error);
 
-  tessera_plan* plan = NULL;
-  tessera_plan_make(contract, NULL, "cpu", NULL, &plan, &error);
+  tessera_engine* engine = NULL;
+  tessera_engine_new(NULL, &engine, &error);
   stop_on(error);
+  tessera_attention_options options = tessera_attention_options_init();
+  options.passes = TESSERA_FORWARD | TESSERA_BACKWARD;
+  tessera_attention* attention = NULL;
+  tessera_attention_new(engine, contract, "cpu", &options, &attention, &error);
+  stop_on(error);
+  tessera_plan* plan = NULL;
+  tessera_attention_plan(attention, NULL, NULL, NULL, &plan, &error);
+  stop_on(error);
+  tessera_bound* bound = NULL;
+  tessera_attention_bind(attention, plan, &bound, &error);
+  stop_on(error);
+  tessera_plan_free(plan); /* in any order: the bound call has what it needs */
+  tessera_attention_free(attention);
   tessera_contract_free(contract);
+  tessera_engine_free(engine);
 
   for (int t = 0; t < TOKENS; ++t) {
     for (int h = 0; h < HEADS; ++h) {
@@ -47,7 +58,7 @@ int main(void) {
       q[t][h][0] = k[t][h][0] = (float)(t % 7);
     }
   }
-  tessera_run_args args = tessera_run_args_init();
+  tessera_args args = tessera_args_init();
   args.q = view(q);
   args.k = view(k);
   args.v = view(v);
@@ -58,12 +69,14 @@ int main(void) {
   args.dk = view(dk);
   args.dv = view(dv);
   tessera_receipt* receipt = NULL;
-  tessera_run(plan, TESSERA_FORWARD | TESSERA_BACKWARD, &args, NULL, &receipt, &error);
+  tessera_bound_forward(bound, &args, NULL, NULL, &error);
+  stop_on(error);
+  tessera_bound_backward(bound, &args, NULL, &receipt, &error);
   stop_on(error);
 
   printf("tessera %s: %s\n", tessera_version(), tessera_receipt_line(receipt));
   printf("o[511][1][0] = %.3f\n", (double)o[511][1][0]); /* every value is 1, so every mean of values is */
   tessera_receipt_free(receipt);
-  tessera_plan_free(plan);
+  tessera_bound_free(bound);
   return o[511][1][0] > 0.999f && o[511][1][0] < 1.001f ? 0 : 1;
 }

@@ -14,6 +14,7 @@
 #include "tessera/io.h"
 #include "tessera/lane.h"
 #include "tessera/ledger.h"
+#include "tessera/make_contract.h"
 #include "tessera/mask_leak.h"
 #include "tessera/mask_term.h"
 #include "tessera/normalise.h"

@@ -1,5 +1,18 @@
-// Contracts and batches of the C interface.
+// Contracts of the C interface.
+#include "tessera/contract.h"
+
 #include "capi/handles.h"
+
+namespace tessera::capi {
+
+Result<tessera_contract*> MakeContractHandle(Contract contract) {
+  std::string key = TESSERA_TRY(ContractKey(contract));
+  std::string canonical = ToToml(contract);
+  return new tessera_contract{std::make_shared<const Contract>(std::move(contract)), std::move(key),
+                              std::move(canonical)};
+}
+
+}  // namespace tessera::capi
 
 namespace {
 
@@ -11,15 +24,10 @@ using namespace tessera::capi;  // NOLINT
 int tessera_contract_parse(const char* text, const char* base_dir, tessera_contract** contract, tessera_error** error) {
   if (contract != nullptr) *contract = nullptr;
   return Guard(__func__, error, [&, where = __func__]() -> Status {
-    if (Status ok = NotNull(contract, "contract", where); !ok) return ok;
-    if (Status ok = NotNull(text, "text", where); !ok) return ok;
-    Result<Contract> parsed = ParseContract(text, base_dir == nullptr ? "." : base_dir);
-    if (!parsed) return tl::unexpected(std::move(parsed.error()));
-    Result<std::string> key = ContractKey(*parsed);
-    if (!key) return tl::unexpected(std::move(key.error()));
-    std::string canonical = ToToml(*parsed);
-    *contract = new tessera_contract{std::make_shared<const Contract>(std::move(*parsed)), std::move(*key),
-                                     std::move(canonical)};
+    TESSERA_TRY(NotNull(contract, "contract", where));
+    TESSERA_TRY(NotNull(text, "text", where));
+    Contract parsed = TESSERA_TRY(ParseContract(text, TextOr(base_dir, ".")));
+    *contract = TESSERA_TRY(MakeContractHandle(std::move(parsed)));
     return {};
   });
 }
@@ -35,25 +43,11 @@ const char* tessera_contract_text(const tessera_contract* contract) {
 int tessera_contract_json(const tessera_contract* contract, char** json, tessera_error** error) {
   if (json != nullptr) *json = nullptr;
   return Guard(__func__, error, [&, where = __func__]() -> Status {
-    if (Status ok = NotNull(contract, "contract", where); !ok) return ok;
-    if (Status ok = NotNull(json, "json", where); !ok) return ok;
+    TESSERA_TRY(NotNull(contract, "contract", where));
+    TESSERA_TRY(NotNull(json, "json", where));
     *json = CopyText(ToJson(*contract->contract));
     return {};
   });
 }
 
 void tessera_contract_free(tessera_contract* contract) { delete contract; }
-
-int tessera_batch_parse(const char* json, tessera_batch** batch, tessera_error** error) {
-  if (batch != nullptr) *batch = nullptr;
-  return Guard(__func__, error, [&, where = __func__]() -> Status {
-    if (Status ok = NotNull(batch, "batch", where); !ok) return ok;
-    if (Status ok = NotNull(json, "json", where); !ok) return ok;
-    Result<Batch> parsed = ParseBatch(json);
-    if (!parsed) return tl::unexpected(std::move(parsed.error()));
-    *batch = new tessera_batch{std::make_shared<const Batch>(std::move(*parsed))};
-    return {};
-  });
-}
-
-void tessera_batch_free(tessera_batch* batch) { delete batch; }

@@ -1,7 +1,9 @@
 // What stands behind the C interface's opaque handles, and the one guard every C function that can fail runs in.
-// Handles are immutable once made; what they share is held by shared_ptr, so they may be freed in any order.
+// Handles do not change once made, batches apart; what they share is held by shared_ptr, so they may be freed in any
+// order.
 #pragma once
 
+#include <atomic>
 #include <exception>
 #include <memory>
 #include <new>
@@ -11,12 +13,13 @@
 #include <string_view>
 #include <utility>
 
+#include "base/try.h"
 #include "tessera/batch.h"
 #include "tessera/c_api.h"
 #include "tessera/contract.h"
+#include "tessera/engine.h"
 #include "tessera/error.h"
 #include "tessera/plan.h"
-#include "tessera/planner.h"
 #include "tessera/target.h"
 
 struct tessera_error {
@@ -32,19 +35,35 @@ struct tessera_contract {
   std::string text;
 };
 
+// The one handle that changes, by its _set_ functions. What it holds is shared with what was made from it, so that the
+// first change after that makes a copy.
 struct tessera_batch {
-  std::shared_ptr<const tessera::Batch> batch;
+  std::shared_ptr<tessera::Batch> batch;
+  mutable std::atomic<bool> is_shared = false;
 };
 
 struct tessera_plan {
-  std::shared_ptr<const tessera::Contract> contract;
   std::shared_ptr<const tessera::Batch> batch;  // null for a plan that was loaded
-  tessera::Target target;
-  tessera::PlanOptions options;
   tessera::Plan plan;
   std::string fingerprint;
   std::string class_key;
   std::string mask_digest;
+};
+
+struct tessera_engine {
+  tessera::Engine engine;
+};
+
+struct tessera_attention {
+  tessera::Attention attention;
+  std::string lane;
+  std::string key;
+};
+
+struct tessera_bound {
+  tessera::Bound bound;
+  tessera::Shape shape;
+  std::shared_ptr<const tessera::Batch> batch;  // for receipts; null where nobody knows it
 };
 
 struct tessera_receipt {
@@ -66,7 +85,7 @@ inline tl::unexpected<Error> BadArgument(std::string_view where, std::string mes
   return Fail(ErrorCode::kAbiArgument, std::move(message), std::string(where));
 }
 
-// For a required pointer: `if (Status ok = NotNull(x, "x", where); !ok) return ok;`.
+// For a required pointer: `TESSERA_TRY(NotNull(x, "x", where));`.
 inline Status NotNull(const void* pointer, std::string_view name, std::string_view where) {
   if (pointer != nullptr) return {};
   return BadArgument(where, std::string(name) + " is NULL");
@@ -94,5 +113,22 @@ int Guard(std::string_view where, tessera_error** error, Body body) noexcept {
 
 // A copy that tessera_string_free frees.
 char* CopyText(std::string_view text);
+
+// A name that may be left out.
+inline std::string TextOr(const char* text, std::string_view otherwise) {
+  return std::string(text == nullptr ? otherwise : text);
+}
+
+// "cpu" where none is named.
+inline Result<Target> ReadTarget(const char* name) { return FindTarget(TextOr(name, "cpu")); }
+
+// A new handle of a contract that was checked.
+Result<tessera_contract*> MakeContractHandle(Contract contract);
+
+// The batch as the library takes it; an empty one where none is given.
+std::shared_ptr<const Batch> BatchOf(const tessera_batch* batch);
+
+// The receipt as a handle, where somebody wants it.
+void GiveReceipt(const Receipt& from, tessera_receipt** to);
 
 }  // namespace tessera::capi

@@ -24,7 +24,7 @@ struct StructPlace {
 };
 
 inline Status CheckStructSize(const void* given, size_t known, const StructPlace& at, size_t& size) {
-  if (Status ok = NotNull(given, at.name, at.where); !ok) return ok;
+  TESSERA_TRY(NotNull(given, at.name, at.where));
   std::memcpy(&size, given, sizeof(size));
   if (size < sizeof(size) || size % 8 != 0 || size > kMaxStructSize) {
     return BadArgument(at.where, fmt::format("{}->struct_size is {}; its _init function sets it, {} in this version",
@@ -46,7 +46,7 @@ Result<Struct> ReadStruct(const Struct* given, const StructPlace& at) {
   static_assert(std::is_trivially_copyable_v<Struct> && sizeof(Struct) % 8 == 0);
   Struct out{};
   size_t size = 0;
-  if (Status ok = CheckStructSize(given, sizeof(Struct), at, size); !ok) return tl::unexpected(ok.error());
+  TESSERA_TRY(CheckStructSize(given, sizeof(Struct), at, size));
   std::memcpy(&out, given, std::min(size, sizeof(Struct)));
   return out;
 }
@@ -56,7 +56,7 @@ template <class Struct>
 Status WriteStruct(const Struct& value, Struct* given, const StructPlace& at) {
   static_assert(std::is_trivially_copyable_v<Struct> && sizeof(Struct) % 8 == 0);
   size_t size = 0;
-  if (Status ok = CheckStructSize(given, sizeof(Struct), at, size); !ok) return ok;
+  TESSERA_TRY(CheckStructSize(given, sizeof(Struct), at, size));
   std::memcpy(reinterpret_cast<std::byte*>(given) + sizeof(size),
               reinterpret_cast<const std::byte*>(&value) + sizeof(size), std::min(size, sizeof(Struct)) - sizeof(size));
   return {};
@@ -68,15 +68,26 @@ inline Result<bool> ReadFlag(int64_t value, std::string_view name, std::string_v
   return BadArgument(where, fmt::format("{} is {}; 0 or 1 expected", name, value));
 }
 
+// A field of a struct, "args->q." and "dtype": put together only where it is wrong, because calls read many.
+struct FieldName {
+  std::string_view of;
+  std::string_view field;
+};
+
+// One of 0 .. count - 1, where each number has a name in the header: `expected` says which.
+inline Result<int64_t> ReadChoice(int64_t value, int64_t count, const FieldName& name, std::string_view expected,
+                                  std::string_view where) {
+  if (value >= 0 && value < count) return value;
+  return BadArgument(where, fmt::format("{}{} is {}; {} expected", name.of, name.field, value, expected));
+}
+
 // `count` names.
 inline Result<std::vector<std::string>> ReadNames(const char* const* names, size_t count, const StructPlace& at) {
   std::vector<std::string> out;
   if (count == 0) return out;
-  if (Status ok = NotNull(names, at.name, at.where); !ok) return tl::unexpected(ok.error());
+  TESSERA_TRY(NotNull(names, at.name, at.where));
   for (size_t i = 0; i < count; ++i) {
-    if (Status ok = NotNull(names[i], fmt::format("{}[{}]", at.name, i), at.where); !ok) {
-      return tl::unexpected(ok.error());
-    }
+    TESSERA_TRY(NotNull(names[i], fmt::format("{}[{}]", at.name, i), at.where));
     out.emplace_back(names[i]);
   }
   return out;

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <charconv>
-#include <cmath>
 #include <filesystem>
 #include <optional>
 #include <utility>
@@ -11,6 +10,7 @@
 #include "base/spelling.h"
 #include "base/try.h"
 #include "contract/contract_section.h"
+#include "contract/default_scale.h"
 #include "contract/limits.h"
 #include "contract/mask_parse.h"
 #include "io/document.h"
@@ -21,18 +21,6 @@ namespace tessera {
 namespace {
 
 using Kind = DocumentValue::Kind;
-
-// 1/sqrt(dim) rounded once. Dividing by the rounded root is often one unit off, and then the default and the same
-// number written out would be two contracts. One Newton step with an exact residual repairs it.
-double DefaultScale(double dim) {
-  const double guess = 1.0 / std::sqrt(dim);
-  const double square = guess * guess;
-  const double square_rest = std::fma(guess, guess, -square);
-  const double product = dim * square;
-  const double product_rest = std::fma(dim, square, -product);
-  const double residual = (1.0 - product) - (product_rest + dim * square_rest);
-  return std::fma(0.5 * guess, residual, guess);
-}
 
 class ContractReader {
  public:

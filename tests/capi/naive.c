@@ -2,14 +2,15 @@
 #include "naive.h"
 
 #include <math.h>
-#include <string.h>
+#include <stdlib.h>
 
 float* at(const Tensor* tensor, int64_t b, int64_t h, int64_t t) {
   return tensor->data + b * tensor->batch_stride + h * tensor->head_stride + t * tensor->token_stride;
 }
 
 static int allowed(const Inputs* in, int64_t b, int64_t i, int64_t j) {
-  return j <= i && j >= i - WINDOW && in->doc_ids[b][i] >= 0 && in->doc_ids[b][i] == in->doc_ids[b][j];
+  const int32_t* docs = in->doc_ids + b * in->sizes.len;
+  return j <= i && j >= i - in->sizes.window && docs[i] >= 0 && docs[i] == docs[j];
 }
 
 static double dot(const float* a, const float* b, int64_t n) {
@@ -18,56 +19,77 @@ static double dot(const float* a, const float* b, int64_t n) {
   return sum;
 }
 
+static int64_t group_of(const Inputs* in, int64_t h) { return h / (in->sizes.q_heads / in->sizes.kv_heads); }
+
 /* tanh of the capped score; the logit is SOFTCAP times it. */
 static double capped(const Inputs* in, int64_t b, int64_t h, int64_t i, int64_t j) {
-  const int64_t g = h / (Q_HEADS / KV_HEADS);
-  return tanh(SCALE * dot(at(&in->q, b, h, i), at(&in->k, b, g, j), DIM_QK) / SOFTCAP);
+  return tanh(SCALE * dot(at(&in->q, b, h, i), at(&in->k, b, group_of(in, h), j), in->sizes.dim_qk) / SOFTCAP);
 }
 
 static void forward_row(const Inputs* in, Answer* out, int64_t b, int64_t h, int64_t i) {
-  const int64_t g = h / (Q_HEADS / KV_HEADS);
-  const double sink = in->sink_logits[h];
-  double max = -INFINITY, sum = exp(sink);
-  for (int64_t j = 0; j < LEN; ++j) {
+  const Sizes* s = &in->sizes;
+  const int64_t row = (b * s->q_heads + h) * s->len + i;
+  double* o = out->o + row * s->dim_v;
+  double max = -INFINITY, sum = exp((double)in->sink_logits[h]);
+  for (int64_t j = 0; j < s->len; ++j) {
     if (!allowed(in, b, i, j)) continue;
     const double logit = SOFTCAP * capped(in, b, h, i, j);
     const double e = exp(logit); /* softcap keeps it small: no shift needed */
     if (logit > max) max = logit;
     sum += e;
-    for (int d = 0; d < DIM_V; ++d) out->o[b][h][i][d] += e * (double)at(&in->v, b, g, j)[d];
+    for (int64_t d = 0; d < s->dim_v; ++d) o[d] += e * (double)at(&in->v, b, group_of(in, h), j)[d];
   }
-  out->max[b][h][i] = max;
-  out->lse[b][h][i] = max == -INFINITY ? -INFINITY : log(sum);
-  for (int d = 0; d < DIM_V; ++d) out->o[b][h][i][d] /= sum;
+  out->max[row] = max;
+  out->lse[row] = max == -INFINITY ? -INFINITY : log(sum);
+  for (int64_t d = 0; d < s->dim_v; ++d) o[d] /= sum;
 }
 
 static void backward_row(const Inputs* in, Answer* out, int64_t b, int64_t h, int64_t i) {
-  const int64_t g = h / (Q_HEADS / KV_HEADS);
+  const Sizes* s = &in->sizes;
+  const int64_t g = group_of(in, h), row = (b * s->q_heads + h) * s->len + i;
   const float* dout = at(&in->dout, b, h, i);
-  const double lse = out->lse[b][h][i];
+  const double lse = out->lse[row];
   if (lse == -INFINITY) return;
   double delta = 0;
-  for (int d = 0; d < DIM_V; ++d) delta += out->o[b][h][i][d] * (double)dout[d];
+  for (int64_t d = 0; d < s->dim_v; ++d) delta += out->o[row * s->dim_v + d] * (double)dout[d];
   out->dsink_logits[h] -= exp((double)in->sink_logits[h] - lse) * delta;
-  for (int64_t j = 0; j < LEN; ++j) {
+  for (int64_t j = 0; j < s->len; ++j) {
     if (!allowed(in, b, i, j)) continue;
+    const int64_t key = (b * s->kv_heads + g) * s->len + j;
     const double c = capped(in, b, h, i, j);
     const double p = exp(SOFTCAP * c - lse);
-    const double ds = p * (dot(dout, at(&in->v, b, g, j), DIM_V) - delta) * (1 - c * c) * SCALE;
-    for (int d = 0; d < DIM_QK; ++d) {
-      out->dq[b][h][i][d] += ds * (double)at(&in->k, b, g, j)[d];
-      out->dk[b][g][j][d] += ds * (double)at(&in->q, b, h, i)[d];
+    const double ds = p * (dot(dout, at(&in->v, b, g, j), s->dim_v) - delta) * (1 - c * c) * SCALE;
+    for (int64_t d = 0; d < s->dim_qk; ++d) {
+      out->dq[row * s->dim_qk + d] += ds * (double)at(&in->k, b, g, j)[d];
+      out->dk[key * s->dim_qk + d] += ds * (double)at(&in->q, b, h, i)[d];
     }
-    for (int d = 0; d < DIM_V; ++d) out->dv[b][g][j][d] += p * (double)dout[d];
+    for (int64_t d = 0; d < s->dim_v; ++d) out->dv[key * s->dim_v + d] += p * (double)dout[d];
   }
 }
 
-void attend(const Inputs* in, Answer* out) {
-  memset(out, 0, sizeof(*out));
-  for (int64_t b = 0; b < BATCH; ++b) {
-    for (int64_t h = 0; h < Q_HEADS; ++h) {
-      for (int64_t i = 0; i < LEN; ++i) forward_row(in, out, b, h, i);
-      for (int64_t i = 0; i < LEN; ++i) backward_row(in, out, b, h, i);
+static double* zeros(int64_t num) { return calloc((size_t)num, sizeof(double)); }
+
+Answer attend(const Inputs* in) {
+  const Sizes* s = &in->sizes;
+  const int64_t q_rows = s->batch * s->q_heads * s->len, kv_rows = s->batch * s->kv_heads * s->len;
+  Answer out = {
+      zeros(q_rows * s->dim_v),  zeros(q_rows),    zeros(q_rows), zeros(q_rows * s->dim_qk), zeros(kv_rows * s->dim_qk),
+      zeros(kv_rows * s->dim_v), zeros(s->q_heads)};
+  for (int64_t b = 0; b < s->batch; ++b) {
+    for (int64_t h = 0; h < s->q_heads; ++h) {
+      for (int64_t i = 0; i < s->len; ++i) forward_row(in, &out, b, h, i);
+      for (int64_t i = 0; i < s->len; ++i) backward_row(in, &out, b, h, i);
     }
   }
+  return out;
+}
+
+void free_answer(Answer* answer) {
+  free(answer->o);
+  free(answer->lse);
+  free(answer->max);
+  free(answer->dq);
+  free(answer->dk);
+  free(answer->dv);
+  free(answer->dsink_logits);
 }

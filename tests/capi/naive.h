@@ -1,15 +1,18 @@
 /* Attention as the textbook has it, in C and in double precision, for the test of the C interface: it knows nothing of
- * tiles, plans or Tessera. One fixed mask: causal, a window, documents, and a sink logit per head. */
+ * tiles, plans or Tessera. Sizes are given; the mask is causal, a window, documents, and a sink logit per head. */
 #pragma once
 
 #include <stddef.h>
 #include <stdint.h>
 
-enum { BATCH = 2, LEN = 29, Q_HEADS = 4, KV_HEADS = 2, DIM_QK = 8, DIM_V = 6, WINDOW = 9 };
 #define SCALE 0.4
 #define SOFTCAP 5.0
 
-/* A strided [batch, head, token, dim] tensor. `num` floats lie behind `data`, padding included. */
+typedef struct {
+  int64_t batch, len, q_heads, kv_heads, dim_qk, dim_v, window;
+} Sizes;
+
+/* A strided [batch, head, token, dim] tensor of floats. `num` of them lie behind `data`, padding included. */
 typedef struct {
   float* data;
   size_t num;
@@ -20,19 +23,16 @@ typedef struct {
 float* at(const Tensor* tensor, int64_t b, int64_t h, int64_t t);
 
 typedef struct {
+  Sizes sizes;
   Tensor q, k, v, dout;
-  float sink_logits[Q_HEADS];
-  int32_t doc_ids[BATCH][LEN];
+  float* sink_logits; /* [q_heads] */
+  int32_t* doc_ids;   /* [batch, len] */
 } Inputs;
 
+/* Dense: o, dq [batch, q_heads, len, dim], dk, dv [batch, kv_heads, len, dim], lse, max [batch, q_heads, len]. */
 typedef struct {
-  double o[BATCH][Q_HEADS][LEN][DIM_V];
-  double lse[BATCH][Q_HEADS][LEN];
-  double max[BATCH][Q_HEADS][LEN];
-  double dq[BATCH][Q_HEADS][LEN][DIM_QK];
-  double dk[BATCH][KV_HEADS][LEN][DIM_QK];
-  double dv[BATCH][KV_HEADS][LEN][DIM_V];
-  double dsink_logits[Q_HEADS];
+  double *o, *lse, *max, *dq, *dk, *dv, *dsink_logits;
 } Answer;
 
-void attend(const Inputs* in, Answer* out);
+Answer attend(const Inputs* in);
+void free_answer(Answer* answer);

@@ -1,0 +1,34 @@
+"""The programs that README.md shows are those that are compiled and run: its text is the examples' text, and the smallest
+C++ program stays small."""
+
+import pathlib
+import re
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+MOST_LINES = 12
+
+
+def blocks(language):
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+def program(name):
+    """An example without its first line, which says what it is."""
+    comment, _, text = (ROOT / "examples" / name).read_text(encoding="utf-8").partition("\n")
+    assert comment.startswith(("//", "/*")), name
+    return text
+
+
+class ReadmePrograms(unittest.TestCase):
+    def test_smallest(self):
+        self.assertEqual(blocks("cpp"), [program("smallest.cc")])
+        self.assertLessEqual(len(program("smallest.cc").splitlines()), MOST_LINES)
+
+    def test_smallest_in_c(self):
+        self.assertEqual(blocks("c"), [program("smallest.c")])
+
+
+if __name__ == "__main__":
+    unittest.main()
