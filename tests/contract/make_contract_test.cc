@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
+
+#include "tessera/mask_term.h"
 
 namespace tessera {
 namespace {
@@ -110,6 +113,17 @@ TEST(MakeContract, Masks_AreReadAsTheReaderDoes) {
   ASSERT_EQ(two.error().violations.size(), 2u);
   EXPECT_EQ(two.error().violations[1].field, "head_masks[2]");
   EXPECT_FALSE(MakeContract({.q_len = 8, .num_q_heads = 3, .dim_qk = 8, .head_masks = {"causal", "full"}}));
+}
+
+TEST(MakeContract, RegisteredTerms_AreFoundWhereTheyAreGiven) {
+  MaskTerms terms;
+  MaskTermSpec spec{.name = "all", .version = 1, .min_parameters = 0, .max_parameters = 0};
+  spec.runs = [](const MaskTermInput& in) { return std::vector<MaskRun>{{.q_end = in.q_len, .kv_end = in.kv_len}}; };
+  ASSERT_TRUE(terms.Register(spec));
+  const ContractSpec fields{.q_len = 8, .dim_qk = 8, .mask = "causal and all", .tiles = {256, 256}};
+  const Result<Contract> made = MakeContract(fields, &terms);
+  ASSERT_TRUE(made) << ToText(made.error());
+  EXPECT_FALSE(MakeContract(fields));
 }
 
 TEST(MakeContract, MaskSaidTwiceOrNotAtAll_IsAnError) {
