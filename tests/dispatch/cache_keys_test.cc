@@ -22,7 +22,7 @@ ExactMaskKey MaskKey(const Contract& contract) {
   return key.value_or(ExactMaskKey{});
 }
 ExactMaskKey MaskKey(const std::string& mask, int64_t len = 48) {
-  return MaskKey(MakeContract({.mask = mask, .len = len}));
+  return MaskKey(SmallContract({.mask = mask, .len = len}));
 }
 
 std::shared_ptr<const Prepared> Made(const Contract& contract, const RunOptions& options = {},
@@ -70,10 +70,10 @@ TEST(ExactMaskKey, Fields_AreReadOffTheMeaning) {
 }
 
 TEST(ExactMaskKey, OffsetsAndUnequalLengths_KeepTheirMeaning) {
-  Contract contract = MakeContract({.mask = "window(3, 0)"});
+  Contract contract = SmallContract({.mask = "window(3, 0)"});
   contract.mask.offset = 2;  // keys i - 1 .. i + 2
   EXPECT_EQ(MaskKey(contract).window_size, (std::array<int64_t, 2>{1, 2}));
-  contract = MakeContract({.mask = "causal"});
+  contract = SmallContract({.mask = "causal"});
   contract.shape.q_len = 12;
   contract.mask.offset = 36;  // the default: the last row sees the last key
   EXPECT_EQ(MaskKey(contract), ExactMaskKey{});
@@ -92,7 +92,7 @@ TEST(ExactMaskKey, RandomMasks_CollideOnlyWhenEqual) {
   for (int i = 0; i < 3000; ++i) {
     MaskSample sample = RandomMaskSample(rng, 12);
     Contract& contract = sample.contract;
-    contract.shape = MakeContract({.len = 6, .num_q_heads = 1}).shape;
+    contract.shape = SmallContract({.len = 6, .num_q_heads = 1}).shape;
     contract.mask.heads = {sample.contract.mask.heads[0]};
     contract.mask.offset = RandomInt(rng, -1, 1);
     if (i % 2 == 0) {
@@ -117,14 +117,14 @@ TEST(ForwardCacheKey, EveryPart_TellsRunsApart) {
     const std::shared_ptr<const Prepared> made = Made(contract, options, TargetNamed(target));
     if (made != nullptr) keys.push_back(made->key);
   };
-  const Contract base = MakeContract({.mask = "causal and window(7, 0)"});
+  const Contract base = SmallContract({.mask = "causal and window(7, 0)"});
   add(base);
-  add(MakeContract({.mask = "causal and window(8, 0)"}));
-  add(MakeContract({.mask = "causal"}));
-  add(MakeContract({.mask = "causal and window(7, 0) and documents"}));
-  add(MakeContract({.mask = "causal and window(7, 0) and valid"}));
-  add(MakeContract({.mask = "causal and window(7, 0)", .len = 64}));
-  add(MakeContract({.mask = "causal and window(7, 0)", .softcap = 2}));
+  add(SmallContract({.mask = "causal and window(8, 0)"}));
+  add(SmallContract({.mask = "causal"}));
+  add(SmallContract({.mask = "causal and window(7, 0) and documents"}));
+  add(SmallContract({.mask = "causal and window(7, 0) and valid"}));
+  add(SmallContract({.mask = "causal and window(7, 0)", .len = 64}));
+  add(SmallContract({.mask = "causal and window(7, 0)", .softcap = 2}));
   Contract other = base;
   other.tiles = {32, 16};
   add(other);
@@ -166,10 +166,10 @@ TEST(ForwardCacheKey, EveryPart_TellsRunsApart) {
 
 TEST(ForwardCacheKey, SpellingReasonsAndPerRunOptions_DoNotEnter) {
   Proves("R30 B9");
-  const Contract base = MakeContract({.mask = "causal and window(7, 0)"});
+  const Contract base = SmallContract({.mask = "causal and window(7, 0)"});
   const std::shared_ptr<const Prepared> made = Made(base);
   ASSERT_NE(made, nullptr);
-  Contract other = MakeContract({.mask = "window(7, 40) and (causal and full)"});
+  Contract other = SmallContract({.mask = "window(7, 40) and (causal and full)"});
   other.tiles_reason = "another reason";
   RunOptions options;
   options.backward = true;
@@ -187,8 +187,8 @@ TEST(ForwardCacheKey, SpellingReasonsAndPerRunOptions_DoNotEnter) {
 
 // What a batch may bring without need, and where stored tiles come from, spelling decides: such runs are not shared.
 TEST(ForwardCacheKey, WhatSpellingDecides_Enters) {
-  const std::shared_ptr<const Prepared> plain = Made(MakeContract({.mask = "full"}));
-  const std::shared_ptr<const Prepared> naming = Made(MakeContract({.mask = "full or documents"}));
+  const std::shared_ptr<const Prepared> plain = Made(SmallContract({.mask = "full"}));
+  const std::shared_ptr<const Prepared> naming = Made(SmallContract({.mask = "full or documents"}));
   ASSERT_NE(plain, nullptr);
   ASSERT_NE(naming, nullptr);
   EXPECT_EQ(plain->key.contract_key, naming->key.contract_key);
@@ -196,7 +196,7 @@ TEST(ForwardCacheKey, WhatSpellingDecides_Enters) {
 }
 
 TEST(Prepared, HoldsWhatNoBatchChanges) {
-  const Contract contract = MakeContract({.mask = "causal and window(7, 0) and documents"});
+  const Contract contract = SmallContract({.mask = "causal and window(7, 0) and documents"});
   const Target target = TargetNamed("v6e");
   const std::shared_ptr<const Prepared> made = Made(contract, {}, target);
   ASSERT_NE(made, nullptr);

@@ -24,7 +24,7 @@ bool Contains(const std::string& text, const std::string& part) { return text.fi
 TEST(Compile, Receipt_SaysWhatWasMadeAndThatNothingRan) {
   Proves("R53");
   const CompileTable table;
-  const Contract contract = MakeContract({.mask = "causal and window(9, 0)"});
+  const Contract contract = SmallContract({.mask = "causal and window(9, 0)"});
   const RunOutcome outcome = table.Compile(contract, TargetNamed("v6e"), Ask{.backward = true});
   ASSERT_FALSE(outcome.error.has_value()) << ErrorText(outcome);
   const Receipt& r = outcome.receipt;
@@ -54,13 +54,13 @@ TEST(Compile, Receipt_SaysWhatWasMadeAndThatNothingRan) {
 
 TEST(Compile, OnePass_IsAllThatIsCompiled) {
   CompileTable table;
-  const Receipt forward = table.Compile(MakeContract(), TargetNamed("v6e")).receipt;
+  const Receipt forward = table.Compile(SmallContract(), TargetNamed("v6e")).receipt;
   ExpectSound(forward);
   EXPECT_EQ(forward.compiles, 1);
   EXPECT_EQ(ProgramOf(forward, "backward"), ProgramUse{});
   RunOptions options = Ask{.backward = true};
   options.forward = false;
-  const Receipt backward = table.Compile(MakeContract(), TargetNamed("v6e"), options).receipt;
+  const Receipt backward = table.Compile(SmallContract(), TargetNamed("v6e"), options).receipt;
   ExpectSound(backward);
   EXPECT_EQ(backward.compiles, 1);
   EXPECT_EQ(ProgramOf(backward, "forward"), ProgramUse{});
@@ -70,7 +70,7 @@ TEST(Compile, OnePass_IsAllThatIsCompiled) {
 TEST(Compile, ProgramThatDoesNotCompile_IsAFailureThatMadeNothing) {
   CompileTable table;
   table.lane.compile_error = Error{ErrorCode::kPluginFailed, "no such instruction", "made_up.so", {}};
-  const RunOutcome outcome = table.Compile(MakeContract(), TargetNamed("v6e"), Ask{.backward = true});
+  const RunOutcome outcome = table.Compile(SmallContract(), TargetNamed("v6e"), Ask{.backward = true});
   ASSERT_TRUE(outcome.error.has_value());
   EXPECT_EQ(outcome.error->code, ErrorCode::kPluginFailed);
   ExpectSound(outcome.receipt);
@@ -82,14 +82,14 @@ TEST(Compile, ProgramThatDoesNotCompile_IsAFailureThatMadeNothing) {
 
 TEST(Compile, LanesWithoutPrograms_SaySo) {
   const CompileTable table;
-  const RunOutcome outcome = table.Compile(MakeContract(), TargetNamed("cpu"));
+  const RunOutcome outcome = table.Compile(SmallContract(), TargetNamed("cpu"));
   ExpectSound(outcome.receipt);
   EXPECT_EQ(outcome.receipt.selected, "cpu");
   EXPECT_EQ(outcome.receipt.executed, "xla_chunked");
   for (const char* lane : {"cpu", "reference"}) {
     EXPECT_EQ(DecisionOf(outcome.receipt, lane, "contract").reason, ReasonCode::kNothingToCompile) << lane;
   }
-  const RunOutcome forced = table.Compile(MakeContract(), TargetNamed("cpu"), Ask{.lane = "reference"});
+  const RunOutcome forced = table.Compile(SmallContract(), TargetNamed("cpu"), Ask{.lane = "reference"});
   ASSERT_TRUE(forced.error.has_value());
   EXPECT_EQ(forced.error->code, ErrorCode::kLaneRefused);
   EXPECT_TRUE(Contains(ErrorText(forced), "dispatch.nothing_to_compile")) << ErrorText(forced);
@@ -99,12 +99,12 @@ TEST(Compile, LanesWithoutPrograms_SaySo) {
 TEST(Compile, CompilerThatRefuses_IsARefusalAtItsStep) {
   CompileTable table;
   table.lane.on_plan = Decision::No(ReasonCode::kXlaTooLarge, "by far");
-  const RunOutcome late = table.Compile(MakeContract(), TargetNamed("v6e"), Ask{.lane = "xla_chunked"});
+  const RunOutcome late = table.Compile(SmallContract(), TargetNamed("v6e"), Ask{.lane = "xla_chunked"});
   ASSERT_TRUE(late.error.has_value());
   EXPECT_EQ(late.receipt.failed_at, "decide_plan");
   ExpectSound(late.receipt);
   table.lane.on_compile = Decision::No(ReasonCode::kXlaPlugin, "of another machine");
-  const RunOutcome early = table.Compile(MakeContract(), TargetNamed("v6e"));
+  const RunOutcome early = table.Compile(SmallContract(), TargetNamed("v6e"));
   ASSERT_TRUE(early.error.has_value());
   EXPECT_TRUE(Contains(ErrorText(early), "every lane that could compile this refused")) << ErrorText(early);
   EXPECT_TRUE(Contains(ErrorText(early), "of another machine")) << ErrorText(early);
@@ -127,7 +127,7 @@ TEST(Compile, RoutedContract_NeedsQAndK) {
 // What a receipt of a run says, one of compiling may not, and the other way round.
 TEST(Compile, Receipts_AreNotMistakenForRuns) {
   const CompileTable table;
-  const Receipt good = table.Compile(MakeContract(), TargetNamed("v6e"), Ask{.backward = true}).receipt;
+  const Receipt good = table.Compile(SmallContract(), TargetNamed("v6e"), Ask{.backward = true}).receipt;
   const auto complaint = [&](auto change) {
     Receipt bad = good;
     change(bad);
@@ -151,7 +151,7 @@ TEST(Compile, Receipts_AreNotMistakenForRuns) {
                          r.cache_hits = 1;
                        }),
                        "programs[0].source"));
-  Receipt run = tessera::Run(MakeContract(), {}, MakeInputs(MakeContract(), 1, false), TargetNamed("cpu")).receipt;
+  Receipt run = tessera::Run(SmallContract(), {}, MakeInputs(SmallContract(), 1, false), TargetNamed("cpu")).receipt;
   run.options["compile_only"] = "true";
   EXPECT_NE(Words(CheckReceipt(run)), "");
 }
@@ -159,7 +159,7 @@ TEST(Compile, Receipts_AreNotMistakenForRuns) {
 TEST(LowerPrograms, Texts_NeedNoPluginAndCarryTheClassKey) {
   RunOptions options = Ask{.backward = true};
   options.xla.plugin = "/no/such/plugin.so";
-  const Contract contract = MakeContract({.mask = "causal and window(9, 0)", .softcap = 5});
+  const Contract contract = SmallContract({.mask = "causal and window(9, 0)", .softcap = 5});
   for (const Target& target : Targets()) {
     SCOPED_TRACE(target.name);
     const Result<std::vector<ProgramText>> programs = LowerPrograms(TestEngine(), contract, {}, target, options);
@@ -185,7 +185,7 @@ TEST(CompileXla, TpuOfAnUnknownName_IsRefusedByItsTopology) {
   Target target = TargetNamed("v6e");
   target.name = "v99";
   target.topology = "";
-  const RunOutcome outcome = tessera::Compile(TestEngine(), MakeContract(), {}, target, Ask{.lane = "xla_chunked"});
+  const RunOutcome outcome = tessera::Compile(TestEngine(), SmallContract(), {}, target, Ask{.lane = "xla_chunked"});
   ASSERT_TRUE(outcome.error.has_value());
   EXPECT_TRUE(Contains(ErrorText(outcome), "xla.no_topology")) << ErrorText(outcome);
   EXPECT_TRUE(Contains(ErrorText(outcome), "v6e")) << ErrorText(outcome);

@@ -15,7 +15,7 @@ TEST(Fallback, SelectedLaneAccepts_RunsItAndNoOther) {
   TestTable table;
   TestLane& cpu = table.Build("cpu");
   TestLane& chunked = table.Build("xla_chunked");
-  const RunOutcome outcome = table.Run(MakeContract(), TargetNamed("cpu"), Ask{.strict = true});
+  const RunOutcome outcome = table.Run(SmallContract(), TargetNamed("cpu"), Ask{.strict = true});
   ASSERT_FALSE(outcome.error.has_value()) << ErrorText(outcome);
   EXPECT_EQ(cpu.forwards, 1);
   EXPECT_EQ(chunked.forwards, 0);
@@ -34,7 +34,7 @@ TEST(Fallback, PlanRefused_NextLaneGetsItsOwnPlan) {
   TestLane& pallas = table.Build("xla_pallas");
   TestLane& chunked = table.Build("xla_chunked");
   pallas.on_plan = Decision::No(ReasonCode::kScalarMemory, "too much");
-  const RunOutcome outcome = table.Run(MakeContract({.softcap = 5}), TargetNamed("v6e"));
+  const RunOutcome outcome = table.Run(SmallContract({.softcap = 5}), TargetNamed("v6e"));
   ASSERT_FALSE(outcome.error.has_value()) << ErrorText(outcome);
   EXPECT_EQ(pallas.forwards, 0);
   EXPECT_EQ(chunked.forwards, 1);
@@ -53,7 +53,7 @@ TEST(Fallback, LaneThatCannotHonourTheRequest_IsNotUsed) {
   TestTable table;
   TestLane& chunked = table.Build("xla_chunked");
   chunked.on_contract = Decision::No(ReasonCode::kSplashSoftcap);
-  const Contract contract = MakeContract({.softcap = 5});
+  const Contract contract = SmallContract({.softcap = 5});
   const RunOutcome next = table.Run(contract, TargetNamed("v6e"));
   // Off its machine a plan falls back to the fast lane that is here, and only then to the scalar one.
   EXPECT_EQ(next.receipt.executed, "cpu");
@@ -72,7 +72,7 @@ TEST(Fallback, LaneThatCannotHonourTheRequest_IsNotUsed) {
 TEST(Fallback, OtherLanesOfTheTpuTable_AreNoFallbacks) {
   TestTable table;
   TestLane& pallas = table.Build("xla_pallas");
-  const RunOutcome outcome = table.Run(MakeContract(), TargetNamed("v6e"));
+  const RunOutcome outcome = table.Run(SmallContract(), TargetNamed("v6e"));
   EXPECT_EQ(outcome.receipt.selected, "splash");
   EXPECT_EQ(outcome.receipt.executed, "cpu");
   EXPECT_EQ(pallas.forwards, 0);
@@ -82,7 +82,7 @@ TEST(Fallback, LaneFails_RunFailsAndNothingElseIsTried) {
   TestTable table;
   TestLane& cpu = table.Build("cpu");
   cpu.forward_error = Error{ErrorCode::kTooLarge, "the kernel gave up", "cpu", {}};
-  const RunOutcome outcome = table.Run(MakeContract(), TargetNamed("cpu"));
+  const RunOutcome outcome = table.Run(SmallContract(), TargetNamed("cpu"));
   ASSERT_TRUE(outcome.error.has_value());
   EXPECT_EQ(outcome.error->code, ErrorCode::kTooLarge);
   EXPECT_EQ(outcome.receipt.failed_at, "forward");
@@ -95,7 +95,7 @@ TEST(Fallback, LaneFails_RunFailsAndNothingElseIsTried) {
 TEST(Fallback, BackwardFails_ReceiptSaysTheForwardRan) {
   TestTable table;
   table.Build("cpu").backward_error = Error{ErrorCode::kTooLarge, "no", "", {}};
-  const RunOutcome outcome = table.Run(MakeContract(), TargetNamed("cpu"), Ask{.backward = true});
+  const RunOutcome outcome = table.Run(SmallContract(), TargetNamed("cpu"), Ask{.backward = true});
   ASSERT_TRUE(outcome.error.has_value());
   EXPECT_EQ(outcome.receipt.failed_at, "backward");
   EXPECT_EQ(outcome.receipt.executed, "cpu");
@@ -106,7 +106,7 @@ TEST(Fallback, BackwardFails_ReceiptSaysTheForwardRan) {
 TEST(Fallback, WorkspaceBeyondTheMachine_IsAnErrorNotACrash) {
   TestTable table;
   table.Build("cpu").workspace_bytes = int64_t{1} << 60;
-  const RunOutcome outcome = table.Run(MakeContract(), TargetNamed("cpu"));
+  const RunOutcome outcome = table.Run(SmallContract(), TargetNamed("cpu"));
   ASSERT_TRUE(outcome.error.has_value());
   EXPECT_EQ(outcome.error->code, ErrorCode::kTooLarge);
   EXPECT_EQ(outcome.receipt.failed_at, "workspace");
@@ -127,7 +127,7 @@ TEST(Force, EachLane_RunsExactlyThatLane) {
     TestTable table;
     std::map<std::string, TestLane*> lanes;
     for (const LaneInfo& info : Lanes()) lanes[info.name] = &table.Build(info.name);
-    const RunOutcome outcome = table.Run(MakeContract(), TargetNamed(c.target), Ask{.lane = c.lane, .backward = true});
+    const RunOutcome outcome = table.Run(SmallContract(), TargetNamed(c.target), Ask{.lane = c.lane, .backward = true});
     ASSERT_FALSE(outcome.error.has_value()) << ErrorText(outcome);
     for (const auto& [name, lane] : lanes) {
       EXPECT_EQ(lane->forwards, name == c.lane ? 1 : 0) << name;
@@ -150,12 +150,12 @@ TEST(Force, Bridge_IsNeverChosenByItself) {
   for (const Target& target : Targets()) {
     TestTable table;
     TestLane& bridge = table.Build("call_jax");
-    const RunOutcome outcome = table.Run(MakeContract(), target);
+    const RunOutcome outcome = table.Run(SmallContract(), target);
     EXPECT_EQ(outcome.receipt.executed, "cpu");
     EXPECT_EQ(bridge.forwards, 0);
     EXPECT_TRUE(DecisionOf(outcome.receipt, "call_jax", "contract").accepted);
     // Nor when nothing else is left.
-    const RunOutcome alone = table.Run(MakeContract(), target, Ask{.exclude = {"cpu", "reference"}});
+    const RunOutcome alone = table.Run(SmallContract(), target, Ask{.exclude = {"cpu", "reference"}});
     ASSERT_TRUE(alone.error.has_value());
     EXPECT_EQ(alone.error->code, ErrorCode::kLaneRefused);
     EXPECT_EQ(bridge.forwards, 0);
@@ -167,7 +167,7 @@ TEST(Force, HostLaneForAnotherMachine_IsAFallbackWithItsOwnReason) {
   Proves("R51 B11");
   for (const char* lane : {"cpu", "reference"}) {
     for (const char* target : {"h200", "v6e"}) {
-      const Contract contract = MakeContract();
+      const Contract contract = SmallContract();
       const TensorMap inputs = MakeInputs(contract, 1, false);
       const RunOutcome outcome = tessera::Run(contract, {}, inputs, TargetNamed(target), Ask{.lane = lane});
       ASSERT_FALSE(outcome.error.has_value()) << ErrorText(outcome);
@@ -202,7 +202,7 @@ TEST(Force, LaneRefuses_NoOtherStepsIn) {
                {"splash", "cpu", "dispatch.other_target"}};
   for (const auto& c : cases) {
     SCOPED_TRACE(c.lane);
-    const Contract contract = MakeContract({.mask = "causal and window(7, 0)"});
+    const Contract contract = SmallContract({.mask = "causal and window(7, 0)"});
     const RunOutcome outcome =
         tessera::Run(contract, {}, MakeInputs(contract, 1, false), TargetNamed(c.target), Ask{.lane = c.lane});
     ASSERT_TRUE(outcome.error.has_value());
@@ -222,12 +222,12 @@ TEST(Force, LaneWithoutAnInstructionSet_RefusesOnItsOwnTarget) {
   TestTable table;
   TestLane& cpu = table.Build("cpu");
   cpu.on_contract = Decision::No(ReasonCode::kCpuNoIsa);
-  const RunOutcome forced = table.Run(MakeContract(), TargetNamed("cpu"), Ask{.lane = "cpu"});
+  const RunOutcome forced = table.Run(SmallContract(), TargetNamed("cpu"), Ask{.lane = "cpu"});
   ASSERT_TRUE(forced.error.has_value());
   EXPECT_EQ(forced.error->code, ErrorCode::kLaneRefused);
   EXPECT_EQ(forced.receipt.fallback_reason, "cpu.isa");
   ExpectSound(forced.receipt);
-  const RunOutcome fallen = table.Run(MakeContract(), TargetNamed("cpu"));
+  const RunOutcome fallen = table.Run(SmallContract(), TargetNamed("cpu"));
   EXPECT_EQ(fallen.receipt.executed, "reference");
   EXPECT_EQ(fallen.receipt.fallback_reason, "cpu.isa");
   EXPECT_EQ(cpu.forwards, 0);
@@ -237,7 +237,7 @@ TEST(Force, LaneWithoutAnInstructionSet_RefusesOnItsOwnTarget) {
 TEST(Force, PlanRefused_IsAnErrorToo) {
   TestTable table;
   table.Build("xla_pallas").on_plan = Decision::No(ReasonCode::kScalarMemory);
-  const RunOutcome outcome = table.Run(MakeContract(), TargetNamed("v6e"), Ask{.lane = "xla_pallas"});
+  const RunOutcome outcome = table.Run(SmallContract(), TargetNamed("v6e"), Ask{.lane = "xla_pallas"});
   ASSERT_TRUE(outcome.error.has_value());
   EXPECT_EQ(outcome.error->code, ErrorCode::kLaneRefused);
   EXPECT_EQ(outcome.receipt.failed_at, "decide_plan");
@@ -247,7 +247,7 @@ TEST(Force, PlanRefused_IsAnErrorToo) {
 }
 
 TEST(Force, UnknownName_IsAnErrorValue) {
-  const Contract contract = MakeContract();
+  const Contract contract = SmallContract();
   const TensorMap inputs = MakeInputs(contract, 1, false);
   const RunOptions cases[] = {Ask{.lane = "flash"}, Ask{.lane = ""}, Ask{.lane = "Reference"},
                               Ask{.exclude = {"reference", "flash"}}};
@@ -266,7 +266,7 @@ TEST(Exclude, SelectedLane_FallsBackWithThatReason) {
   Proves("R53");
   TestTable table;
   TestLane& cpu = table.Build("cpu");
-  const RunOutcome outcome = table.Run(MakeContract(), TargetNamed("cpu"), Ask{.exclude = {"cpu"}});
+  const RunOutcome outcome = table.Run(SmallContract(), TargetNamed("cpu"), Ask{.exclude = {"cpu"}});
   ASSERT_FALSE(outcome.error.has_value()) << ErrorText(outcome);
   EXPECT_EQ(cpu.forwards, 0);
   EXPECT_EQ(outcome.receipt.selected, "cpu");
@@ -276,7 +276,7 @@ TEST(Exclude, SelectedLane_FallsBackWithThatReason) {
 }
 
 TEST(Exclude, ForcedLane_Refuses) {
-  const Contract contract = MakeContract();
+  const Contract contract = SmallContract();
   const RunOutcome outcome = tessera::Run(contract, {}, MakeInputs(contract, 1, false), TargetNamed("cpu"),
                                           Ask{.lane = "reference", .exclude = {"reference"}});
   ASSERT_TRUE(outcome.error.has_value());
@@ -286,7 +286,7 @@ TEST(Exclude, ForcedLane_Refuses) {
 }
 
 TEST(Strict, AnyFallback_IsAnError) {
-  const Contract contract = MakeContract();
+  const Contract contract = SmallContract();
   const TensorMap inputs = MakeInputs(contract, 1, false);
   for (const Target& target : Targets()) {
     // The lane of a CPU is there, so on that target something else must stand in its way.
@@ -313,8 +313,8 @@ TEST(Strict, AnyFallback_IsAnError) {
 // An indexer that returned nothing at all: attention to every legal key, and the receipt says why.
 TEST(Routing, IndexerReturnedNothing_ReroutesToFull) {
   Proves("R59");
-  const Contract contract = MakeContract({.mask = "causal and blocks"});
-  const Contract full = MakeContract({.mask = "causal"});
+  const Contract contract = SmallContract({.mask = "causal and blocks"});
+  const Contract full = SmallContract({.mask = "causal"});
   const Shape& s = contract.shape;
   Batch batch;
   batch.picks = Picks{.block_tokens = 8, .shape = {s.batch, s.q_len, s.num_kv_heads, 0}, .blocks = {}};

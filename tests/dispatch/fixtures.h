@@ -57,7 +57,7 @@ struct Ask {
   }
 };
 
-inline Contract MakeContract(const Wish& wish = {}) {
+inline Contract SmallContract(const Wish& wish = {}) {
   Contract contract;
   contract.shape = {.batch = wish.batch,
                     .q_len = wish.len,
@@ -78,7 +78,7 @@ inline Contract MakeContract(const Wish& wish = {}) {
 
 // Routing that is valid for these lengths; nothing executes it.
 inline Contract MakeRoutedContract(double softcap = 0.0) {
-  Contract contract = MakeContract({.mask = "causal and blocks", .softcap = softcap});
+  Contract contract = SmallContract({.mask = "causal and blocks", .softcap = softcap});
   contract.routing = Routing{.top_n = 1};
   return contract;
 }

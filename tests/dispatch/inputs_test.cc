@@ -26,7 +26,7 @@ RunOutcome RunWith(const Contract& contract, const TensorMap& inputs, const RunO
 }
 
 TEST(Inputs, EveryWrongTensor_IsListedBeforeAnyWork) {
-  const Contract contract = MakeContract({.sink_logits = true});
+  const Contract contract = SmallContract({.sink_logits = true});
   TensorMap inputs = MakeInputs(contract, 1, true);
   inputs.erase("k");
   inputs["q"] = Tensor::Zeros(ElementType::kBf16, inputs["q"].shape);
@@ -46,8 +46,8 @@ TEST(Inputs, EveryWrongTensor_IsListedBeforeAnyWork) {
 }
 
 TEST(Inputs, SinkLogitsAndDo_MustMatchTheRequestBothWays) {
-  const Contract plain = MakeContract();
-  const Contract sinks = MakeContract({.sink_logits = true});
+  const Contract plain = SmallContract();
+  const Contract sinks = SmallContract({.sink_logits = true});
   EXPECT_EQ(FieldsOf(RunWith(plain, MakeInputs(sinks, 1, false))), std::vector<std::string>{"sink_logits"});
   EXPECT_EQ(FieldsOf(RunWith(sinks, MakeInputs(plain, 1, false))), std::vector<std::string>{"sink_logits"});
   EXPECT_EQ(FieldsOf(RunWith(plain, MakeInputs(plain, 1, true))), std::vector<std::string>{"do"});
@@ -57,14 +57,14 @@ TEST(Inputs, SinkLogitsAndDo_MustMatchTheRequestBothWays) {
 }
 
 TEST(Inputs, OtherLayout_IsRefused) {
-  const Contract contract = MakeContract();
+  const Contract contract = SmallContract();
   const TensorMap inputs = MakeInputs(contract, 1, false, Layout::kBthd);
   EXPECT_EQ(FieldsOf(RunWith(contract, inputs)), (std::vector<std::string>{"k", "q", "v"}));
   EXPECT_FALSE(RunWith(contract, inputs, Ask{.layout = Layout::kBthd}).error.has_value());
 }
 
 TEST(Inputs, ThreadsBelowOne_AreRefused) {
-  const Contract contract = MakeContract();
+  const Contract contract = SmallContract();
   for (const int64_t threads : {0, -1}) {
     const RunOutcome outcome = RunWith(contract, MakeInputs(contract, 1, false), Ask{.threads = threads});
     ASSERT_TRUE(outcome.error.has_value()) << threads;
@@ -75,7 +75,7 @@ TEST(Inputs, ThreadsBelowOne_AreRefused) {
 }
 
 TEST(Inputs, InvalidContract_IsRefusedWithEveryViolation) {
-  Contract contract = MakeContract();
+  Contract contract = SmallContract();
   contract.shape.dim_v = 0;
   contract.score.softcap = -1;
   EXPECT_TRUE(MakeInputs(contract, 1, false).empty());
@@ -95,13 +95,13 @@ TEST(MakeInputs, Bytes_AreTheSameOnEveryMachine) {
                 {DType::kBf16, "d5ef645fd979ef2f3acbeeb81d38bda4"},
                 {DType::kF16, "347cd998c52fda1c402b084a30ef7216"}};
   for (const auto& g : golden) {
-    const Contract contract = MakeContract({.len = 20, .sink_logits = true, .dtype = g.dtype});
+    const Contract contract = SmallContract({.len = 20, .sink_logits = true, .dtype = g.dtype});
     EXPECT_EQ(Digest(MakeInputs(contract, 7, true)), g.digest) << ToText(g.dtype);
   }
 }
 
 TEST(MakeInputs, Layouts_HoldTheSameValues) {
-  const Contract contract = MakeContract({.len = 5, .batch = 2, .num_q_heads = 4, .num_kv_heads = 2});
+  const Contract contract = SmallContract({.len = 5, .batch = 2, .num_q_heads = 4, .num_kv_heads = 2});
   const TensorMap bhtd = MakeInputs(contract, 9, true, Layout::kBhtd);
   const TensorMap bthd = MakeInputs(contract, 9, true, Layout::kBthd);
   const Tensor& a = bhtd.at("q");
@@ -122,7 +122,7 @@ TEST(MakeInputs, Layouts_HoldTheSameValues) {
 }
 
 TEST(MakeInputs, Values_AreModerateAndCentred) {
-  const Contract contract = MakeContract({.len = 512});
+  const Contract contract = SmallContract({.len = 512});
   const TensorMap inputs = MakeInputs(contract, 11, true);
   for (const auto& [name, tensor] : inputs) {
     double sum = 0;
@@ -141,7 +141,7 @@ TEST(MakeInputs, Values_AreModerateAndCentred) {
 }
 
 TEST(MakeInputs, SeedAndName_ChooseTheStream) {
-  const Contract contract = MakeContract();
+  const Contract contract = SmallContract();
   const TensorMap one = MakeInputs(contract, 1, false);
   const TensorMap two = MakeInputs(contract, 2, false);
   const TensorMap with_do = MakeInputs(contract, 1, true);

@@ -22,7 +22,7 @@ class Isa : public testing::Test {
   }
   TestTable table_;
   TestLane& cpu_ = table_.Build("cpu");  // has "wide" and "narrow"
-  Contract contract_ = MakeContract();
+  Contract contract_ = SmallContract();
 };
 
 TEST_F(Isa, Auto_IsTheLanesBest) {

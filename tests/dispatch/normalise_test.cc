@@ -123,7 +123,7 @@ TEST(Normalise, RequestsOfAService_AreBoundedByTheList) {
   const Target cpu = TargetNamed("cpu");
   std::set<std::string> classes;
   std::set<std::string> meanings;
-  Contract contract = MakeContract({.mask = "causal and window(0, 0) and documents", .num_q_heads = 8});
+  Contract contract = SmallContract({.mask = "causal and window(0, 0) and documents", .num_q_heads = 8});
   contract.tiles = {256, 256};
   for (int i = 0; i < 10000; ++i) {
     contract.shape.batch = RandomInt(rng, 1, 8);
@@ -151,8 +151,8 @@ RequestClass ClassOf(const Contract& contract) {
 
 TEST(Normalise, Window_IsNotInTheClassButInTheContractKey) {
   Proves("R46 R14");
-  const Contract narrow = MakeContract({.mask = "causal and window(20, 0)", .len = 200});
-  const Contract wide = MakeContract({.mask = "causal and window(27, 0)", .len = 200});
+  const Contract narrow = SmallContract({.mask = "causal and window(20, 0)", .len = 200});
+  const Contract wide = SmallContract({.mask = "causal and window(27, 0)", .len = 200});
   EXPECT_EQ(ClassOf(narrow).key, ClassOf(wide).key);
   EXPECT_NE(ContractKey(narrow).value(), ContractKey(wide).value());
   EXPECT_NE(ContractKey(AtClass(narrow, ClassOf(narrow)).value()).value(),
@@ -161,8 +161,8 @@ TEST(Normalise, Window_IsNotInTheClassButInTheContractKey) {
 
 TEST(Normalise, Lengths_ShareTheContractItself) {
   // With the same offset two lengths of one class differ in their valid lengths only: run-time payload.
-  Contract shorter = MakeContract({.mask = "causal and documents", .len = 33});
-  Contract longer = MakeContract({.mask = "causal and documents", .len = 48});
+  Contract shorter = SmallContract({.mask = "causal and documents", .len = 33});
+  Contract longer = SmallContract({.mask = "causal and documents", .len = 48});
   const RequestClass at = ClassOf(shorter);
   EXPECT_EQ(at.shape.q_len, 48);
   EXPECT_EQ(at.key, ClassOf(longer).key);
@@ -187,7 +187,7 @@ TEST(Normalise, Lists_AreShortAndHalfAgainApartAtMost) {
 
 TEST(Normalise, BeyondTheLargestClass_IsRefusedWithEveryField) {
   Proves("R91");
-  Contract contract = MakeContract();
+  Contract contract = SmallContract();
   contract.shape.q_len = (int64_t{1} << 20) + 1;
   contract.shape.kv_len = contract.shape.q_len;
   const Result<RequestClass> at = Normalise(contract, TargetNamed("cpu"));
@@ -203,8 +203,8 @@ TEST(Normalise, BeyondTheLargestClass_IsRefusedWithEveryField) {
 }
 
 TEST(Normalise, AnotherRequestsClass_IsRefused) {
-  const RequestClass at = ClassOf(MakeContract({.len = 40}));
-  const Contract other = MakeContract({.len = 41});
+  const RequestClass at = ClassOf(SmallContract({.len = 40}));
+  const Contract other = SmallContract({.len = 41});
   const Result<Contract> contract = AtClass(other, at);
   ASSERT_FALSE(contract.has_value());
   EXPECT_EQ(contract.error().code, ErrorCode::kClassRefused);
@@ -214,8 +214,8 @@ TEST(Normalise, AnotherRequestsClass_IsRefused) {
 }
 
 TEST(Normalise, Tensors_OfWrongNameOrSizeAreRefusedTogether) {
-  const RequestClass at = ClassOf(MakeContract());
-  TensorMap inputs = MakeInputs(MakeContract(), 1, false);
+  const RequestClass at = ClassOf(SmallContract());
+  TensorMap inputs = MakeInputs(SmallContract(), 1, false);
   inputs["bias"] = inputs["q"];
   inputs["k"].shape[2] += 1;
   const Result<TensorMap> padded = PadToClass(inputs, at);
@@ -225,7 +225,7 @@ TEST(Normalise, Tensors_OfWrongNameOrSizeAreRefusedTogether) {
 }
 
 TEST(Normalise, Picks_ArePaddedWithNone) {
-  Contract contract = MakeContract({.mask = "causal and blocks", .len = 20, .num_q_heads = 3, .num_kv_heads = 3});
+  Contract contract = SmallContract({.mask = "causal and blocks", .len = 20, .num_q_heads = 3, .num_kv_heads = 3});
   Batch batch;
   batch.picks = Picks{.block_tokens = 8, .shape = {1, 2, 3, 2}, .blocks = {0, 1, 2, -1, 1, 0, 0, 2, 1, 1, 2, 0}};
   RequestClass at;
@@ -249,7 +249,7 @@ TEST(Normalise, Picks_ArePaddedWithNone) {
 TEST(RunAtClass, GivesTheRequestsOutputsAndSaysWhatItCost) {
   Proves("R46");
   for (const Layout layout : {Layout::kBhtd, Layout::kBthd}) {
-    const Contract contract = MakeContract({.mask = "causal and documents", .len = 40, .num_q_heads = 5});
+    const Contract contract = SmallContract({.mask = "causal and documents", .len = 40, .num_q_heads = 5});
     const Batch batch = DocumentBatch(contract, {15, 9});
     const TensorMap inputs = MakeInputs(contract, 7, true, layout);
     const RunOptions options = Ask{.backward = true, .layout = layout};

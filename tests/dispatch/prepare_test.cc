@@ -17,8 +17,8 @@ namespace {
 TEST(Attention, WindowThatChanges_IsRefusedOrBecomesANewContract) {
   Proves("R45");
   const Target target = TargetNamed("cpu");
-  const Contract contract = MakeContract({.mask = "causal and window(7, 0)"});
-  const Contract narrow = MakeContract({.mask = "causal and window(3, 0)"});
+  const Contract contract = SmallContract({.mask = "causal and window(7, 0)"});
+  const Contract narrow = SmallContract({.mask = "causal and window(3, 0)"});
   const Engine engine;
   const Result<Attention> attention = engine.Prepare(contract, target);
   ASSERT_TRUE(attention.has_value()) << ToText(attention.error());
@@ -43,7 +43,7 @@ TEST(Attention, WindowThatChanges_IsRefusedOrBecomesANewContract) {
     return Digest(made->key());
   };
   const std::string first = Digest(attention->key());
-  EXPECT_EQ(key(MakeContract({.mask = "window(7, 0)"}), target), first);
+  EXPECT_EQ(key(SmallContract({.mask = "window(7, 0)"}), target), first);
   EXPECT_NE(key(narrow, target), first);
   EXPECT_NE(key(contract, TargetNamed("h200")), first);
   AttentionOptions tiled;
@@ -53,13 +53,13 @@ TEST(Attention, WindowThatChanges_IsRefusedOrBecomesANewContract) {
 }
 
 TEST(Attention, EmptyPlan_IsRefused) {
-  const Result<Attention> attention = Engine().Prepare(MakeContract(), TargetNamed("cpu"));
+  const Result<Attention> attention = Engine().Prepare(SmallContract(), TargetNamed("cpu"));
   ASSERT_TRUE(attention.has_value());
   EXPECT_EQ(attention->Bind(Plan()).error().code, ErrorCode::kPlanMismatch);
 }
 
 TEST(Attention, PassThatWasNotPrepared_IsAnError) {
-  const Result<Attention> attention = Engine().Prepare(MakeContract(), TargetNamed("cpu"));
+  const Result<Attention> attention = Engine().Prepare(SmallContract(), TargetNamed("cpu"));
   ASSERT_TRUE(attention.has_value());
   const Result<Bound> bound = attention->Bind(std::move(attention->Plan({})->plan));
   ASSERT_TRUE(bound.has_value());
@@ -72,16 +72,16 @@ TEST(Attention, WrongNames_AreErrorsOfTheRequest) {
   AttentionOptions options;
   options.lane = "flash";
   const Engine engine;
-  EXPECT_EQ(engine.Prepare(MakeContract(), TargetNamed("cpu"), options).error().code, ErrorCode::kLaneUnknown);
+  EXPECT_EQ(engine.Prepare(SmallContract(), TargetNamed("cpu"), options).error().code, ErrorCode::kLaneUnknown);
   options.lane = "auto";
   options.isa = "mmx";
-  EXPECT_EQ(engine.Prepare(MakeContract(), TargetNamed("cpu"), options).error().code, ErrorCode::kIsaUnavailable);
+  EXPECT_EQ(engine.Prepare(SmallContract(), TargetNamed("cpu"), options).error().code, ErrorCode::kIsaUnavailable);
 }
 
 TEST(Attention, MemoryThatNoLaneTakes_IsACataloguedRefusal) {
   AttentionOptions options;
   options.memory = {MemoryKind::kGpu, 0};
-  const Result<Attention> attention = Engine().Prepare(MakeContract(), TargetNamed("cpu"), options);
+  const Result<Attention> attention = Engine().Prepare(SmallContract(), TargetNamed("cpu"), options);
   ASSERT_TRUE(attention.has_value());
   const Status accepted = attention->CheckAccepted();
   ASSERT_FALSE(accepted.has_value());
@@ -90,7 +90,7 @@ TEST(Attention, MemoryThatNoLaneTakes_IsACataloguedRefusal) {
 
 // One bound plan, many calls and threads: the same bits as one-shot runs, receipts on request.
 TEST(Bound, ManyCallsFromManyThreads_GiveTheBitsOfARun) {
-  const Contract contract = MakeContract({.mask = "causal and documents", .len = 96, .sink_logits = true});
+  const Contract contract = SmallContract({.mask = "causal and documents", .len = 96, .sink_logits = true});
   const Target target = TargetNamed("cpu");
   const Batch batch = DocumentBatch(contract, {40, 56});
   const TensorMap inputs = MakeInputs(contract, 3, true);
@@ -149,17 +149,17 @@ TEST(Bound, ManyCallsFromManyThreads_GiveTheBitsOfARun) {
 TEST(Engines, Two_ShareNothing) {
   const Engine first;
   const Engine second;
-  ASSERT_TRUE(first.Prepare(MakeContract(), TargetNamed("cpu")).has_value());
+  ASSERT_TRUE(first.Prepare(SmallContract(), TargetNamed("cpu")).has_value());
   EXPECT_EQ(first.cache_stats().misses, 1);
   EXPECT_EQ(second.cache_stats(), CacheStats{});
-  ASSERT_TRUE(second.Prepare(MakeContract(), TargetNamed("cpu")).has_value());
+  ASSERT_TRUE(second.Prepare(SmallContract(), TargetNamed("cpu")).has_value());
   EXPECT_EQ(second.cache_stats().misses, 1);
   EXPECT_EQ(first.cache_stats().hits, 0);
 }
 
 // An attention and a bound plan keep what they need of an engine that is gone.
 TEST(Engines, Gone_LeavesWhatItGaveAlive) {
-  const Contract contract = MakeContract();
+  const Contract contract = SmallContract();
   const TensorMap inputs = MakeInputs(contract, 1, false);
   std::optional<Bound> bound;
   {

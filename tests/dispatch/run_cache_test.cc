@@ -72,7 +72,7 @@ TEST(RunCache, ThousandBatches_OneBuild) {
   const uint64_t seed = PrintedSeed();
   std::mt19937_64 rng(seed);
   const Contract contract =
-      MakeContract({.mask = "causal and documents and valid and blocks", .len = 32, .num_q_heads = 1});
+      SmallContract({.mask = "causal and documents and valid and blocks", .len = 32, .num_q_heads = 1});
   const TensorMap inputs = MakeInputs(contract, seed, false);
   const Target target = TargetNamed("cpu");
   RunCache cache(4);
@@ -84,7 +84,7 @@ TEST(RunCache, ThousandBatches_OneBuild) {
     batch.picks = RandomPicks(rng, contract);
     // A contract built anew for every step, as a training loop would.
     const Contract again =
-        MakeContract({.mask = "causal and documents and valid and blocks", .len = 32, .num_q_heads = 1});
+        SmallContract({.mask = "causal and documents and valid and blocks", .len = 32, .num_q_heads = 1});
     const RunOutcome outcome = cache.Run(again, batch, inputs, target, options);
     ASSERT_FALSE(outcome.error.has_value()) << ErrorText(outcome);
     EXPECT_EQ(outcome.receipt.cache.outcome, i == 0 ? "miss" : "hit");
@@ -151,7 +151,7 @@ TEST(RunCache, MoreContractsThanCapacity_StaysBoundedAndChangesNothing) {
   std::map<int64_t, std::string> outputs;
   for (int i = 0; i < 200; ++i) {
     const int64_t window = RandomInt(rng, 0, 9);
-    const Contract contract = MakeContract({.mask = fmt::format("window({}, 0)", window), .len = 32});
+    const Contract contract = SmallContract({.mask = fmt::format("window({}, 0)", window), .len = 32});
     const RunOutcome outcome = cache.Run(contract, {}, MakeInputs(contract, 1, false), target);
     ASSERT_FALSE(outcome.error.has_value()) << ErrorText(outcome);
     const std::string& output = outcome.receipt.output_digest;
@@ -198,8 +198,8 @@ TEST(RunCache, RandomContracts_RunAsIfNothingWereKept) {
 // `full or documents` means `full`, but lets a batch bring documents.
 TEST(RunCache, EqualMeaning_DoesNotLendWhatABatchMayBring) {
   Proves("R32 B32");
-  const Contract naming = MakeContract({.mask = "full or documents"});
-  const Contract plain = MakeContract({.mask = "full"});
+  const Contract naming = SmallContract({.mask = "full or documents"});
+  const Contract plain = SmallContract({.mask = "full"});
   const Batch ids = DocumentBatch(plain, {20});
   const TensorMap inputs = MakeInputs(plain, 1, false);
   RunCache cache(4);
@@ -214,7 +214,7 @@ TEST(RunCache, LeastRecentlyUsed_GoesFirst) {
   RunCache cache(2);
   const Target target = TargetNamed("cpu");
   const auto is_hit = [&](const char* mask) {
-    Result<RunCache::Got> got = cache.Get(MakeContract({.mask = mask}), target);
+    Result<RunCache::Got> got = cache.Get(SmallContract({.mask = mask}), target);
     EXPECT_TRUE(got.has_value());
     return got && got->is_hit;
   };
@@ -225,7 +225,7 @@ TEST(RunCache, LeastRecentlyUsed_GoesFirst) {
   EXPECT_TRUE(is_hit("causal"));
   EXPECT_FALSE(is_hit("full"));
   RunCache nothing(0);
-  for (int i = 0; i < 2; ++i) EXPECT_FALSE(nothing.Get(MakeContract(), target)->is_hit);
+  for (int i = 0; i < 2; ++i) EXPECT_FALSE(nothing.Get(SmallContract(), target)->is_hit);
   EXPECT_EQ(nothing.stats().entries, 0);
 }
 
@@ -233,7 +233,7 @@ TEST(RunCache, ManySpellings_AreForgottenNotKeptForever) {
   Proves("B8");
   RunCache cache(4);
   const Target target = TargetNamed("cpu");
-  Contract contract = MakeContract();
+  Contract contract = SmallContract();
   const auto get = [&](int number) {
     contract.tiles_reason = fmt::format("reason {}", number);
     return cache.Get(contract, target)->is_hit;
@@ -251,7 +251,7 @@ TEST(RunCache, ManySpellings_AreForgottenNotKeptForever) {
 
 // A bitmap is its cells, whatever its digest says.
 TEST(RunCache, BitmapWithAWrongDigest_IsItsCells) {
-  Contract contract = MakeContract({.len = 8});
+  Contract contract = SmallContract({.len = 8});
   const auto bitmap = [&](uint8_t corner) {
     auto made = std::make_shared<Bitmap>();
     made->q_len = made->kv_len = 8;
@@ -278,7 +278,7 @@ TEST(RunCache, BitmapWithAWrongDigest_IsItsCells) {
 
 TEST(RunCache, RefusedContract_IsNotKeptAndBuildsNothing) {
   RunCache cache(4);
-  Contract contract = MakeContract();
+  Contract contract = SmallContract();
   contract.shape.dim_qk = 0;
   for (int i = 1; i <= 2; ++i) {
     const RunOutcome outcome = cache.Run(contract, {}, {}, TargetNamed("cpu"));
@@ -294,9 +294,9 @@ TEST(RunCache, RefusedContract_IsNotKeptAndBuildsNothing) {
 // The key announces what a batch must bring; a hit is as strict about it as a miss.
 TEST(RunCache, RunTimeTensors_AreNeitherDroppedNorMadeUp) {
   Proves("R32 B32");
-  const Contract documents = MakeContract({.mask = "causal and documents"});
-  const Contract valid = MakeContract({.mask = "causal and valid"});
-  const Contract plain = MakeContract();
+  const Contract documents = SmallContract({.mask = "causal and documents"});
+  const Contract valid = SmallContract({.mask = "causal and valid"});
+  const Contract plain = SmallContract();
   Batch counts;
   counts.valid_tokens = std::vector<int64_t>{20};
   const Batch ids = DocumentBatch(documents, {20});
@@ -337,7 +337,7 @@ TEST(RunCache, Threads_ShareOneBuildPerKey) {
   std::vector<TensorMap> inputs;
   std::vector<std::string> expected;
   for (int c = 0; c < kContracts; ++c) {
-    contracts.push_back(MakeContract({.mask = fmt::format("causal and window({}, 0) and documents", c), .len = 24}));
+    contracts.push_back(SmallContract({.mask = fmt::format("causal and window({}, 0) and documents", c), .len = 24}));
     inputs.push_back(MakeInputs(contracts.back(), seed, false));
     expected.push_back(
         NoCache()
@@ -384,21 +384,21 @@ TEST(RunCache, Bytes_BoundItToo) {
   Proves("B8");
   const Target target = TargetNamed("cpu");
   RunCache roomy(100);
-  const int64_t one = roomy.Get(MakeContract({.mask = "window(0, 0)"}), target)->prepared->bytes;
+  const int64_t one = roomy.Get(SmallContract({.mask = "window(0, 0)"}), target)->prepared->bytes;
   RunCache cache(100, one * 5 / 2);
   for (int window = 0; window < 8; ++window) {
-    const Contract contract = MakeContract({.mask = fmt::format("window({}, 0)", window)});
+    const Contract contract = SmallContract({.mask = fmt::format("window({}, 0)", window)});
     ASSERT_TRUE(cache.Get(contract, target).has_value());
     EXPECT_LE(cache.stats().bytes, one * 5 / 2);
   }
   EXPECT_EQ(cache.stats().entries, 2);
   RunCache tiny(100, one / 2);
-  for (int i = 0; i < 2; ++i) EXPECT_FALSE(tiny.Get(MakeContract(), target)->is_hit);
+  for (int i = 0; i < 2; ++i) EXPECT_FALSE(tiny.Get(SmallContract(), target)->is_hit);
   EXPECT_EQ(tiny.stats().entries, 0);
 }
 
 TEST(RunCacheDefault, IsUsedWithoutBeingAsked) {
-  const Contract contract = MakeContract({.mask = "causal and window(11, 0)"});
+  const Contract contract = SmallContract({.mask = "causal and window(11, 0)"});
   const TensorMap inputs = MakeInputs(contract, 1, false);
   const Target target = TargetNamed("cpu");
   EXPECT_EQ(EngineOptions().max_prepared, kMaxCachedRuns);

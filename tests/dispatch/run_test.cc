@@ -37,7 +37,7 @@ TEST(Run, AutoOnEveryTarget_RunsTheLaneOfTheTableOrSaysWhyNot) {
                {"v6e", "splash", "cpu", "tpu.not_built"},
                {"v5e", "splash", "cpu", "tpu.not_built"},
                {"v5p", "splash", "cpu", "tpu.not_built"}};
-  const Contract contract = MakeContract();
+  const Contract contract = SmallContract();
   const TensorMap inputs = MakeInputs(contract, PrintedSeed(), true);
   for (const auto& c : cases) {
     SCOPED_TRACE(c.target);
@@ -59,7 +59,7 @@ TEST(Run, AutoOnEveryTarget_RunsTheLaneOfTheTableOrSaysWhyNot) {
 TEST(Run, RegisteredTerm_RunsMatchesTheOracleAndRepeatsFromItsReceipt) {
   for (const char* mask : {"stride(3) and documents", "stride_rects(3, 1) or causal and window(2, 0)", "specks"}) {
     SCOPED_TRACE(mask);
-    const Contract contract = MakeContract({.mask = mask, .len = 40});
+    const Contract contract = SmallContract({.mask = mask, .len = 40});
     Batch batch;
     if (std::string(mask).find("documents") != std::string::npos) {
       batch.doc_ids = IdRows{contract.shape.batch, 40, {}};
@@ -84,7 +84,7 @@ TEST(Run, RegisteredTerm_RunsMatchesTheOracleAndRepeatsFromItsReceipt) {
 
 // Without the transposed worklist dK and dV would be zeros that nobody computed.
 TEST(Run, BackwardOnAForwardOnlyPlan_IsRefused) {
-  const Contract contract = MakeContract();
+  const Contract contract = SmallContract();
   const TensorMap inputs = MakeInputs(contract, PrintedSeed(), true);
   RunOptions options = Ask{.backward = true};
   options.plan.disable = {"transpose"};
@@ -98,7 +98,7 @@ TEST(Run, BackwardOnAForwardOnlyPlan_IsRefused) {
 
 TEST(Run, ForcedLane_ReallyRuns) {
   Proves("R53 R60 B11");
-  const Contract contract = MakeContract({.mask = "causal and window(9, 0)", .len = 64});
+  const Contract contract = SmallContract({.mask = "causal and window(9, 0)", .len = 64});
   const uint64_t seed = PrintedSeed();
   const TensorMap inputs = MakeInputs(contract, seed, true);
   std::vector<std::string> kernels;
@@ -125,7 +125,7 @@ TEST(Run, ForcedLane_ReallyRuns) {
 
 TEST(Run, Outputs_HaveTheContractsTypesAndTheRunsLayout) {
   for (const Layout layout : {Layout::kBhtd, Layout::kBthd}) {
-    const Contract contract = MakeContract(
+    const Contract contract = SmallContract(
         {.len = 20, .batch = 2, .num_q_heads = 4, .num_kv_heads = 2, .sink_logits = true, .dtype = DType::kBf16});
     const TensorMap inputs = MakeInputs(contract, 3, true, layout);
     const RunOutcome outcome = tessera::Run(contract, {}, inputs, TargetNamed("cpu"),
@@ -152,7 +152,7 @@ TEST(Run, SoftcapChange_TakesEffectAtOnce) {
   const uint64_t seed = PrintedSeed();
   std::vector<RunOutcome> outcomes;
   for (const double softcap : {2.0, 0.0, 5.0, 2.0}) {
-    const Contract contract = MakeContract({.softcap = softcap});
+    const Contract contract = SmallContract({.softcap = softcap});
     const TensorMap inputs = MakeInputs(contract, seed, true);
     outcomes.push_back(tessera::Run(contract, {}, inputs, TargetNamed("cpu"), Ask{.backward = true}));
     ASSERT_FALSE(outcomes.back().error.has_value()) << ErrorText(outcomes.back());
@@ -168,14 +168,14 @@ TEST(Run, SoftcapChange_TakesEffectAtOnce) {
 
 TEST(Run, WindowChange_IsAnotherContract) {
   Proves("R45");
-  const Contract narrow = MakeContract({.mask = "causal and window(7, 0)"});
-  const Contract wide = MakeContract({.mask = "causal and window(8, 0)"});
+  const Contract narrow = SmallContract({.mask = "causal and window(7, 0)"});
+  const Contract wide = SmallContract({.mask = "causal and window(8, 0)"});
   EXPECT_NE(ContractKey(narrow).value(), ContractKey(wide).value());
 
   // A plan of the narrow window cannot be made to serve the wide one, nor a softcap it was not made for.
   Result<PlanResult> made = MakePlan(narrow, {}, TargetNamed("cpu"));
   ASSERT_TRUE(made.has_value()) << ToText(made.error());
-  const Contract capped = MakeContract({.mask = "causal and window(7, 0)", .softcap = 3});
+  const Contract capped = SmallContract({.mask = "causal and window(7, 0)", .softcap = 3});
   for (const Contract* other : {&wide, &capped}) {
     const Result<Attention> attention = TestEngine().Prepare(*other, TargetNamed("cpu"));
     ASSERT_TRUE(attention.has_value()) << ToText(attention.error());
@@ -189,7 +189,7 @@ TEST(Run, WindowChange_IsAnotherContract) {
 
 TEST(Run, NewDocuments_ReuseTheClass) {
   Proves("R13");
-  const Contract contract = MakeContract({.mask = "causal and documents", .len = 64});
+  const Contract contract = SmallContract({.mask = "causal and documents", .len = 64});
   const TensorMap inputs = MakeInputs(contract, 1, false);
   const RunOutcome one = tessera::Run(contract, DocumentBatch(contract, {64}), inputs, TargetNamed("cpu"));
   const RunOutcome many = tessera::Run(contract, DocumentBatch(contract, {5, 30, 7}), inputs, TargetNamed("cpu"));
@@ -211,17 +211,17 @@ TEST(Run, WidthOrMaskChange_IsANewKey) {
     EXPECT_FALSE(outcome.error.has_value()) << ErrorText(outcome);
     return std::pair(outcome.receipt.contract_key, outcome.receipt.class_key);
   };
-  Contract base = MakeContract({.len = 64});
+  Contract base = SmallContract({.len = 64});
   Contract wider = base;
   wider.capacity.width = {Limit::Kind::kNumber, 9};
-  const Contract chunked = MakeContract({.mask = "causal and chunk(32)", .len = 64});
+  const Contract chunked = SmallContract({.mask = "causal and chunk(32)", .len = 64});
   EXPECT_NE(keys(base).second, keys(wider).second);
   EXPECT_NE(keys(base).first, keys(chunked).first);
 }
 
 TEST(Run, BatchBeyondTheClass_IsRefusedOrANewClass) {
   Proves("R91");
-  Contract contract = MakeContract({.mask = "causal and documents", .len = 64});
+  Contract contract = SmallContract({.mask = "causal and documents", .len = 64});
   contract.capacity.width = {Limit::Kind::kNumber, 2};
   const TensorMap inputs = MakeInputs(contract, 1, false);
   const RunOutcome fits = tessera::Run(contract, DocumentBatch(contract, {16, 16, 16, 16}), inputs, TargetNamed("cpu"));
@@ -244,9 +244,9 @@ TEST(Run, BatchBeyondTheClass_IsRefusedOrANewClass) {
 
 TEST(Run, BatchPresence_IsCheckedBothWays) {
   Proves("R32");
-  const Contract plain = MakeContract();
-  const Contract packed = MakeContract({.mask = "causal and documents"});
-  const Contract padded = MakeContract({.mask = "causal and valid"});
+  const Contract plain = SmallContract();
+  const Contract packed = SmallContract({.mask = "causal and documents"});
+  const Contract padded = SmallContract({.mask = "causal and valid"});
   Batch counts;
   counts.valid_tokens = std::vector<int64_t>{30};
   const struct {
@@ -270,7 +270,7 @@ TEST(Run, BatchPresence_IsCheckedBothWays) {
 }
 
 TEST(Run, SameRequestTwice_GivesTheSameBits) {
-  const Contract contract = MakeContract({.mask = "causal and documents", .softcap = 7, .sink_logits = true});
+  const Contract contract = SmallContract({.mask = "causal and documents", .softcap = 7, .sink_logits = true});
   const Batch batch = DocumentBatch(contract, {11, 20});
   const TensorMap inputs = MakeInputs(contract, 5, true);
   const RunOutcome a = tessera::Run(contract, batch, inputs, TargetNamed("cpu"), Ask{.backward = true});
@@ -283,7 +283,7 @@ TEST(Run, SameRequestTwice_GivesTheSameBits) {
 }
 
 TEST(Run, Receipt_DescribesTheRequest) {
-  const Contract contract = MakeContract({.len = 64});
+  const Contract contract = SmallContract({.len = 64});
   RunOptions options = Ask{.lane = "auto", .exclude = {"cuda", "call_jax"}, .threads = 2, .input_source = "seed 1"};
   options.plan.tile = TileSize{32, 16};
   const TensorMap inputs = MakeInputs(contract, 1, false);

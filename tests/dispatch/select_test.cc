@@ -52,7 +52,7 @@ constexpr Row kRows[] = {
 
 Contract ContractOf(const Row& row) {
   if (row.is_routed) return MakeRoutedContract(row.softcap);
-  return MakeContract({.mask = row.mask, .softcap = row.softcap});
+  return SmallContract({.mask = row.mask, .softcap = row.softcap});
 }
 
 TEST(SelectLane, TpuTargets_FollowTheTable) {
@@ -71,7 +71,7 @@ TEST(SelectLane, TpuTargets_FollowTheTable) {
 TEST(SelectLane, BitmapMask_SelectsPallasOnTpu) {
   Proves("R49");
   std::mt19937_64 rng(7);
-  Contract contract = MakeContract();
+  Contract contract = SmallContract();
   MaskExpr bitmap;
   bitmap.term.kind = TermKind::kBitmap;
   bitmap.term.path = "cells.npy";
@@ -111,7 +111,7 @@ TEST(SelectLane, EveryLane_DecidesWhateverIsSelected) {
 }
 
 TEST(SelectLane, InvalidContract_IsAnError) {
-  Contract contract = MakeContract({.num_q_heads = 3, .num_kv_heads = 2});
+  Contract contract = SmallContract({.num_q_heads = 3, .num_kv_heads = 2});
   Result<Selection> selection = SelectLane(contract, TargetNamed("cpu"));
   ASSERT_FALSE(selection.has_value());
   EXPECT_EQ(selection.error().code, ErrorCode::kContractInvalid);
@@ -129,7 +129,7 @@ TEST(SelectionRules, EachTargetKind_EndsWithACatchAllAndNamesRealLanes) {
       EXPECT_NE(row->runtime_mode, "bridge") << "no table selects a bridge";
     }
     ASSERT_NE(last, nullptr);
-    EXPECT_TRUE(last->matches(MakeContract(), MaskFacts{})) << ToText(*last);
+    EXPECT_TRUE(last->matches(SmallContract(), MaskFacts{})) << ToText(*last);
   }
 }
 
@@ -141,15 +141,15 @@ ReasonCode SplashSays(const Contract& contract) {
 
 TEST(SplashLane, Capabilities_ComeBeforeNotBuilt) {
   Proves("R54 B33");
-  EXPECT_EQ(SplashSays(MakeContract({.mask = "causal", .softcap = 30})), ReasonCode::kSplashSoftcap);
-  EXPECT_EQ(SplashSays(MakeContract({.mask = "causal and documents"})), ReasonCode::kSplashSegments);
-  EXPECT_EQ(SplashSays(MakeContract({.mask = "causal and valid"})), ReasonCode::kSplashValid);
-  EXPECT_EQ(SplashSays(MakeContract({.mask = "causal or sink(4)"})), ReasonCode::kSplashMask);
-  EXPECT_EQ(SplashSays(MakeContract({.mask = "chunk(8)"})), ReasonCode::kSplashMask);
-  EXPECT_EQ(SplashSays(MakeContract({.mask = "causal and blocks"})), ReasonCode::kSplashMask);
+  EXPECT_EQ(SplashSays(SmallContract({.mask = "causal", .softcap = 30})), ReasonCode::kSplashSoftcap);
+  EXPECT_EQ(SplashSays(SmallContract({.mask = "causal and documents"})), ReasonCode::kSplashSegments);
+  EXPECT_EQ(SplashSays(SmallContract({.mask = "causal and valid"})), ReasonCode::kSplashValid);
+  EXPECT_EQ(SplashSays(SmallContract({.mask = "causal or sink(4)"})), ReasonCode::kSplashMask);
+  EXPECT_EQ(SplashSays(SmallContract({.mask = "chunk(8)"})), ReasonCode::kSplashMask);
+  EXPECT_EQ(SplashSays(SmallContract({.mask = "causal and blocks"})), ReasonCode::kSplashMask);
   // By name it may run plain local masks and grouped heads: only the lane itself is missing.
-  EXPECT_EQ(SplashSays(MakeContract({.mask = "causal and window(7, 0)"})), ReasonCode::kTpuNotBuilt);
-  EXPECT_EQ(SplashSays(MakeContract({.mask = "full", .num_q_heads = 4, .num_kv_heads = 2})), ReasonCode::kTpuNotBuilt);
+  EXPECT_EQ(SplashSays(SmallContract({.mask = "causal and window(7, 0)"})), ReasonCode::kTpuNotBuilt);
+  EXPECT_EQ(SplashSays(SmallContract({.mask = "full", .num_q_heads = 4, .num_kv_heads = 2})), ReasonCode::kTpuNotBuilt);
 }
 
 // What Splash does not refuse by capability must really be a band around the diagonal, and nothing of the batch.
@@ -159,7 +159,7 @@ TEST(SplashLane, RandomMasks_AcceptsBandsOnly) {
   std::mt19937_64 rng(seed);
   int bands = 0;
   for (int round = 0; round < 400; ++round) {
-    Contract contract = MakeContract({.len = 12, .num_q_heads = 1});
+    Contract contract = SmallContract({.len = 12, .num_q_heads = 1});
     contract.mask.heads = {RandomMask(rng, {.q_len = 12, .kv_len = 12, .max_depth = 2})};
     if (!Validate(contract).empty()) continue;
     if (SplashSays(contract) != ReasonCode::kTpuNotBuilt) continue;
@@ -191,7 +191,7 @@ TEST(SplashLane, RandomMasks_AcceptsBandsOnly) {
 
 TEST(DecideContract, Lane_NeedsBothItsRuntimeAndItsDevice) {
   Proves("R60 B22");
-  const Contract contract = MakeContract();
+  const Contract contract = SmallContract();
   const MaskFacts facts = DescribeMask(contract).value();
   TestTable table;
   table.Build("cuda");

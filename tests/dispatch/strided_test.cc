@@ -136,14 +136,14 @@ class Memory {
 const Gaps kGaps[] = {{}, {.tokens_first = true}, {3, 5, 7}, {1, 9, 2, true}};
 
 Contract SinkContract(DType dtype) {
-  return MakeContract({.mask = "causal and documents",
-                       .len = 37,
-                       .batch = 2,
-                       .num_q_heads = 4,
-                       .num_kv_heads = 2,
-                       .softcap = 6,
-                       .sink_logits = true,
-                       .dtype = dtype});
+  return SmallContract({.mask = "causal and documents",
+                        .len = 37,
+                        .batch = 2,
+                        .num_q_heads = 4,
+                        .num_kv_heads = 2,
+                        .softcap = 6,
+                        .sink_logits = true,
+                        .dtype = dtype});
 }
 
 std::map<std::string, std::string> FieldsOf(const RunOutcome& outcome) {
@@ -242,7 +242,7 @@ TEST(Bound, PlanMadeBefore_GivesTheSameBits) {
 }
 
 TEST(Bound, BadTensors_AreAnErrorAndAReceiptOfIt) {
-  const Contract contract = MakeContract();
+  const Contract contract = SmallContract();
   const Result<Attention> attention = TestEngine().Prepare(contract, TargetNamed("cpu"));
   ASSERT_TRUE(attention.has_value());
   const Result<Bound> bound = attention->Bind(std::move(attention->Plan({})->plan));
@@ -260,7 +260,7 @@ TEST(Bound, BadTensors_AreAnErrorAndAReceiptOfIt) {
 }
 
 TEST(RunStrided, BadTensors_AreAllListedAndNothingIsTouched) {
-  const Contract contract = MakeContract({.batch = 2});
+  const Contract contract = SmallContract({.batch = 2});
   const TensorMap inputs = MakeInputs(contract, 1, true);
   Memory memory(contract, inputs, {});
   RunTensors bad = memory.Tensors();
@@ -289,7 +289,7 @@ TEST(RunStrided, BadTensors_AreAllListedAndNothingIsTouched) {
 }
 
 TEST(RunStrided, Outputs_MayNotOverlapButInputsMay) {
-  const Contract contract = MakeContract({.num_q_heads = 2, .num_kv_heads = 2});
+  const Contract contract = SmallContract({.num_q_heads = 2, .num_kv_heads = 2});
   Memory memory(contract, MakeInputs(contract, 1, true), {});
   RunTensors tensors = memory.Tensors();
   tensors.k.head_stride = 0;  // one key head for all: a broadcast
@@ -310,7 +310,7 @@ TEST(RunStrided, Outputs_MayNotOverlapButInputsMay) {
 }
 
 TEST(RunStrided, OutputsInOneBuffer_MayInterleaveButNotTouch) {
-  Contract contract = MakeContract({.num_q_heads = 4, .num_kv_heads = 2});
+  Contract contract = SmallContract({.num_q_heads = 4, .num_kv_heads = 2});
   contract.shape.dim_v = contract.shape.dim_qk;
   const Shape& s = contract.shape;
   Memory memory(contract, MakeInputs(contract, 1, true), {});
@@ -341,7 +341,7 @@ TEST(RunStrided, OutputsInOneBuffer_MayInterleaveButNotTouch) {
 
 // What a run does not use is not looked at: one set of tensors serves a forward and a later backward.
 TEST(RunStrided, UnusedTensors_AreIgnored) {
-  const Contract contract = MakeContract();
+  const Contract contract = SmallContract();
   Memory memory(contract, MakeInputs(contract, 1, true), {});
   RunTensors tensors = memory.Tensors();
   tensors.dq.token_stride = -5;
@@ -352,7 +352,7 @@ TEST(RunStrided, UnusedTensors_AreIgnored) {
 }
 
 TEST(Run, NeitherForwardNorBackward_IsRefused) {
-  const Contract contract = MakeContract();
+  const Contract contract = SmallContract();
   RunOptions options;
   options.forward = false;
   const RunOutcome outcome = tessera::Run(contract, {}, MakeInputs(contract, 1, false), TargetNamed("cpu"), options);

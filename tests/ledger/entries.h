@@ -81,7 +81,7 @@ inline LedgerDecision DecideFor(const Ledger& ledger, const Contract& contract, 
 // Wins at lengths 32, 48 and 64.
 inline Ledger Wins() {
   Ledger ledger;
-  for (const int64_t len : {32, 48, 64}) ledger.entries.push_back(Entry(MakeContract({.len = len})));
+  for (const int64_t len : {32, 48, 64}) ledger.entries.push_back(Entry(SmallContract({.len = len})));
   return ledger;
 }
 

@@ -52,7 +52,7 @@ TEST(LedgerFileText, RoundTripsAndNamesEveryFault) {
 // A number, a word or a digit that a hand changed does not survive reading, wherever in the file it stands.
 TEST(LedgerFileText, HandEditsOfAnyValue_AreRefused) {
   Proves("R58");
-  const Json good = Json::parse(ToJson(Ledger{.entries = {Entry(MakeContract())}}));
+  const Json good = Json::parse(ToJson(Ledger{.entries = {Entry(SmallContract())}}));
   ASSERT_TRUE(ParseLedger(good.dump()).has_value()) << ToText(ParseLedger(good.dump()).error());
   std::vector<std::string> leaves;
   const std::function<void(const Json&, const std::string&)> collect = [&](const Json& json, const std::string& at) {
@@ -92,7 +92,7 @@ TEST(LedgerFileText, HandEditsOfAnyValue_AreRefused) {
 
 TEST(LedgerFileText, SameMeasurement_ReplacesTheOlder_AndSizeIsBounded) {
   Ledger ledger = Wins();
-  const LedgerEntry newer = Entry(MakeContract({.len = 32}), 400);
+  const LedgerEntry newer = Entry(SmallContract({.len = 32}), 400);
   ASSERT_TRUE(AddEntry(ledger, newer).has_value());
   ASSERT_EQ(ledger.entries.size(), 3u);
   EXPECT_EQ(ledger.entries.back(), newer);
@@ -103,33 +103,33 @@ TEST(LedgerFileText, SameMeasurement_ReplacesTheOlder_AndSizeIsBounded) {
   ledger.entries.back() = newer;
   EXPECT_LT(static_cast<int64_t>(ToJson(Ledger{.entries = {newer}}).size()) * kMaxLedgerEntries, kMaxLedgerBytes);
   EXPECT_TRUE(AddEntry(ledger, newer).has_value()) << "replacing needs no room";
-  const Status full = AddEntry(ledger, Entry(MakeContract({.len = 80})));
+  const Status full = AddEntry(ledger, Entry(SmallContract({.len = 80})));
   ASSERT_FALSE(full.has_value());
   EXPECT_EQ(full.error().code, ErrorCode::kLedgerInvalid);
 }
 
 TEST(LedgerEvidence, TwoReceiptsRunAgain_MakeAnEntryThatCounts) {
   Proves("R58");
-  const Runs runs = MakeRuns(MakeContract());
+  const Runs runs = MakeRuns(SmallContract());
   const Result<LedgerEntry> entry = EntryFromReceipts({.custom_run = runs.custom_run, .default_run = runs.default_run});
   ASSERT_TRUE(entry.has_value()) << ToText(entry.error());
   EXPECT_EQ(entry->custom_lane, "reference");
   EXPECT_EQ(entry->default_lane, "cpu");
   EXPECT_EQ(entry->kind, "causal");
-  EXPECT_EQ(entry->shape, MakeContract().shape);
+  EXPECT_EQ(entry->shape, SmallContract().shape);
   EXPECT_EQ(entry->mask_digest, runs.default_run.mask_digest);
   EXPECT_EQ(entry->machine, MachineId());
   EXPECT_EQ(entry->software, SoftwareId());
   EXPECT_EQ(entry->date, Today());
-  EXPECT_EQ(DecideFor({.entries = {*entry}}, MakeContract()).counted.size(), 0u) << "nobody ran it again";
-  Runs again = MakeRuns(MakeContract());
+  EXPECT_EQ(DecideFor({.entries = {*entry}}, SmallContract()).counted.size(), 0u) << "nobody ran it again";
+  Runs again = MakeRuns(SmallContract());
   EXPECT_FALSE(ProveEntry(*entry, again.custom_run, again.default_run).has_value()) << "and it was not compared";
   again.custom_run.options["check"] = "passed";
   const Result<LedgerEntry> proved = ProveEntry(*entry, again.custom_run, again.default_run);
   ASSERT_TRUE(proved.has_value()) << ToText(proved.error());
   EXPECT_EQ(proved->proof.check, "passed");
   EXPECT_EQ(proved->proof.output_digest, runs.custom_run.output_digest);
-  EXPECT_EQ(DecideFor({.entries = {*proved}}, MakeContract()).counted.size(), 1u);
+  EXPECT_EQ(DecideFor({.entries = {*proved}}, SmallContract()).counted.size(), 1u);
   EXPECT_NE(ToJson(*proved).find(ReceiptFingerprint(runs.custom_run)), std::string::npos);
 }
 
@@ -138,14 +138,14 @@ TEST(LedgerEvidence, ClaimedWinThatIsNotSeenAgain_IsNone) {
   Proves("R58");
   Ledger ledger = Wins();
   for (LedgerEntry& entry : ledger.entries) entry.proof.custom_ns = entry.proof.default_ns;
-  const LedgerDecision decision = DecideFor(ledger, MakeContract());
+  const LedgerDecision decision = DecideFor(ledger, SmallContract());
   EXPECT_EQ(decision.verdict, LedgerVerdict::kTied) << decision.note;
   EXPECT_FALSE(decision.Prefers(true));
 }
 
 TEST(LedgerEvidence, RunAgainThatIsAnother_ProvesNothing) {
   Proves("R58");
-  const Runs runs = MakeRuns(MakeContract());
+  const Runs runs = MakeRuns(SmallContract());
   const LedgerEntry entry = EntryFromReceipts({.custom_run = runs.custom_run, .default_run = runs.default_run}).value();
   Runs good = runs;
   good.custom_run.options["check"] = "passed";
@@ -174,9 +174,9 @@ TEST(LedgerEvidence, RunAgainThatIsAnother_ProvesNothing) {
 
 TEST(LedgerEvidence, ReceiptsThatDoNotGoTogether_AreRefused) {
   Proves("R58");
-  const Runs good = MakeRuns(MakeContract());
+  const Runs good = MakeRuns(SmallContract());
   const std::pair<const char*, std::function<void(Runs&)>> faults[] = {
-      {"contract_key", [](Runs& r) { r.default_run = MakeRuns(MakeContract({.softcap = 5})).default_run; }},
+      {"contract_key", [](Runs& r) { r.default_run = MakeRuns(SmallContract({.softcap = 5})).default_run; }},
       {"mask_digest", [](Runs& r) { r.default_run.mask_digest = kHex; }},
       {"input_digest", [](Runs& r) { r.default_run.input_digest = kHex; }},
       {"batch_digest", [](Runs& r) { r.default_run.batch_digest = kHex; }},
@@ -202,7 +202,7 @@ TEST(LedgerEvidence, ReceiptsThatDoNotGoTogether_AreRefused) {
     EXPECT_EQ(entry.error().violations[0].field, field) << ToText(entry.error());
   }
   // Planned for another machine and run here: says nothing of that one.
-  const Contract contract = MakeContract();
+  const Contract contract = SmallContract();
   const TensorMap inputs = MakeInputs(contract, 1, false);
   const Receipt off = tessera::Run(contract, {}, inputs, TargetNamed("v6e"), Ask{.lane = "reference"}).receipt;
   const Result<LedgerEntry> entry = EntryFromReceipts({.custom_run = off, .default_run = good.default_run});
@@ -211,7 +211,7 @@ TEST(LedgerEvidence, ReceiptsThatDoNotGoTogether_AreRefused) {
 }
 
 TEST(LedgerEvidence, Measurement_IsAReceiptOrTheMedianOfABenchmark) {
-  const Receipt receipt = MakeRuns(MakeContract()).custom_run;
+  const Receipt receipt = MakeRuns(SmallContract()).custom_run;
   int64_t ns = 0;
   for (const Timing& timing : receipt.timings) {
     if (timing.name == "forward") ns = timing.ns;

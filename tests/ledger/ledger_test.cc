@@ -13,7 +13,7 @@ namespace {
 
 TEST(LedgerRule, TiedWithinFivePercent_IsNotUsed) {
   Proves("R57");
-  const Contract contract = MakeContract();
+  const Contract contract = SmallContract();
   for (const auto& [custom_ns, verdict] : {std::pair<int64_t, LedgerVerdict>{949, LedgerVerdict::kExperimental},
                                            {950, LedgerVerdict::kTied},
                                            {1000, LedgerVerdict::kTied},
@@ -30,46 +30,46 @@ TEST(LedgerRule, TiedWithinFivePercent_IsNotUsed) {
 
 TEST(LedgerRule, OneShape_IsExperimentalAndOnlyThere) {
   Proves("R57");
-  const Contract contract = MakeContract();
+  const Contract contract = SmallContract();
   const Ledger ledger{.entries = {Entry(contract)}};
   const LedgerDecision here = DecideFor(ledger, contract);
   EXPECT_EQ(here.verdict, LedgerVerdict::kExperimental);
   EXPECT_EQ(here.entry, EntryId(ledger.entries[0]));
-  const LedgerDecision elsewhere = DecideFor(ledger, MakeContract({.len = 64}));
+  const LedgerDecision elsewhere = DecideFor(ledger, SmallContract({.len = 64}));
   EXPECT_EQ(elsewhere.verdict, LedgerVerdict::kNoEvidence);
   EXPECT_FALSE(elsewhere.Prefers(true)) << elsewhere.note;
   // Many shapes of one length are still narrow.
   Ledger rows;
-  for (const int64_t batch : {1, 2, 3, 4}) rows.entries.push_back(Entry(MakeContract({.batch = batch})));
+  for (const int64_t batch : {1, 2, 3, 4}) rows.entries.push_back(Entry(SmallContract({.batch = batch})));
   EXPECT_EQ(DecideFor(rows, contract).verdict, LedgerVerdict::kExperimental);
 }
 
 TEST(LedgerRule, ClearWinsAtThreeLengths_ArePromotedBetweenThem) {
   Proves("R57 R58");
   Ledger ledger = Wins();
-  ledger.entries[1] = Entry(MakeContract({.len = 48}), 700);
-  const LedgerDecision decision = DecideFor(ledger, MakeContract({.len = 40}));
+  ledger.entries[1] = Entry(SmallContract({.len = 48}), 700);
+  const LedgerDecision decision = DecideFor(ledger, SmallContract({.len = 40}));
   EXPECT_EQ(decision.verdict, LedgerVerdict::kPromoted) << decision.note;
   EXPECT_EQ(decision.entry, EntryId(ledger.entries[1])) << "the weakest win carries it";
   EXPECT_TRUE(decision.Prefers(false));
   for (const int64_t len : {16, 80}) {
-    EXPECT_EQ(DecideFor(ledger, MakeContract({.len = len})).verdict, LedgerVerdict::kNoEvidence) << len;
+    EXPECT_EQ(DecideFor(ledger, SmallContract({.len = len})).verdict, LedgerVerdict::kNoEvidence) << len;
   }
   // One shape where it does not win, and the others are narrow again.
-  ledger.entries[2] = Entry(MakeContract({.len = 64}), 990);
-  EXPECT_EQ(DecideFor(ledger, MakeContract({.len = 32})).verdict, LedgerVerdict::kExperimental);
-  EXPECT_EQ(DecideFor(ledger, MakeContract({.len = 64})).verdict, LedgerVerdict::kTied);
-  EXPECT_EQ(DecideFor(ledger, MakeContract({.len = 40})).verdict, LedgerVerdict::kNoEvidence);
+  ledger.entries[2] = Entry(SmallContract({.len = 64}), 990);
+  EXPECT_EQ(DecideFor(ledger, SmallContract({.len = 32})).verdict, LedgerVerdict::kExperimental);
+  EXPECT_EQ(DecideFor(ledger, SmallContract({.len = 64})).verdict, LedgerVerdict::kTied);
+  EXPECT_EQ(DecideFor(ledger, SmallContract({.len = 40})).verdict, LedgerVerdict::kNoEvidence);
 }
 
 TEST(LedgerRule, DynamicShapes_StayOut) {
   Proves("R57");
-  EXPECT_EQ(DecideFor(Wins(), MakeContract(), /*dynamic_shapes=*/true).verdict, LedgerVerdict::kDynamic);
+  EXPECT_EQ(DecideFor(Wins(), SmallContract(), /*dynamic_shapes=*/true).verdict, LedgerVerdict::kDynamic);
   Ledger ledger = Wins();
   for (LedgerEntry& entry : ledger.entries)
     entry = Changed(
         entry, [](Receipt&) {}, /*dynamic_shapes=*/true);
-  const LedgerDecision decision = DecideFor(ledger, MakeContract());
+  const LedgerDecision decision = DecideFor(ledger, SmallContract());
   EXPECT_EQ(decision.verdict, LedgerVerdict::kDynamic);
   EXPECT_FALSE(decision.Prefers(true));
   EXPECT_EQ(decision.uncounted.size(), 3u);
@@ -83,11 +83,11 @@ TEST(LedgerAdvice, Kernel_IsWorthWritingWhereItCanBeBetter) {
   EXPECT_EQ(AdviseKernel({}).advice, "stay_in_default");
   EXPECT_EQ(AdviseKernel({.explicit_tiling = true, .avoids_dense_mask = true}).why,
             "it controls its tiles, and it avoids a dense mask");
-  Contract plain = MakeContract();
+  Contract plain = SmallContract();
   plain.tiles_reason = "";
   EXPECT_FALSE(KernelCaseOf(plain, false)->explicit_tiling);
   EXPECT_FALSE(KernelCaseOf(plain, false)->avoids_dense_mask);
-  EXPECT_TRUE(KernelCaseOf(MakeContract({.mask = "causal and documents"}), false)->avoids_dense_mask);
+  EXPECT_TRUE(KernelCaseOf(SmallContract({.mask = "causal and documents"}), false)->avoids_dense_mask);
   EXPECT_TRUE(KernelCaseOf(plain, true)->dynamic_shapes);
 }
 
@@ -111,7 +111,7 @@ TEST(LedgerRule, WithoutProof_NothingCounts) {
   for (const auto& [why, break_it] : faults) {
     Ledger ledger = Wins();
     for (LedgerEntry& entry : ledger.entries) break_it(entry);
-    const LedgerDecision decision = DecideFor(ledger, MakeContract());
+    const LedgerDecision decision = DecideFor(ledger, SmallContract());
     EXPECT_EQ(decision.verdict, LedgerVerdict::kNoEvidence) << why;
     ASSERT_EQ(decision.uncounted.size(), 3u);
     EXPECT_EQ(decision.uncounted[0].why.rfind(why, 0), 0u) << decision.uncounted[0].why;
@@ -122,12 +122,12 @@ TEST(LedgerRule, WithoutProof_NothingCounts) {
 TEST(LedgerRule, AnotherKindDtypeOrDirection_IsAnotherQuestion) {
   Proves("R57");
   const Ledger ledger = Wins();
-  EXPECT_EQ(DecideFor(ledger, MakeContract({.mask = "full"})).verdict, LedgerVerdict::kNoEvidence);
-  EXPECT_EQ(DecideFor(ledger, MakeContract({.softcap = 5})).verdict, LedgerVerdict::kNoEvidence);
-  EXPECT_EQ(DecideFor(ledger, MakeContract({.dtype = DType::kBf16})).verdict, LedgerVerdict::kNoEvidence);
+  EXPECT_EQ(DecideFor(ledger, SmallContract({.mask = "full"})).verdict, LedgerVerdict::kNoEvidence);
+  EXPECT_EQ(DecideFor(ledger, SmallContract({.softcap = 5})).verdict, LedgerVerdict::kNoEvidence);
+  EXPECT_EQ(DecideFor(ledger, SmallContract({.dtype = DType::kBf16})).verdict, LedgerVerdict::kNoEvidence);
   // Another spelling of the same mask is the same kind.
-  EXPECT_EQ(DecideFor(ledger, MakeContract({.mask = "causal and window(47, 0)"})).verdict, LedgerVerdict::kPromoted);
-  EXPECT_EQ(LedgerKind(MakeContract({.mask = "causal and window(5, 0) and documents", .softcap = 5})).value(),
+  EXPECT_EQ(DecideFor(ledger, SmallContract({.mask = "causal and window(47, 0)"})).verdict, LedgerVerdict::kPromoted);
+  EXPECT_EQ(LedgerKind(SmallContract({.mask = "causal and window(5, 0) and documents", .softcap = 5})).value(),
             "window-documents-softcap");
 }
 
@@ -142,7 +142,7 @@ TEST(LedgerRun, PromotedLane_RunsAndTheReceiptNamesTheEntry) {
   Proves("R57");
   const Ledger ledger = Wins();
   const LedgerFile file(ledger);
-  const RunOutcome outcome = RunWith(file.path(), MakeContract());
+  const RunOutcome outcome = RunWith(file.path(), SmallContract());
   ASSERT_FALSE(outcome.error.has_value()) << ToText(*outcome.error);
   const Receipt& receipt = outcome.receipt;
   ExpectSound(receipt);
@@ -158,37 +158,37 @@ TEST(LedgerRun, PromotedLane_RunsAndTheReceiptNamesTheEntry) {
 
 TEST(LedgerRun, Experimental_OnlyWhenAskedFor) {
   Proves("R57");
-  const LedgerFile file(Ledger{.entries = {Entry(MakeContract())}});
-  const RunOutcome plain = RunWith(file.path(), MakeContract());
+  const LedgerFile file(Ledger{.entries = {Entry(SmallContract())}});
+  const RunOutcome plain = RunWith(file.path(), SmallContract());
   EXPECT_EQ(plain.receipt.executed, "cpu");
   EXPECT_EQ(plain.receipt.ledger.verdict, "experimental");
   EXPECT_EQ(plain.receipt.ledger.chose, "");
   ExpectSound(plain.receipt);
-  const RunOutcome asked = RunWith(file.path(), MakeContract(), /*experimental=*/true);
+  const RunOutcome asked = RunWith(file.path(), SmallContract(), /*experimental=*/true);
   EXPECT_EQ(asked.receipt.executed, "reference");
   ExpectSound(asked.receipt);
 }
 
 TEST(LedgerRun, TableLaneThatIsTied_GivesWayToItsDefault) {
   Proves("R57");
-  Runs runs = MakeRuns(MakeContract(), "cpu", "reference");
+  Runs runs = MakeRuns(SmallContract(), "cpu", "reference");
   SetForward(runs.custom_run, 1000);
   SetForward(runs.default_run, 1010);
   const LedgerEntry entry = ProvedEntry(runs);
   const LedgerFile file(Ledger{.entries = {entry}});
-  const RunOutcome outcome = RunWith(file.path(), MakeContract());
+  const RunOutcome outcome = RunWith(file.path(), SmallContract());
   EXPECT_EQ(outcome.receipt.executed, "reference") << outcome.receipt.ledger.note;
   EXPECT_EQ(outcome.receipt.ledger.verdict, "tied");
   ExpectSound(outcome.receipt);
   // One win does not unseat the table's own choice.
   SetForward(runs.custom_run, 500);
   const LedgerFile win(Ledger{.entries = {ProvedEntry(runs)}});
-  EXPECT_EQ(RunWith(win.path(), MakeContract()).receipt.executed, "cpu");
+  EXPECT_EQ(RunWith(win.path(), SmallContract()).receipt.executed, "cpu");
 }
 
 TEST(LedgerRun, UnusableOrStale_ChangesNothingAndSaysSo) {
   Proves("R57");
-  const Contract contract = MakeContract();
+  const Contract contract = SmallContract();
   const RunOutcome plain = RunWith("", contract);
   EXPECT_EQ(plain.receipt.ledger.verdict, "");
   Ledger stale = Wins();
@@ -229,7 +229,7 @@ TEST(LedgerRun, LaneByName_IsNotAsked) {
   const LedgerFile file(Wins());
   RunOptions options = Ask{.lane = "cpu"};
   options.ledger = file.path();
-  const Contract contract = MakeContract();
+  const Contract contract = SmallContract();
   const RunOutcome outcome = tessera::Run(contract, {}, MakeInputs(contract, 1, false), TargetNamed("cpu"), options);
   EXPECT_EQ(outcome.receipt.executed, "cpu");
   EXPECT_EQ(outcome.receipt.ledger.verdict, "not_asked");
@@ -239,7 +239,7 @@ TEST(LedgerRun, LaneByName_IsNotAsked) {
 // On a TPU the table names xla_chunked for a mask that splash cannot do; the ledger knows a custom lane.
 TEST(LedgerRun, ChoosesOnlyLanesThatAccept_AndFallsBackToTheTables) {
   Proves("R57");
-  const Contract contract = MakeContract({.mask = "prefix(40) or sink(3)"});
+  const Contract contract = SmallContract({.mask = "prefix(40) or sink(3)"});
   const Target v6e = TargetNamed("v6e");
   Ledger ledger;
   TestTable measured;
@@ -247,7 +247,7 @@ TEST(LedgerRun, ChoosesOnlyLanesThatAccept_AndFallsBackToTheTables) {
   measured.Build("xla_chunked");
   const auto receipt_of = [&](const char* lane, int64_t len, int64_t ns) {
     Receipt receipt =
-        measured.Run(MakeContract({.mask = "prefix(40) or sink(3)", .len = len}), v6e, Ask{.lane = lane}).receipt;
+        measured.Run(SmallContract({.mask = "prefix(40) or sink(3)", .len = len}), v6e, Ask{.lane = lane}).receipt;
     SetForward(receipt, ns);
     if (receipt.device.plugin.empty()) receipt.device = {.kind = "tpu", .name = "Test TPU", .memory = "host"};
     receipt.ran_on = receipt.device.name;
@@ -290,8 +290,8 @@ TEST(LedgerRun, ChoosesOnlyLanesThatAccept_AndFallsBackToTheTables) {
 
 TEST(LedgerRun, Diff_TellsAChoiceFromItsAbsence) {
   const LedgerFile file(Wins());
-  const Receipt with = RunWith(file.path(), MakeContract()).receipt;
-  const Receipt without = RunWith("", MakeContract()).receipt;
+  const Receipt with = RunWith(file.path(), SmallContract()).receipt;
+  const Receipt without = RunWith("", SmallContract()).receipt;
   bool is_told = false;
   for (const ReceiptChange& change : DiffReceipts(without, with)) {
     is_told |= change.field == "ledger.chose" && change.after == "reference" && change.matters;

@@ -39,7 +39,7 @@ TEST(ExactTokenRecord, WhatCannotBe_IsRefusedWithEveryField) {
 // What a run leaves behind, in the words that others read.
 TEST(ExactTokenRecord, Receipts_HaveOneWhereThereWerePicks) {
   Proves("R59");
-  const Contract contract = MakeContract({.mask = "causal and blocks"});
+  const Contract contract = SmallContract({.mask = "causal and blocks"});
   const Shape& s = contract.shape;
   const TensorMap inputs = MakeInputs(contract, 1, false);
   Batch batch;
@@ -54,7 +54,7 @@ TEST(ExactTokenRecord, Receipts_HaveOneWhereThereWerePicks) {
   EXPECT_EQ(ToJson(*ExactTokenRecordOf(picked)),
             R"({"path":"exact_token","indexer":"routing","backend":"cpu","seq_len":48,"requested_backend":"auto",)"
             R"("actual_backend":"cpu","runtime_mode":"exact_token"})");
-  const Contract plain = MakeContract();
+  const Contract plain = SmallContract();
   EXPECT_FALSE(
       ExactTokenRecordOf(tessera::Run(plain, {}, MakeInputs(plain, 1, false), TargetNamed("cpu")).receipt).has_value());
 }

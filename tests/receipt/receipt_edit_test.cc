@@ -59,8 +59,8 @@ std::vector<NamedReceipt> GoodReceipts() {
   const auto add = [&](std::string name, RunOutcome outcome) {
     receipts.push_back({std::move(name), std::move(outcome.receipt)});
   };
-  const Contract plain = MakeContract();
-  const Contract packed = MakeContract({.mask = "causal and documents", .softcap = 30});
+  const Contract plain = SmallContract();
+  const Contract packed = SmallContract({.mask = "causal and documents", .softcap = 30});
   const Target cpu = TargetNamed("cpu");
   const TensorMap inputs = MakeInputs(plain, 1, true);
   const TensorMap forward = MakeInputs(plain, 1, false);
@@ -74,12 +74,12 @@ std::vector<NamedReceipt> GoodReceipts() {
   tiled.plan.disable = {"balance"};
   add("tiled", tessera::Run(plain, {}, forward, TargetNamed("h200"), tiled));
   add("ledger", RunWithLedger(plain, forward));
-  const Contract uneven = MakeContract({.mask = "causal and documents", .len = 40});
+  const Contract uneven = SmallContract({.mask = "causal and documents", .len = 40});
   add("class",
       RunAtClass(uneven, DocumentBatch(uneven, {20, 9}), MakeInputs(uneven, 1, true), cpu, Ask{.backward = true}));
   TestTable table;
   table.Build("xla_pallas").on_plan = Decision::No(ReasonCode::kScalarMemory, "too much");
-  add("refused plan", table.Run(MakeContract({.softcap = 5}), TargetNamed("v6e")));
+  add("refused plan", table.Run(SmallContract({.softcap = 5}), TargetNamed("v6e")));
   add("request", tessera::Run(plain, {}, forward, cpu, Ask{.lane = "flash"}));
   add("inputs", tessera::Run(plain, {}, {}, cpu));
   add("decide", tessera::Run(plain, {}, forward, TargetNamed("h200"), Ask{.strict = true}));
@@ -296,7 +296,7 @@ class HungryLane : public TestLane {
 TEST(ReceiptOfFailure, MemoryThatRunsOut_IsAStepLikeAnother) {
   TestTable table;
   table.Put(std::make_shared<HungryLane>("cpu"));
-  const RunOutcome outcome = table.Run(MakeContract(), TargetNamed("cpu"));
+  const RunOutcome outcome = table.Run(SmallContract(), TargetNamed("cpu"));
   ASSERT_TRUE(outcome.error.has_value());
   EXPECT_EQ(outcome.error->code, ErrorCode::kTooLarge);
   EXPECT_EQ(outcome.receipt.failed_at, "workspace");
@@ -334,7 +334,7 @@ TEST(ReceiptDiff, EveryField_IsSeen) {
 }
 
 TEST(ReceiptDiff, Groups_SayWhatChangedAndWhatMatters) {
-  const Contract contract = MakeContract({.softcap = 30});
+  const Contract contract = SmallContract({.softcap = 30});
   Contract other = contract;
   other.score.softcap = 20;
   other.tiles_reason = "another";
@@ -353,7 +353,7 @@ TEST(ReceiptDiff, Groups_SayWhatChangedAndWhatMatters) {
   EXPECT_EQ(Changes(a, tessera::Run(other, {}, inputs, cpu, two).receipt),
             "meaning/tiles.reason options/threads cost/workspace_bytes ");
   // Two spellings of one mask are one meaning.
-  const Contract twice = MakeContract({.mask = "causal and causal", .softcap = 30});
+  const Contract twice = SmallContract({.mask = "causal and causal", .softcap = 30});
   EXPECT_EQ(Changes(a, tessera::Run(twice, {}, inputs, cpu, one).receipt), "meaning/mask.expr ");
   // Another lane has other bits; the same lane, now asked for by name, has the same.
   const Receipt fallen = tessera::Run(contract, {}, inputs, cpu, Ask{.exclude = {"cpu"}, .threads = 1}).receipt;
@@ -372,7 +372,7 @@ TEST(ReceiptDiff, Groups_SayWhatChangedAndWhatMatters) {
 }
 
 TEST(ReceiptDiff, MasksPerHead_AreComparedHeadByHead) {
-  Contract contract = MakeContract();
+  Contract contract = SmallContract();
   contract.mask.heads = {*ParseMaskExpr("causal"), *ParseMaskExpr("full")};
   Contract other = contract;
   other.mask.heads[1] = *ParseMaskExpr("window(3, 0)");

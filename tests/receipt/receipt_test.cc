@@ -16,7 +16,7 @@ using Json = nlohmann::ordered_json;
 
 // Of a run with a fallback: the target's own lane is not built.
 Receipt GoodReceipt() {
-  const Contract contract = MakeContract({.mask = "causal and documents", .softcap = 30});
+  const Contract contract = SmallContract({.mask = "causal and documents", .softcap = 30});
   const Batch batch = DocumentBatch(contract, {20, 9});
   RunOptions options = Ask{.backward = true};
   options.plan.tile = TileSize{16, 16};  // the target's own would hold it all
@@ -159,7 +159,7 @@ TEST(Receipt, Contradictions_AreFound) {
 // Planned for another machine and run here by the lane that was asked for: not the machine's own result.
 TEST(Receipt, RunOffTheMachine_IsAFallback) {
   Proves("R51");
-  const Contract contract = MakeContract();
+  const Contract contract = SmallContract();
   const RunOutcome outcome =
       tessera::Run(contract, {}, MakeInputs(contract, 1, false), TargetNamed("v6e"), Ask{.lane = "reference"});
   ASSERT_FALSE(outcome.error.has_value()) << ErrorText(outcome);
@@ -243,7 +243,7 @@ TEST(Receipt, LaneThatRanDense_IsCaught) {
   Proves("B11");
   TestTable table;
   table.Build("cpu").extra_tiles = 3;
-  const RunOutcome outcome = table.Run(MakeContract(), TargetNamed("cpu"));
+  const RunOutcome outcome = table.Run(SmallContract(), TargetNamed("cpu"));
   ASSERT_FALSE(outcome.error.has_value()) << ErrorText(outcome);
   const std::vector<Violation> violations = CheckReceipt(outcome.receipt);
   ASSERT_EQ(violations.size(), 1u) << Words(violations);
@@ -262,7 +262,7 @@ TEST(Receipt, Line_SaysWhatRanAndWhy) {
   EXPECT_EQ(line.find('\n'), std::string::npos);
   EXPECT_NE(line.find("tiles"), std::string::npos);
 
-  const Contract contract = MakeContract();
+  const Contract contract = SmallContract();
   const RunOutcome forced =
       tessera::Run(contract, {}, MakeInputs(contract, 1, false), TargetNamed("cpu"), Ask{.lane = "reference"});
   EXPECT_EQ(ToLine(forced.receipt).rfind("reference ran (asked reference) natively on " + HostProcessor() + ", ", 0),

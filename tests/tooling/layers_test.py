@@ -56,7 +56,7 @@ class Includes(unittest.TestCase):
         "own lane": ("src/lanes/cpu/a.cc", '#include "lanes/cpu/b.h"\n#include "lanes/lane.h"\n#include "tessera/lane.h"'),
         "the CPU lane's library": ("src/lanes/cpu/a.cc", '#include "hwy/highway.h"'),
         "oneTBB where threads are": ("src/lanes/workers.cc", "#include <tbb/parallel_for.h>"),
-        "json in a .cc": ("src/dispatch/a.cc", "#include <nlohmann/json.hpp>"),
+        "json in a .cc": ("src/receipt/a.cc", "#include <nlohmann/json.hpp>"),
         "xxHash in its file": ("src/base/hash.cc", "#include <xxhash.h>"),
         "system headers": ("src/base/a.cc", "#include <sys/stat.h>\n#include <unistd.h>"),
         "oracle from the program": ("tools/tessera/a.cc", '#include "oracle/oracle.h"\n#include "tessera/run.h"'),
