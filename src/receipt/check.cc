@@ -158,7 +158,10 @@ class Checker {
     const std::string own_kernel = "_" + r_.isa;
     const bool is_named = r_.kernel.size() > own_kernel.size() &&
                           r_.kernel.compare(r_.kernel.size() - own_kernel.size(), own_kernel.size(), own_kernel) == 0;
-    Expect(!HasForcedIsa() || r_.isa == Option("isa") || is_named, "isa",
+    const std::string asked = Option("isa");
+    Expect(!asked.empty() && asked.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_") == std::string::npos,
+           "options.isa", "auto, or an instruction set's name");
+    Expect(!HasForcedIsa() || r_.isa == asked || is_named, "isa",
            "the instruction set of options.isa, when one is forced, or the one that the kernel is named after");
     Expect(HasOutputs() || r_.failed_at == "backward", "executed",
            fmt::format("empty: a run that failed at {} ran nothing", r_.failed_at));

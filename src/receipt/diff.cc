@@ -112,8 +112,12 @@ class Differ {
     // Of the key nothing is left to say that meaning, options and target did not; the rest is the cache's history.
     CompareGroup("cache.", a_.cache, b_.cache, false);
     CompareMaps(ProgramsOf(a_), ProgramsOf(b_), [](const std::string&) { return false; });
-    CompareGroup("work.", a_.work, b_.work, false);
+    Compare("work.pairs", a_.work.pairs, b_.work.pairs, false);
     group_ = "timings";
+    Compare("work.forward_gflops", fmt::format("{:.3f}", a_.work.forward_gflops),
+            fmt::format("{:.3f}", b_.work.forward_gflops), false);
+    Compare("work.backward_gflops", fmt::format("{:.3f}", a_.work.backward_gflops),
+            fmt::format("{:.3f}", b_.work.backward_gflops), false);
     for (const Timing& timing : a_.timings)
       Compare(timing.name, TimeOf(a_, timing.name), TimeOf(b_, timing.name), false);
     for (const Timing& timing : b_.timings) {

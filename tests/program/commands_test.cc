@@ -397,13 +397,13 @@ TEST(Lanes, Choice_IsByNameOrTheFirstThatIsThere) {
   EXPECT_EQ(detected["source"], "autodetect");
   EXPECT_TRUE(Contains(detected["reason"].get<std::string>(), "cuda: its device is missing")) << detected;
   const ProgramResult words = Tessera({"lanes", "--target", "h200"});
-  EXPECT_TRUE(Contains(words.out, "a plain contract on h200 would run on reference (autodetect)")) << words.out;
+  EXPECT_TRUE(Contains(words.out, "a plain contract on h200 would run on cpu (autodetect)")) << words.out;
   const nlohmann::json named = OnlyDocument(Tessera({"lanes", "--lane", "reference", "--json"}))["chosen"];
   EXPECT_EQ(named["source"], "explicit");
   const ProgramResult gone = Tessera({"lanes", "--target", "h200", "--lane", "cuda"});
   EXPECT_EQ(gone.exit_code, 3) << "asked for by name, never another";
   EXPECT_TRUE(Contains(gone.err, "its package is missing")) << gone.err;
-  EXPECT_TRUE(Contains(Tessera({"lanes", "--target", "h200", "--lane", "cpu"}).err, "its device is missing"));
+  EXPECT_TRUE(Contains(Tessera({"lanes", "--target", "cpu", "--lane", "cuda"}).err, "its device is missing"));
 }
 
 TEST(Lanes, RoutedContract_SaysWhatIsSupportedWithPicks) {

@@ -77,7 +77,7 @@ TEST_F(ReceiptFiles, Repeat_GivesTheSameOutputs) {
        {std::vector<std::string>{"--inputs", "qkv.safetensors"},
         {"--seed", "18446744073709551615", "--backward", "--max", "--layout", "bthd"},
         {"--tile", "16x8", "--disable", "balance", "--exclude", "cuda", "--exclude", "cpu", "--threads", "3"},
-        {"--target", "v6e", "--lane", "reference", "--strict", "--widen-class"},
+        {"--target", "v6e", "--lane", "reference", "--widen-class"},
         {"--lane", "cpu", "--strict", "--backward", "--threads", "2"},
         {"--isa", "scalar"}}) {
     MakeReceipt(more);
@@ -258,7 +258,7 @@ TEST_F(ReceiptFiles, Repeat_TakesNoOptionThatTheReceiptHas) {
   EXPECT_EQ(Do({"run", "--from-receipt", "r.json"}, {.env = {{"TESSERA_LANE", "cuda"}}}).exit_code, 0);
   const ProgramResult isa = Do({"run", "--from-receipt", "r.json"}, {.env = {{"TESSERA_ISA", "sse9"}}});
   EXPECT_EQ(isa.exit_code, 0) << isa.err;
-  EXPECT_TRUE(Contains(isa.out, "note: isa: auto then, asked for by name here: ")) << isa.out;
+  EXPECT_FALSE(Contains(isa.out, "note: isa")) << "what was asked then is asked again: " << isa.out;
 }
 
 TEST_F(ReceiptFiles, Diff_SaysInWordsWhatChanged) {
@@ -315,7 +315,7 @@ TEST_F(ReceiptFiles, EveryFailure_LeavesAReceiptThatSaysWhere) {
       {{"doc.toml"}, "batch", "TSR-C007", 2},
       {{"capacity.toml", "--batch", "batch.json"}, "plan", "TSR-P003", 2},
       {{"doc.toml", "--batch", "batch.json", "--disable", "guess"}, "plan", "TSR-P001", 2},
-      {{"doc.toml", "--batch", "batch.json", "--disable", "transpose", "--backward"}, "backward", "TSR-P007", 2},
+      {{"doc.toml", "--batch", "batch.json", "--disable", "transpose", "--backward"}, "bind", "TSR-P007", 2},
       {{"doc.toml", "--batch", "batch.json", "--out", "no/such/folder"}, "write", "TSR-R003", 2},
   };
   for (const auto& c : cases) {

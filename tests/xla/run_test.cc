@@ -274,7 +274,8 @@ TEST(Gpu, Run_EqualsReferenceOrSaysWhyNot) {
   contract.mask.heads = {ParseMaskExpr("causal and window(100, 0) or sink(2)").value()};
   contract.score = {.scale = 0.125, .softcap = 10.0, .sink_logits = true};
   const Target target = FindTarget("h200").value();
-  const Result<Selection> selection = SelectLane(contract, target);
+  const Engine engine;  // of the installed plugins, whatever a test before this one had
+  const Result<Selection> selection = engine.Select(contract, target);
   ASSERT_TRUE(selection.has_value());
   for (const LaneDecision& d : selection->decisions) {
     if (d.lane == "xla_chunked" && !d.decision.accepted) {
@@ -285,10 +286,10 @@ TEST(Gpu, Run_EqualsReferenceOrSaysWhyNot) {
   options.backward = true;
   options.lane = "xla_chunked";
   const TensorMap inputs = MakeInputs(contract, 5, true);
-  const RunOutcome got = tessera::Run(contract, {}, inputs, target, options);
+  const RunOutcome got = tessera::Run(engine, contract, {}, inputs, target, options);
   ASSERT_FALSE(got.error) << ToText(*got.error);
   options.lane = "reference";
-  ExpectClose(got.outputs, tessera::Run(contract, {}, inputs, target, options).outputs);
+  ExpectClose(got.outputs, tessera::Run(engine, contract, {}, inputs, target, options).outputs);
 }
 
 TEST(Recent, LeastRecentlyUsed_MakesRoom) {

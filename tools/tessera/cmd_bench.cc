@@ -170,7 +170,7 @@ void AddBench(Command& app, Action& action) {
   };
   add("planner", "Time the planner: every stage, forward and transposed, packed", BenchPlanner);
   Command* run = add("run", "Time a lane: forward, and with --backward both", BenchRun);
-  run->AddOption("--lane", options->run.lane, "Run on this lane or not at all")->TypeName("LANE")->ShowDefault();
+  AddLaneOption(*run, options->run);
   run->AddOption("--seed", options->seed, "Seed of the inputs")->ShowDefault();
   run->AddFlag("--backward", options->run.backward, "Also compute gradients");
   AddWorkOptions(*run, options->run);

@@ -169,6 +169,10 @@ int RunCommand(Options options) {
     if (auto failure = ReadRunFiles(arguments, files, accepts))
       return FinishUnbegun(options, files, std::move(*failure));
   } else {
+    // The environment is a default for requests that leave something open, and a receipt leaves nothing open.
+    const std::string folder = EngineDefaults().xla_folder;
+    const std::string machine_isa = EngineDefaults().machine_isa;
+    EngineDefaults() = {.machine_isa = machine_isa, .xla_folder = folder, .xla_flags = EngineDefaults().xla_flags};
     auto receipt = ReadReceipt(arguments.from_receipt, /*is_strict=*/false);
     if (!receipt) return Report(receipt.error(), options.json);
     arguments.problem.target = receipt->target;
@@ -219,7 +223,7 @@ void AddRun(Command& app, Action& action) {
       ->TypeName("F.safetensors");
   sub->AddOption("--receipt", options->receipt, "Write the receipt to this file, also when the run fails")
       ->TypeName("F.json");
-  auto* lane = sub->AddOption("--lane", run.lane, "Run on this lane or not at all")->TypeName("LANE")->ShowDefault();
+  auto* lane = AddLaneOption(*sub, run);
   sub->AddOption("--exclude", run.exclude, "Never use this lane (may be repeated)")->TypeName("LANE")->Repeated();
   auto* ledger = sub->AddOption("--ledger", run.ledger, "Measurements that may choose between lanes (tessera ledger)")
                      ->TypeName("F.json");

@@ -227,7 +227,7 @@ void AddVerify(Command& app, Action& action) {
   sub->AddOption("what", options->problem.contract, "A named case, a contract, or a .plan file")->TypeName("CASE|FILE");
   sub->AddFlag("--list", options->list, "List the named cases");
   sub->AddFlag("--all", options->all, "Verify every named case");
-  sub->AddOption("--lane", options->run.lane, "Run on this lane or not at all")->TypeName("LANE")->ShowDefault();
+  AddLaneOption(*sub, options->run);
   sub->AddOption("--seed", options->seed, "Seed of the inputs, and of a case's batch")->ShowDefault();
   sub->AddFlag("--backward", options->run.backward, "Also check gradients");
   AddWorkOptions(*sub, options->run);

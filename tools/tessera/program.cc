@@ -24,9 +24,40 @@ constexpr size_t kStandardInputBytes = size_t{1} << 24;
 
 }  // namespace
 
+namespace {
+
+// Options of the command line that stand before a default of the engine's.
+struct Overrule {
+  Option* option = nullptr;
+  std::string EngineOptions::*value = nullptr;
+};
+std::vector<Overrule>& Overrules() {
+  static std::vector<Overrule> overrules;
+  return overrules;
+}
+
+}  // namespace
+
 const Engine& TheEngine() {
-  static const Engine& engine = *new Engine();
+  static const Engine& engine = *new Engine([] {
+    for (const Overrule& overrule : Overrules()) {
+      if (overrule.option->IsGiven()) EngineDefaults().*overrule.value = "auto";
+    }
+    return EngineDefaults();
+  }());
   return engine;
+}
+
+Option* AddLaneOption(Command& app, RunOptions& run) {
+  Option* lane = app.AddOption("--lane", run.lane, "Run on this lane or not at all (default: TESSERA_LANE, else auto)");
+  lane->TypeName("LANE")->ShowDefault();
+  Overrules().push_back({lane, &EngineOptions::lane});
+  return lane;
+}
+
+EngineOptions& EngineDefaults() {
+  static EngineOptions options = OptionsFromEnvironment();
+  return options;
 }
 
 int ExitCodeOf(ErrorCode code) {
@@ -160,9 +191,10 @@ void AddXlaOptions(Command& app, RunOptions& run) {
 }
 
 void AddWorkOptions(Command& app, RunOptions& run) {
-  app.AddOption("--isa", run.isa, "Run with this instruction set or not at all (default: TESSERA_ISA, else the best)")
-      ->TypeName("ISA")
-      ->ShowDefault();
+  Option* isa = app.AddOption("--isa", run.isa,
+                              "Run with this instruction set or not at all (default: TESSERA_ISA, else the best)");
+  isa->TypeName("ISA")->ShowDefault();
+  Overrules().push_back({isa, &EngineOptions::isa});
   AddXlaOptions(app, run);
   app.AddOption("--threads", run.threads, "Threads, 1 or more (default: as many as the target has workers)")
       ->TypeName("N");

@@ -37,9 +37,12 @@ void AddLedger(Command& app, Action& action);
 void AddExport(Command& app, Action& action);
 void AddDemo(Command& app, Action& action);
 
-// The program's one engine, made from the environment on first use. Never destroyed: a plugin's threads may outlive
-// main.
+// The program's one engine, made on first use. Never destroyed: a plugin's threads may outlive main.
 const Engine& TheEngine();
+// What it is made with: the environment's, until the engine is made. What the command line names by --lane or --isa,
+// also "auto", is not the environment's to say.
+EngineOptions& EngineDefaults();
+Option* AddLaneOption(Command& app, RunOptions& run);
 
 int ExitCodeOf(ErrorCode code);
 // Prints "tessera: TSR-..." on standard error and, with `json`, the same as a document on standard output.

@@ -69,6 +69,7 @@ Status BoundPass::Hold() {
   const auto keep = [&](std::string_view name, std::span<const std::byte> bytes) {
     constants_.emplace(name, std::vector<std::byte>(bytes.begin(), bytes.end()));
   };
+  parts_.tables.erase(std::string(kPart));  // which each call of a part brings
   for (const auto& [name, table] : parts_.tables) keep(name, std::as_bytes(std::span(table)));
   const auto scale = static_cast<float>(parts_.score.scale);
   const auto softcap = static_cast<float>(parts_.score.softcap);
