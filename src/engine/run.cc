@@ -194,8 +194,10 @@ RunOutcome Run(const Engine& engine, const Contract& contract, const Batch& batc
 
 RunOutcome RunStrided(const Engine& engine, const Contract& contract, const Batch& batch, const RunTensors& tensors,
                       const Target& target, const RunOptions& options) {
+  RunOptions where = options;
+  where.memory = tensors.q.space;  // the others must be there too
   return RunOnce(EngineAccess::Of(engine),
-                 {.contract = contract, .batch = batch, .target = target, .options = options, .tensors = &tensors});
+                 {.contract = contract, .batch = batch, .target = target, .options = where, .tensors = &tensors});
 }
 
 Receipt ReceiptOf(const Engine& engine, const EarlyFailure& failure, const RunOptions& options, const Error& error) {

@@ -59,7 +59,7 @@ void HashStrided(Hasher& hasher, const TensorRef& ref, const TensorAxes& axes) {
 
 std::string DigestOf(const Contract& contract, const RunTensors& tensors, const AttentionOptions& options,
                      bool outputs) {
-  TensorChecker check(contract);
+  TensorChecker check(contract, options.memory);
   Collect(tensors, options, check);
   std::map<std::string, UsedTensor> uses = check.uses();
   std::erase_if(uses, [&](const auto& entry) { return entry.second.is_output != outputs; });
@@ -85,7 +85,7 @@ std::string DigestOf(const Contract& contract, const RunTensors& tensors, const 
 
 std::vector<Violation> CheckTensors(const Contract& contract, const RunTensors& tensors,
                                     const AttentionOptions& options) {
-  TensorChecker check(contract);
+  TensorChecker check(contract, options.memory);
   Collect(tensors, options, check);
   return check.Finish();
 }

@@ -241,6 +241,25 @@ TEST(Bound, PlanMadeBefore_GivesTheSameBits) {
   }
 }
 
+// Nothing is copied between memories: tensors of a GPU are a lane's refusal by reason, one tensor elsewhere an error.
+TEST(RunStrided, TensorsInAnotherMemory_AreRefusedByReasonAndNotTouched) {
+  const Contract contract = SmallContract();
+  Memory memory(contract, MakeInputs(contract, 1, false), {});
+  RunTensors tensors = memory.Tensors();
+  tensors.k.space = {MemoryKind::kGpu, 0};
+  const RunOutcome mixed = RunStrided(contract, {}, tensors, TargetNamed("cpu"));
+  ASSERT_TRUE(mixed.error.has_value());
+  EXPECT_EQ(mixed.error->code, ErrorCode::kTensorMismatch);
+  EXPECT_EQ(mixed.error->violations.at(0).field, "k");
+  for (TensorRef* ref : {&tensors.q, &tensors.v, &tensors.o}) ref->space = {MemoryKind::kGpu, 0};
+  const RunOutcome all = RunStrided(contract, {}, tensors, TargetNamed("cpu"));
+  ASSERT_TRUE(all.error.has_value());
+  EXPECT_EQ(all.error->code, ErrorCode::kLaneRefused);
+  EXPECT_EQ(DecisionOf(all.receipt, "cpu", "contract").reason, ReasonCode::kMemorySpace);
+  EXPECT_EQ(all.receipt.options.at("memory"), "gpu:0");
+  ExpectSound(all.receipt);
+}
+
 TEST(Bound, BadTensors_AreAnErrorAndAReceiptOfIt) {
   const Contract contract = SmallContract();
   const Result<Attention> attention = TestEngine().Prepare(contract, TargetNamed("cpu"));
