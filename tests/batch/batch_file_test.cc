@@ -31,13 +31,13 @@ void ExpectRefused(const std::string& json, const std::string& reason) {
 
 Tensor Ints(std::vector<int64_t> shape, const std::vector<int32_t>& values) {
   Tensor tensor = Tensor::Zeros(ElementType::kI32, std::move(shape));
-  std::memcpy(tensor.bytes.data(), values.data(), tensor.bytes.size());
+  if (!values.empty()) std::memcpy(tensor.bytes.data(), values.data(), tensor.bytes.size());
   return tensor;
 }
 
 Tensor LongInts(std::vector<int64_t> shape, const std::vector<int64_t>& values) {
   Tensor tensor = Tensor::Zeros(ElementType::kI64, std::move(shape));
-  std::memcpy(tensor.bytes.data(), values.data(), tensor.bytes.size());
+  if (!values.empty()) std::memcpy(tensor.bytes.data(), values.data(), tensor.bytes.size());
   return tensor;
 }
 

@@ -154,7 +154,7 @@ class TestLane : public Lane {
   }
 
  private:
-  std::string_view name_;
+  std::string name_;
 };
 
 class BoundTestLane final : public BoundLane {

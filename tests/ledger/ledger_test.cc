@@ -84,7 +84,9 @@ TEST(LedgerAdvice, Kernel_IsWorthWritingWhereItCanBeBetter) {
   EXPECT_EQ(AdviseKernel({.explicit_tiling = true, .avoids_dense_mask = true}).why,
             "it controls its tiles, and it avoids a dense mask");
   Contract plain = SmallContract();
+  plain.tiles = {256, 256};  // which need no reason
   plain.tiles_reason = "";
+  ASSERT_TRUE(KernelCaseOf(plain, false).has_value());
   EXPECT_FALSE(KernelCaseOf(plain, false)->explicit_tiling);
   EXPECT_FALSE(KernelCaseOf(plain, false)->avoids_dense_mask);
   EXPECT_TRUE(KernelCaseOf(SmallContract({.mask = "causal and documents"}), false)->avoids_dense_mask);
