@@ -1,7 +1,7 @@
 // xxHash behind our own names, and the one spelling of a hash: 32 lower-case hex digits, first byte first.
 #include "base/hash.h"
 
-#define XXH_INLINE_ALL  // no library to link
+#define XXH_INLINE_ALL  // NOLINT(readability-identifier-naming): the library's own; no library to link
 #include <xxhash.h>
 
 #include <cstring>
