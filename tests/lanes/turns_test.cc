@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -18,7 +19,7 @@ namespace {
 constexpr int64_t kTile = 32;
 constexpr int64_t kTiles = 4;
 
-Plan MakeCausalPlan(int64_t heads) {
+Plan MakePlanOf(int64_t heads, const std::vector<std::string>& masks) {
   Contract contract;
   contract.shape = {.batch = 1,
                     .q_len = kTile * kTiles,
@@ -28,7 +29,7 @@ Plan MakeCausalPlan(int64_t heads) {
                     .dim_qk = 8,
                     .dim_v = 8,
                     .dtype = DType::kF32};
-  contract.mask.heads = {*ParseMaskExpr("causal")};
+  for (const std::string& mask : masks) contract.mask.heads.push_back(*ParseMaskExpr(mask));
   contract.score.scale = 1.0;
   PlanOptions options;
   options.tile = TileSize{kTile, kTile};
@@ -36,6 +37,8 @@ Plan MakeCausalPlan(int64_t heads) {
   EXPECT_TRUE(made.has_value()) << (made ? "" : ToText(made.error()));
   return std::move(made->plan);
 }
+
+Plan MakeCausalPlan(int64_t heads) { return MakePlanOf(heads, {"causal"}); }
 
 // Turns over memory of their own.
 struct Made {
@@ -104,6 +107,26 @@ TEST(Turns, Memory_IsFreeOnlyWhenTheTileBeforeIsDone) {
     }
     made.turns.Done(2, rank);
   }
+  waiting.join();
+  EXPECT_TRUE(is_free);
+}
+
+// A head that sees nothing stands between two that have the same memory, and is never done with anything.
+TEST(Turns, Memory_IsNotFreeBecauseAHeadWithoutKeysHadItBetween) {
+  const Plan plan = MakePlanOf(4, {"causal", "sink(0)", "sink(0)", "causal"});
+  Made made(plan.view(), {.kv_heads = 4, .group = 1, .q_tiles = kTiles, .threads = 1});
+  ASSERT_EQ(made.turns.kept_heads(), 1);
+  ASSERT_EQ(made.turns.NumKeyTiles(kTiles), 0U);
+  std::atomic<bool> is_free{false};
+  std::thread waiting([&] {
+    made.turns.WaitForMemory(3 * kTiles);
+    is_free = true;
+  });
+  for (int i = 0; i < 200; ++i) {
+    EXPECT_FALSE(is_free) << "the first head has not been there";
+    std::this_thread::yield();
+  }
+  made.turns.Done(0, 0);
   waiting.join();
   EXPECT_TRUE(is_free);
 }

@@ -54,9 +54,16 @@ void Turns::Wait(int64_t q_tile, uint32_t rank) const {
   }
 }
 
+// A tile without keys never had the memory and waits for nobody, so it says nothing of the one before it: the last tile
+// that used the memory is the one to wait for.
 void Turns::WaitForMemory(int64_t q_tile) const {
-  const int64_t before = q_tile - kept_heads() * counts_.q_tiles;
-  if (before >= 0) Wait(before, NumKeyTiles(before));
+  const int64_t step = kept_heads() * counts_.q_tiles;
+  for (int64_t before = q_tile - step; before >= 0; before -= step) {
+    const uint32_t num_key_tiles = NumKeyTiles(before);
+    if (num_key_tiles == 0) continue;
+    Wait(before, num_key_tiles);
+    return;
+  }
 }
 
 }  // namespace tessera::lanes::cpu

@@ -50,7 +50,7 @@ class Turns {
 
   // Until `rank` key tiles are done with a query tile.
   void Wait(int64_t q_tile, uint32_t rank) const;
-  // Until the tile that had this one's memory before is done.
+  // Until the last tile that had this one's memory is done.
   void WaitForMemory(int64_t q_tile) const;
   void Done(int64_t q_tile, uint32_t rank) { turns_[q_tile].store(rank + 1, std::memory_order_release); }
 
