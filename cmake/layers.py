@@ -28,6 +28,7 @@ LAYERS = {
     "src/planner": {"src/base", "src/contract", "src/plan"},
     "src/pipeline": {"src/base", "src/contract", "src/plan", "src/routing", "src/planner"},
     "src/export": {"src/base", "src/contract", "src/plan", "src/planner"},
+    "src/view": {"src/base", "src/io", "src/contract", "src/plan"},
     "src/lanes": {"src/base", "src/io", "src/contract", "src/plan"},
     # A receipt records: it asks neither the lane table nor a ledger whether what it says is what they would say.
     "src/receipt": {"src/base", "src/io", "src/contract", "src/plan", "src/lanes"},
@@ -38,7 +39,7 @@ LAYERS = {
     "src/engine": {"src/base", "src/io", "src/contract", "src/plan", "src/routing", "src/planner", "src/pipeline",
                    "src/lanes", "src/receipt", "src/ledger", "src/classes", "src/dispatch"},
     "src/capi": {"src/base", "src/io", "src/contract", "src/rows", "src/plan", "src/routing", "src/planner",
-                 "src/pipeline", "src/export", "src/lanes", "src/receipt", "src/ledger", "src/classes", "src/dispatch",
+                 "src/pipeline", "src/export", "src/view", "src/lanes", "src/receipt", "src/ledger", "src/classes", "src/dispatch",
                  "src/engine"},
 }
 
@@ -62,6 +63,7 @@ LIBRARIES = {
     "src/planner": (BASE_LIBRARIES, set()),
     "src/pipeline": (BASE_LIBRARIES, set()),
     "src/export": (BASE_LIBRARIES, set()),
+    "src/view": (BASE_LIBRARIES, set()),
     "src/lanes": (BASE_LIBRARIES, set()),
     "src/lanes/workers.cc": (BASE_LIBRARIES, {TBB}),
     "src/lanes/cpu": (BASE_LIBRARIES | {HIGHWAY}, set()),
@@ -87,6 +89,7 @@ OWNER = {
     "mask_leak.h": "src/contract", "batch.h": "src/contract", "target.h": "src/contract",
     "plan.h": "src/plan", "stages.h": "src/plan",
     "planner.h": "src/planner", "route.h": "src/routing", "export.h": "src/export",
+    "view.h": "src/view",
     "lane.h": "src/lanes", "xla.h": "src/lanes", "reasons.def": "src/lanes", "cpu_guard.h": "src/lanes",
     "receipt.h": "src/receipt", "ledger.h": "src/ledger", "records.h": "src/ledger",
     "normalise.h": "src/classes", "prepare.h": "src/dispatch",

@@ -14,6 +14,8 @@ core_packages=(g++ cmake ninja-build libexpected-dev libxxhash-dev libfmt-dev li
 clang_format=clang-format-14
 clang_tidy=clang-tidy-16
 dev_packages=(clang libclang-rt-dev "$clang_format" "$clang_tidy" qemu-user-static pkg-config dpkg-dev file)
+# A browser for the tests of what `tessera view` writes. Debian has it; where apt does not, those tests are skipped.
+browser_packages=(chromium)
 other_arch=  # the one of the two supported architectures that this machine is not
 case $(uname -m) in
   x86_64) other_arch=aarch64 dev_packages+=(g++-aarch64-linux-gnu) ;;

@@ -28,6 +28,7 @@
 #include "tessera/stages.h"
 #include "tessera/target.h"
 #include "tessera/tensor.h"
+#include "tessera/view.h"
 #endif
 
 #include "tessera/c_api.h"

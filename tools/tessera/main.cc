@@ -43,6 +43,7 @@ int Main(int argc, char** argv) {
   AddReceipt(app, action);
   AddLedger(app, action);
   AddExport(app, action);
+  AddView(app, action);
   AddDemo(app, action);
   const Result<bool> goes_on = line.Parse(argc, argv);
   if (!goes_on) return Report(goes_on.error(), false);

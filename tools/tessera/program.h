@@ -35,6 +35,7 @@ void AddLanes(Command& app, Action& action);
 void AddReceipt(Command& app, Action& action);
 void AddLedger(Command& app, Action& action);
 void AddExport(Command& app, Action& action);
+void AddView(Command& app, Action& action);
 void AddDemo(Command& app, Action& action);
 
 // The program's one engine, made on first use. Never destroyed: a plugin's threads may outlive main.

@@ -1,0 +1,299 @@
+#!/usr/bin/env python3
+"""`tessera view` in a real browser: what is drawn is what the plan says, every control works, and no name is markup.
+
+    view_test.py TESSERA SOURCE_DIR [FOLDER]     keeps the screenshots in FOLDER
+Exit status 77 where there is no Chromium.
+"""
+
+import ast
+import contextlib
+import json
+import os
+import pathlib
+import random
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import chromium
+
+SKIP = 77
+TESSERA, SOURCE, SHOTS = None, None, None
+SEED = int(os.environ.get("TESSERA_SEED") or random.SystemRandom().randrange(1 << 32))
+
+SHAPE = "version = 1\n[shape]\nbatch = {batch}\nq_len = {q}\nkv_len = {kv}\nnum_q_heads = {heads}\ndim_qk = 8\n" \
+        "[tiles]\nq = {tile}\nkv = {tile}\nreason = \"a test\"\n[mask]\n"
+
+
+def contract(mask, q=200, kv=200, heads=1, batch=1, tile=16):
+    heads_of = mask if isinstance(mask, list) else [mask]
+    named = f'expr = "{mask}"' if isinstance(mask, str) else "heads = " + json.dumps(heads_of)
+    return SHAPE.format(q=q, kv=kv, heads=heads, batch=batch, tile=tile) + named + "\n"
+
+
+# Every kind of item and condition: bands, diagonals, documents, validity, sinks, stored bits, picked rows, heads.
+CASES = {
+    "causal": (contract("causal"), None),
+    "window_cross": (contract("window(20, 7)", q=130, kv=203), None),
+    "documents": (contract("causal and documents and (window(40, 0) or sink(3, document))", batch=2),
+                  {"doc_lengths": [[61, 7, 99], [200]]}),
+    "valid": (contract("valid and chunk(48)", batch=2), {"valid_tokens": [150, 0]}),
+    "heads": (contract(["causal", "prefix(30) or window(5, 5)"], heads=2), None),
+    "picks": (contract("causal and blocks", q=96, kv=96),
+              {"picks": {"block_tokens": 16, "blocks": [[[[q // 16, (q // 16 + 1 + q % 5) % 6]] for q in range(96)]]}}),
+}
+
+
+def read_npy(path):
+    """(shape, bytes) of a .npy of one-byte cells."""
+    data = pathlib.Path(path).read_bytes()
+    end = 10 + int.from_bytes(data[8:10], "little")
+    header = ast.literal_eval(data[10:end].decode())
+    return header["shape"], data[end:]
+
+
+def run(*arguments, cwd=None):
+    done = subprocess.run([TESSERA, *map(str, arguments)], cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, (arguments, done.stdout, done.stderr)
+    return done.stdout
+
+
+class View(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.page = chromium.Page(chromium.find())
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.page.close()
+
+    def setUp(self):
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.random = random.Random(SEED)
+        self.page.errors.clear()
+
+    def tearDown(self):
+        self.assertEqual(self.page.errors, [], f"the console has errors (TESSERA_SEED={SEED})")
+        if SHOTS:
+            self.page.screenshot(os.path.join(SHOTS, self.id().rsplit(".", 1)[-1] + ".png"))
+
+    if not hasattr(unittest.TestCase, "enterContext"):  # before Python 3.11
+        def enterContext(self, context):
+            stack = contextlib.ExitStack()
+            self.addCleanup(stack.close)
+            return stack.enter_context(context)
+
+    def write(self, name, case):
+        """(arguments of the contract and batch, .html)."""
+        text, batch = CASES[case] if isinstance(case, str) else case
+        path = self.folder / (name + ".toml")
+        path.write_text(text)
+        arguments = [path]
+        if batch is not None:
+            (self.folder / (name + ".json")).write_text(json.dumps(batch))
+            arguments += ["--batch", self.folder / (name + ".json")]
+        return arguments
+
+    def show(self, name, case, *more):
+        arguments = self.write(name, case)
+        html = self.folder / (name + ".html")
+        run("view", *arguments, "--no-open", "--out", html, *more)
+        self.page.open(html)
+        return arguments, html
+
+    def state(self, **values):
+        self.page.evaluate(f"Object.assign(tessera.state, {json.dumps(values)}); tessera.draw()")
+
+    def pixels(self, pairs, which=0):
+        """The kinds that the canvas shows at the middles of these pairs, by colour."""
+        return self.page.evaluate("""(() => {
+          const map = tessera.maps[%d], state = tessera.state;
+          const context = map.canvas.getContext("2d");
+          const style = getComputedStyle(document.documentElement);
+          const names = {};
+          for (const kind of ["empty", "full", "partial", "denied", "outside", "differs"]) {
+            const hex = style.getPropertyValue("--" + kind).trim();
+            names[[1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16)).join()] = kind;
+          }
+          return %s.map(([q, k]) => {
+            const half = state.scale / 2;
+            const at = context.getImageData(Math.floor(map.screenX(state, k) + half),
+                                            Math.floor(map.screenY(state, q) + half), 1, 1).data;
+            const colour = [at[0], at[1], at[2]].join();
+            return names[colour] || colour;
+          });
+        })()""" % (which, json.dumps(pairs)))
+
+    def dense(self, arguments, batch_row, head):
+        out = self.folder / "dense.npy"
+        run("explain", *arguments, "--batch-row", batch_row, "--head", head, "--dense", out)
+        shape, cells = read_npy(out)
+        return [cells[q * shape[1]:(q + 1) * shape[1]] for q in range(shape[0])]
+
+    def test_pairs_and_pixels_are_the_plans(self):
+        for name in CASES:
+            arguments, _ = self.show(name, name)
+            facts = self.page.evaluate("(({batch, heads, q_len, kv_len, directions}) => ({batch, heads, q_len, kv_len, "
+                                       "tiles: directions.map((d) => [d.tile_q, d.tile_kv])}))(tessera.plans[0])")
+            for batch_row in range(facts["batch"]):
+                for head in range(facts["heads"]):
+                    with self.subTest(case=name, batch_row=batch_row, head=head, seed=SEED):
+                        self.check_map(self.dense(arguments, batch_row, head), facts, batch_row, head)
+
+    def check_map(self, mask, facts, batch_row, head):
+        q_len, kv_len = facts["q_len"], facts["kv_len"]
+        for direction in range(3):
+            found = self.page.evaluate(
+                f"""(() => {{ const plan = tessera.plans[0]; const rows = [];
+                for (let q = 0; q < {q_len}; ++q) {{ let row = "";
+                  for (let k = 0; k < {kv_len}; ++k)
+                    row += plan.allows({direction}, {batch_row}, {head}, q, k) ? 1 : 0;
+                  rows.push(row); }}
+                return rows; }})()""")
+            self.assertEqual(found, ["".join(map(str, row)) for row in mask])
+            # Tiles, from far.
+            tile_q, tile_kv = facts["tiles"][direction]
+            self.state(batchRow=batch_row, head=head, direction=direction, q0=0, k0=0, q=0, k=0, colour="kind",
+                       scale=min(2.5, self.page.evaluate("tessera.maps[0].fitScale()")))
+            tiles = [(i, j) for i in range(1, -(-q_len // tile_q)) for j in range(1, -(-kv_len // tile_kv))]
+            tiles = self.random.sample(tiles, min(60, len(tiles)))
+            expected, where = [], []
+            for i, j in tiles:
+                cells = [mask[q][k] for q in range(i * tile_q, min(q_len, (i + 1) * tile_q))
+                         for k in range(j * tile_kv, min(kv_len, (j + 1) * tile_kv))]
+                expected.append("empty" if not any(cells) else "full" if all(cells) else "partial")
+                where.append([min(q_len - 1, i * tile_q + tile_q // 2), min(kv_len - 1, j * tile_kv + tile_kv // 2)])
+            self.assertEqual(self.pixels(where), expected)
+        # Pairs, from near.
+        q0, k0 = self.random.randrange(q_len - 30), self.random.randrange(kv_len - 30)
+        self.state(direction=0, scale=8, q0=q0, k0=k0)
+        pairs = [[self.random.randrange(q0 + 1, q0 + 30), self.random.randrange(k0 + 1, k0 + 30)] for _ in range(200)]
+        for (q, k), kind in zip(pairs, self.pixels(pairs)):
+            self.assertIn(kind, ("full",) if mask[q][k] else ("empty", "denied"), (q, k))
+
+    def test_every_control_works(self):
+        self.show("documents", "documents")
+        page = self.page
+        where = page.evaluate("(({left, top}) => [left + 300, top + 300])("
+                              "tessera.maps[0].canvas.getBoundingClientRect())")
+        before = page.evaluate("tessera.state.scale")
+        page.mouse("mouseWheel", *where, deltaX=0, deltaY=-100)
+        self.assertGreater(page.evaluate("tessera.state.scale"), before)
+        page.mouse("mouseMoved", *where)
+        pair = page.evaluate("[tessera.state.q, tessera.state.k]")
+        self.assertIn(f"query {pair[0]} ", page.evaluate("document.getElementById('pointer').textContent"))
+        k0 = page.evaluate("tessera.state.k0")
+        page.mouse("mousePressed", *where, button="left", buttons=1, clickCount=1)
+        page.mouse("mouseMoved", where[0] - 40, where[1], button="left", buttons=1)
+        page.mouse("mouseReleased", where[0] - 40, where[1], button="left", clickCount=1)
+        self.assertGreater(page.evaluate("tessera.state.k0"), k0)
+        for button, check in (("zoom-in", "tessera.state.scale"), ("pairs", "tessera.state.scale"),
+                              ("theme", "document.documentElement.dataset.theme"), ("fit", "tessera.state.scale"),
+                              ("zoom-out", "tessera.state.scale")):
+            was = page.evaluate(check)
+            page.evaluate(f"document.getElementById('{button}').click()")
+            page.frame()
+            self.assertNotEqual(page.evaluate(check), was, button)
+        for control, value, name in (("batch-row", 1, "batchRow"), ("direction", 2, "direction"), ("query", 33, "q"),
+                                     ("key", 44, "k"), ("colour", "worker", "colour"), ("workers", 3, "workers")):
+            page.evaluate(f"""(() => {{ const c = document.getElementById('{control}'); c.value = '{value}';
+                          c.dispatchEvent(new Event('input')); }})()""")
+            page.frame()
+            self.assertEqual(page.evaluate(f"tessera.state.{name}"), value, control)
+        self.assertIn("3 workers", page.evaluate("document.getElementById('panels').textContent"))
+
+    def test_keyboard_alone_is_enough(self):
+        self.show("documents", "documents")
+        page = self.page
+        page.evaluate("tessera.maps[0].canvas.focus()")
+        page.key("ArrowDown")
+        page.key("ArrowRight")
+        self.assertEqual(page.evaluate("[tessera.state.q, tessera.state.k]"), [16, 16])
+        page.key("p")
+        page.key("ArrowUp")
+        self.assertEqual(page.evaluate("[tessera.state.q, tessera.state.k]"), [15, 16])
+        self.assertIn("query 15 does not see key 16", page.evaluate("document.getElementById('pointer').textContent"))
+        self.assertIn("✗ causal", page.evaluate("document.getElementById('pointer').textContent"))
+        scale = page.evaluate("tessera.state.scale")
+        page.key("+")
+        self.assertGreater(page.evaluate("tessera.state.scale"), scale)
+        page.key("0")
+        self.assertEqual(page.evaluate("tessera.state.scale"), page.evaluate("tessera.maps[0].fitScale()"))
+
+    def test_a_link_reopens_the_view(self):
+        _, html = self.show("heads", "heads")
+        self.state(head=1, direction=2, q=70, k=60, scale=9, q0=50, k0=40)
+        fragment = self.page.evaluate("location.hash")
+        shown = self.page.evaluate("document.getElementById('pointer').textContent")
+        self.page.open(html, fragment)
+        self.assertEqual(self.page.evaluate("[tessera.state.head, tessera.state.direction, tessera.state.q, "
+                                            "tessera.state.k, tessera.state.scale]"), [1, 2, 70, 60, 9])
+        self.assertEqual(self.page.evaluate("document.getElementById('pointer').textContent"), shown)
+
+    def test_two_plans_show_their_differences(self):
+        plans = []
+        for name, mask in (("a", "causal"), ("b", "causal and window(99, 0)")):
+            plans += ["--plan", self.folder / (name + ".plan")]
+            run("plan", *self.write(name, (contract(mask), None)), "--out", plans[-1])
+        html = self.folder / "two.html"
+        run("view", *plans, "--no-open", "--out", html)
+        self.page.open(html)
+        # (150, 10) is in the first only; (150, 140) in both; (10, 150) in neither.
+        for which in (0, 1):
+            self.assertEqual(self.pixels([[150, 10], [152, 100], [10, 150]], which), ["differs", "full", "empty"])
+
+    def test_no_name_becomes_markup(self):
+        hostile = "<img src=x onerror=document.title=1>&lt;'\"@DATA@@SCRIPT@"
+        arguments, html = self.show(hostile, "causal")
+        self.assertIn(hostile, self.page.evaluate("document.title"))
+        self.assertEqual(self.page.evaluate("document.images.length + document.scripts.length"), 2)
+        plan = self.folder / "<!--<script>.plan"
+        run("plan", *arguments, "--out", plan)
+        run("view", "--plan", plan, "--no-open", "--out", html)
+        self.page.open(html)
+        self.assertIn("<!--<script>", self.page.evaluate("document.querySelector('figcaption').textContent"))
+
+    def test_a_receipt_is_shown_with_its_plan_or_alone(self):
+        arguments = self.write("causal", "causal")
+        receipt = self.folder / "receipt.json"
+        run("run", *arguments, "--seed", "3", "--receipt", receipt)
+        html = self.folder / "receipt.html"
+        for more in ([], arguments):
+            run("view", *more, "--receipt", receipt, "--no-open", "--out", html)
+            self.page.open(html)
+            self.assertIn("lane", self.page.evaluate("document.getElementById('receipts').textContent"))
+        self.assertIn("selected", self.page.evaluate("document.getElementById('panels').textContent"))
+
+    def test_a_million_tokens_are_a_small_file(self):
+        case = (contract("causal and documents and window(4095, 0)", q=1 << 20, kv=1 << 20, tile=512),
+                {"doc_lengths": [[1048] * 1000]})
+        _, html = self.show("million", case)
+        self.assertLess(html.stat().st_size, 2 << 20)
+        self.assertEqual(self.pixels([[1 << 19, 1 << 18]]), ["empty"])
+        self.state(scale=8, q0=500_000, k0=500_000)
+        self.assertEqual(self.pixels([[500_010, 500_003], [500_003, 500_010]]), ["full", "denied"])
+
+    def test_the_page_itself_is_small_and_needs_no_network(self):
+        _, html = self.show("causal", "causal")
+        text = html.read_text()
+        self.assertLess(len(text), 400 * 1024)
+        for word in ("http://", "https://", "src=", "import("):
+            self.assertNotIn(word, text.split("</style>")[1], word)
+
+
+def main():
+    global TESSERA, SOURCE, SHOTS
+    TESSERA, SOURCE = os.path.abspath(sys.argv[1]), sys.argv[2]
+    if len(sys.argv) > 3:
+        SHOTS = sys.argv[3]
+        os.makedirs(SHOTS, exist_ok=True)
+    if chromium.find() is None:
+        print("skipped: there is no Chromium here (script/setup --dev installs it)")
+        return SKIP
+    result = unittest.main(argv=["view_test"], exit=False).result
+    return 0 if result.wasSuccessful() else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
