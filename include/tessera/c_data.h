@@ -2,7 +2,9 @@
  * c_api.h has the rules of the whole interface. */
 #pragma once
 
+#include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "tessera/c_error.h"
 
@@ -22,6 +24,27 @@ const char* tessera_contract_key(const tessera_contract* contract);  /* 32 hex d
 const char* tessera_contract_text(const tessera_contract* contract); /* canonical TOML, every default resolved */
 int tessera_contract_json(const tessera_contract* contract, char** json, tessera_error** error); /* the same as JSON */
 void tessera_contract_free(tessera_contract* contract);
+
+/* What a caller has to know of its tensors: the sizes of [batch, head, token, dim]. */
+typedef struct tessera_shape {
+  size_t struct_size;
+  int64_t batch;
+  int64_t q_len;
+  int64_t kv_len;
+  int64_t num_q_heads;
+  int64_t num_kv_heads;
+  int64_t dim_qk;
+  int64_t dim_v;
+  int64_t dtype;       /* TESSERA_DTYPE_F32, _BF16 or _F16 */
+  int64_t sink_logits; /* 1: calls bring one logit for each query head */
+} tessera_shape;
+static inline tessera_shape tessera_shape_init(void) {
+  tessera_shape out;
+  memset(&out, 0, sizeof(out));
+  out.struct_size = sizeof(out);
+  return out;
+}
+int tessera_contract_shape(const tessera_contract* contract, tessera_shape* shape, tessera_error** error);
 
 /* --- Batches ------------------------------------------------------------------------------------------------------ */
 
@@ -86,6 +109,25 @@ static inline tessera_tensor tessera_tensor_bhtd(const void* data, int64_t heads
 }
 static inline tessera_tensor tessera_tensor_bthd(const void* data, int64_t heads, int64_t tokens, int64_t dim) {
   tessera_tensor out = {(void*)data, TESSERA_DTYPE_CONTRACT, heads * tokens * dim, dim, heads * dim, 0, 0};
+  return out;
+}
+
+/* --- Arrays ------------------------------------------------------------------------------------------------------- */
+
+/* One array of a plan or an export, dense and row-major; everything belongs to the handle it was asked of. */
+typedef struct tessera_array {
+  size_t struct_size;
+  const char* name;
+  const char* dtype; /* "I32", "BOOL", ...; "" where the library has None */
+  const int64_t* shape;
+  int64_t rank;
+  const void* data; /* NULL where the library has None */
+  size_t num_bytes;
+} tessera_array;
+static inline tessera_array tessera_array_init(void) {
+  tessera_array out;
+  memset(&out, 0, sizeof(out));
+  out.struct_size = sizeof(out);
   return out;
 }
 

@@ -52,22 +52,6 @@ int tessera_export_new(const tessera_contract* contract, const tessera_batch* ba
 /* All of it: {"library", "direction", "tile", "arrays": {name: {"dtype", "shape", "data"} or null}, ...}. */
 int tessera_export_json(const tessera_export* exported, char** json, tessera_error** error);
 
-/* One array, dense and row-major; everything belongs to the export. */
-typedef struct tessera_array {
-  size_t struct_size;
-  const char* name;
-  const char* dtype; /* "I32", "BOOL", ...; "" where the library has None */
-  const int64_t* shape;
-  int64_t rank;
-  const void* data; /* NULL where the library has None */
-  size_t num_bytes;
-} tessera_array;
-static inline tessera_array tessera_array_init(void) {
-  tessera_array out;
-  memset(&out, 0, sizeof(out));
-  out.struct_size = sizeof(out);
-  return out;
-}
 /* In the library's own order, then q_segment_ids and kv_segment_ids where the kernel needs them and a batch was given.
  */
 size_t tessera_export_num_arrays(const tessera_export* exported);

@@ -44,6 +44,11 @@ static inline tessera_tile_counts tessera_tile_counts_init(void) {
 /* Tiles of one direction, over every batch row and query head. */
 int tessera_plan_tile_counts(const tessera_plan* plan, int64_t direction, tessera_tile_counts* counts,
                              tessera_error** error);
+
+/* Every section of the plan where it lies (docs/plan_format.md), "forward.slots" and so on. A section of small structs
+ * has one row for each; "items", whose fields differ in width, is rows of bytes. */
+size_t tessera_plan_num_arrays(const tessera_plan* plan);
+int tessera_plan_array(const tessera_plan* plan, size_t index, tessera_array* array, tessera_error** error);
 void tessera_plan_free(tessera_plan* plan);
 
 #ifdef __cplusplus

@@ -2,6 +2,7 @@
 #include "tessera/contract.h"
 
 #include "capi/handles.h"
+#include "capi/structs.h"
 
 namespace tessera::capi {
 
@@ -18,6 +19,17 @@ namespace {
 
 using namespace tessera;        // NOLINT: the C functions below cannot be in the namespace
 using namespace tessera::capi;  // NOLINT
+
+int64_t DTypeNumber(DType dtype) {
+  switch (dtype) {
+    case DType::kBf16:
+      return TESSERA_DTYPE_BF16;
+    case DType::kF16:
+      return TESSERA_DTYPE_F16;
+    default:
+      return TESSERA_DTYPE_F32;
+  }
+}
 
 }  // namespace
 
@@ -47,6 +59,24 @@ int tessera_contract_json(const tessera_contract* contract, char** json, tessera
     TESSERA_TRY(NotNull(json, "json", where));
     *json = CopyText(ToJson(*contract->contract));
     return {};
+  });
+}
+
+int tessera_contract_shape(const tessera_contract* contract, tessera_shape* shape, tessera_error** error) {
+  return Guard(__func__, error, [&, where = __func__]() -> Status {
+    TESSERA_TRY(NotNull(contract, "contract", where));
+    const Shape& from = contract->contract->shape;
+    return WriteStruct({.struct_size = 0,
+                        .batch = from.batch,
+                        .q_len = from.q_len,
+                        .kv_len = from.kv_len,
+                        .num_q_heads = from.num_q_heads,
+                        .num_kv_heads = from.num_kv_heads,
+                        .dim_qk = from.dim_qk,
+                        .dim_v = from.dim_v,
+                        .dtype = DTypeNumber(from.dtype),
+                        .sink_logits = contract->contract->score.sink_logits ? 1 : 0},
+                       shape, {"shape", where});
   });
 }
 

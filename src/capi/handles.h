@@ -3,15 +3,18 @@
 // order.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <exception>
 #include <memory>
 #include <new>
 #include <optional>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/try.h"
 #include "tessera/batch.h"
@@ -43,8 +46,17 @@ struct tessera_batch {
 };
 
 struct tessera_plan {
+  // A section of the plan's bytes, which stay where they are.
+  struct Array {
+    const char* name = "";
+    const char* dtype = "";
+    std::array<int64_t, 2> shape{};
+    int64_t rank = 1;
+    std::span<const std::byte> bytes;
+  };
   std::shared_ptr<const tessera::Batch> batch;  // null for a plan that was loaded
   tessera::Plan plan;
+  std::vector<Array> arrays;
   std::string fingerprint;
   std::string class_key;
   std::string mask_digest;
@@ -124,6 +136,9 @@ inline Result<Target> ReadTarget(const char* name) { return FindTarget(TextOr(na
 
 // A new handle of a contract that was checked.
 Result<tessera_contract*> MakeContractHandle(Contract contract);
+
+// Where every section of the plan lies.
+std::vector<tessera_plan::Array> ListArrays(const PlanView& plan);
 
 // The batch as the library takes it; an empty one where none is given.
 std::shared_ptr<const Batch> BatchOf(const tessera_batch* batch);

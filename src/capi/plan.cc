@@ -19,8 +19,9 @@ tessera_plan* MakeHandle(std::shared_ptr<const Batch> batch, Plan plan) {
   std::string fingerprint = ToHex(view.fingerprint);
   std::string class_key = ToHex(view.class_key);
   std::string mask_digest = ToHex(view.mask_digest);
-  return new tessera_plan{std::move(batch), std::move(plan), std::move(fingerprint), std::move(class_key),
-                          std::move(mask_digest)};
+  std::vector<tessera_plan::Array> arrays = ListArrays(view);
+  return new tessera_plan{std::move(batch),       std::move(plan),      std::move(arrays),
+                          std::move(fingerprint), std::move(class_key), std::move(mask_digest)};
 }
 
 }  // namespace

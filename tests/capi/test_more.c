@@ -22,6 +22,67 @@ static tessera_attention* prepare(const tessera_contract* contract) {
   return attention;
 }
 
+/* --- What a binding asks ---------------------------------------------------------------------------------------------
+ */
+
+static void test_shape(void) {
+  tessera_error* error = NULL;
+  tessera_contract* contract = parse(
+      "version = 1\n[shape]\nbatch = 3\nq_len = 8\nkv_len = 12\nnum_q_heads = 4\nnum_kv_heads = 2\ndim_qk = 16\n"
+      "dim_v = 24\ndtype = \"bf16\"\n[mask]\nexpr = \"causal\"\n[score]\nsink_logits = true\n");
+  tessera_shape shape = tessera_shape_init();
+  good(tessera_contract_shape(contract, &shape, &error), &error, "shape");
+  check(shape.batch == 3 && shape.q_len == 8 && shape.kv_len == 12 && shape.num_q_heads == 4, "its sizes");
+  check(shape.num_kv_heads == 2 && shape.dim_qk == 16 && shape.dim_v == 24, "and more");
+  check(shape.dtype == TESSERA_DTYPE_BF16 && shape.sink_logits == 1, "dtype and sink logits");
+  bad(tessera_contract_shape(NULL, &shape, &error), &error, "TSR-A001", "contract is NULL", "shape of null");
+  bad(tessera_contract_shape(contract, NULL, &error), &error, "TSR-A001", "shape is NULL", "null shape");
+  tessera_contract_free(contract);
+}
+
+static void test_plan_arrays(void) {
+  tessera_error* error = NULL;
+  tessera_contract* contract =
+      parse("version = 1\n[shape]\nq_len = 1024\ndim_qk = 8\n[mask]\nexpr = \"causal and documents\"\n");
+  tessera_attention* attention = prepare(contract);
+  tessera_batch* batch = NULL;
+  const int32_t lengths[2] = {300, 724};
+  const int64_t count = 2;
+  good(tessera_batch_new(&batch, &error), &error, "batch_new");
+  good(tessera_batch_set_doc_lengths(batch, TESSERA_SIDE_BOTH, lengths, &count, 1, &error), &error, "lengths");
+  tessera_plan* plan = NULL;
+  good(tessera_attention_plan(attention, batch, NULL, NULL, &plan, &error), &error, "plan");
+  size_t num_bytes = 0;
+  const unsigned char* bytes = tessera_plan_bytes(plan, &num_bytes);
+  const tessera_array none = tessera_array_init();
+  tessera_array offsets = none, slots = none, segments = none;
+  for (size_t i = 0; i < tessera_plan_num_arrays(plan); ++i) {
+    tessera_array array = none;
+    good(tessera_plan_array(plan, i, &array, &error), &error, "plan_array");
+    const unsigned char* data = array.data;
+    check(array.num_bytes == 0 || (data >= bytes && data + array.num_bytes <= bytes + num_bytes), "inside the plan");
+    size_t elements = 1;
+    for (int64_t axis = 0; axis < array.rank; ++axis) elements *= (size_t)array.shape[axis];
+    const size_t width = strcmp(array.dtype, "U8") == 0 ? 1 : strcmp(array.dtype, "U64") == 0 ? 8 : 4;
+    check(array.num_bytes == elements * width, array.name);
+    if (strcmp(array.name, "forward.row_offsets") == 0) offsets = array;
+    if (strcmp(array.name, "forward.slots") == 0) slots = array;
+    if (strcmp(array.name, "q_segments") == 0) segments = array;
+  }
+  const uint64_t* rows = offsets.data;
+  check(rows != NULL && rows[0] == 0 && (int64_t)rows[offsets.shape[0] - 1] == slots.shape[0],
+        "rows end with the slots");
+  check(segments.rank == 2 && segments.shape[0] == 2 && ((const int32_t*)segments.data)[1] == 300, "two documents");
+  tessera_array array = none;
+  bad(tessera_plan_array(plan, 99, &array, &error), &error, "TSR-A001", "index is 99", "beyond the last");
+  bad(tessera_plan_array(NULL, 0, &array, &error), &error, "TSR-A001", "plan is NULL", "of null");
+  check(tessera_plan_num_arrays(NULL) == 0, "a null plan has none");
+  tessera_plan_free(plan);
+  tessera_batch_free(batch);
+  tessera_attention_free(attention);
+  tessera_contract_free(contract);
+}
+
 /* --- Engines ------------------------------------------------------------------------------------------------------ */
 
 static void test_engine_options(void) {
@@ -410,6 +471,8 @@ static void test_export(void) {
 }
 
 void test_more(void) {
+  test_shape();
+  test_plan_arrays();
   test_engine_options();
   test_batches();
   test_routed();
