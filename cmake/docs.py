@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 
-TOP_FOLDERS = r"(?:script|cmake|include|src|tools|tests|bench|docs|examples|\.ci)"
+TOP_FOLDERS = r"(?:script|cmake|include|src|tools|tests|bench|python|docs|examples|\.ci)"
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
 CODE = re.compile(r"`([^`\n]+)`")
 PATH = re.compile(rf"(?<![\w/.-])({TOP_FOLDERS}/[\w./*{{}},<>-]*|[A-Z]+\.md|CMakeLists\.txt|CMakePresets\.json)")

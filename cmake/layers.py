@@ -13,7 +13,7 @@ import sys
 
 EXPECTED, FMT, XXHASH = "tl/expected.hpp", "fmt/", "xxhash.h"
 JSON, TOML, CLI = "nlohmann/", "toml++/", "CLI/"
-HIGHWAY, TBB = "hwy/", "tbb/"
+HIGHWAY, TBB, NANOBIND = "hwy/", "tbb/", "nanobind/"
 BASE_LIBRARIES = {EXPECTED, FMT}
 THIRD_PARTY = BASE_LIBRARIES | {XXHASH, "tl/", JSON, TOML, CLI, HIGHWAY, TBB}
 
@@ -78,6 +78,7 @@ LIBRARIES = {
     "tools/tessera/arguments.cc": ({EXPECTED, FMT}, {CLI}),
     "bench": ({EXPECTED, FMT, CLI}, {JSON}),
     "tests/support/oracle": ({EXPECTED, FMT}, set()),
+    "python": ({NANOBIND}, set()),
 }
 
 # Whose each public header is: a folder may include it when it may include its owner.
@@ -137,7 +138,7 @@ def folder_of(path):
         return f"src/{parts[1]}"
     if path.as_posix().startswith(ORACLE + "/"):
         return ORACLE
-    return parts[0] if parts[0] in ("include", "tools", "bench") else None
+    return parts[0] if parts[0] in ("include", "tools", "bench", "python") else None
 
 
 def may_use(folder, owner):
@@ -165,6 +166,8 @@ def check_public(folder, path, header):
         return f"tessera/{header} has no owner in cmake/layers.py"
     if folder in ("tools", "bench"):
         return None
+    if folder == "python":  # one interface for every language but C++
+        return None if header.startswith("c_") else f"python may include the C interface only, not tessera/{header}"
     if folder == ORACLE:
         return None if header in ORACLE_PUBLIC else f"the oracle may not include tessera/{header}"
     own = folder
@@ -180,6 +183,8 @@ def check_internal(folder, path, name):
         return None if name.startswith("oracle/") else f"the oracle may not include {name}"
     if folder == "include":
         return f"a public header may not include {name}"
+    if folder == "python":
+        return None if "/" not in name else f"python may include the C interface only, not {name}"
     if folder in ("tools", "bench"):
         # The named cases are shared by tests, benchmarks and `verify`; `verify` and --check ask the oracle.
         if name.startswith("cases/") or (folder == "tools" and name.startswith("oracle/")):
@@ -255,7 +260,7 @@ def check_file(root, path):
 def check_tree(root):
     root = pathlib.Path(root)
     problems = []
-    for top in ("include", "src", "tools", "bench", "tests", "cmake"):
+    for top in ("include", "src", "tools", "bench", "python", "tests", "cmake"):
         for path in sorted((root / top).rglob("*")):
             if path.suffix in (".h", ".cc", ".def", ".py"):
                 relative = path.relative_to(root)

@@ -1,0 +1,337 @@
+"""Engine, attention, bound: what runs, decided once and called many times."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+from typing import Any, Iterable, Iterator, Sequence
+
+import numpy as np
+
+from . import _native
+from ._contract import Contract
+from ._plan import Plan, make_batch
+from ._receipt import Receipt
+
+_PASSES = {"forward": 1, "backward": 2, "both": 3}
+
+
+class Engine:
+    """Owns everything that changes: prepared attentions, workspaces, plugins. Without options it reads the environment
+    (TESSERA_LANE, TESSERA_ISA, ...) once, now; with options it does not look at it. Threads may share one.
+
+    >>> import tessera
+    >>> attn = tessera.Engine().prepare(tessera.Contract(q_len=512, dim_qk=32, mask="causal"))
+    >>> attn.lane
+    'cpu'
+    """
+
+    def __init__(
+        self,
+        *,
+        lane: str | None = None,
+        isa: str | None = None,
+        machine_isa: str | None = None,
+        plugin: str | None = None,
+        ledger: str | None = None,
+        xla_folder: str | None = None,
+        xla_flags: str | None = None,
+        max_prepared: int | None = None,
+    ):
+        given = {name: value for name, value in locals().items() if name not in ("self", "__class__") and value is not None}
+        self._native = _native.new_engine(given or None)
+        self._pid = os.getpid()
+
+    def prepare(
+        self,
+        contract: Contract,
+        target: str = "auto",
+        *,
+        passes: str = "both",
+        lane: str | None = None,
+        isa: str | None = None,
+        exclude: Sequence[str] = (),
+        strict: bool = False,
+        threads: int | None = None,
+        tile: tuple[int, int] | None = None,
+        widen_class: bool = False,
+        verify_stages: bool = False,
+        plugin: str | None = None,
+        ledger: str | None = None,
+        experimental: bool = False,
+        memory: str = "host",
+        ordinal: int = 0,
+    ) -> "Attention":
+        """Decides, once and for all, what will run; `target="auto"` is this machine's processor.
+
+        `lane` and `isa` force one by name, `exclude` names lanes never to use, `strict` makes any fallback an error.
+        `memory` ("host", "gpu", "tpu") and `ordinal` say where the tensors of calls will be.
+        """
+        self._check_process()
+        if not isinstance(contract, Contract):
+            raise TypeError(f"contract: a tessera.Contract expected, got {type(contract).__name__}")
+        if passes not in _PASSES:
+            raise ValueError(f"passes: one of {', '.join(_PASSES)} expected, got {passes!r}")
+        memories = ("host", "gpu", "tpu")
+        if memory not in memories:
+            raise ValueError(f"memory: one of {', '.join(memories)} expected, got {memory!r}")
+        options: dict[str, Any] = {
+            "passes": _PASSES[passes],
+            "exclude": list(exclude),
+            "strict": int(strict),
+            "widen_class": int(widen_class),
+            "verify_stages": int(verify_stages),
+            "experimental": int(experimental),
+            "memory": memories.index(memory),
+            "ordinal": ordinal,
+        }
+        if tile is not None:
+            options["tile_q"], options["tile_kv"] = tile
+        for name, value in (("lane", lane), ("isa", isa), ("plugin", plugin), ("ledger", ledger)):
+            if value is not None:
+                options[name] = value
+        if threads is not None:
+            if threads < 1:
+                raise ValueError(f"threads: 1 or more expected, got {threads}")
+            options["threads"] = threads
+        name = "cpu" if target == "auto" else target
+        return Attention(self, contract, _native.new_attention(self._native, contract._native, name, options))
+
+    def _check_process(self) -> None:
+        """Threads do not follow a fork: an engine is good in the process that made it."""
+        if os.getpid() != self._pid:
+            raise RuntimeError("this engine was made before os.fork(); make a new one in the child process")
+
+
+class Attention:
+    """What will run for a contract, and why; makes plans and binds them. Made by `Engine.prepare`."""
+
+    def __init__(self, engine: Engine, contract: Contract, native: _native.Attention):
+        self._engine = engine
+        self._native = native
+        self.contract = contract
+
+    @property
+    def lane(self) -> str:
+        """The selected lane. A plan is asked about again when it is bound."""
+        return self._native.lane
+
+    @property
+    def key(self) -> str:
+        return self._native.key
+
+    @property
+    def decisions(self) -> list[dict[str, Any]]:
+        """Every lane's answer to this contract, with its reason: `lane`, `step`, `accepted`, `reason`, `detail`."""
+        return json.loads(self._native.json())["decisions"]
+
+    def check(self) -> None:
+        """Raises when no lane that may run this accepted the contract."""
+        self._native.check()
+
+    def plan(
+        self,
+        *,
+        doc_ids: Any = None,
+        doc_lengths: Any = None,
+        cu_seqlens: Any = None,
+        valid_tokens: Any = None,
+        valid_slots: Any = None,
+        base_block_tokens: int | None = None,
+        picks: Any = None,
+        block_tokens: int | None = None,
+        q_doc_ids: Any = None,
+        kv_doc_ids: Any = None,
+        q_doc_lengths: Any = None,
+        kv_doc_lengths: Any = None,
+        q_cu_seqlens: Any = None,
+        kv_cu_seqlens: Any = None,
+        q_valid_tokens: Any = None,
+        kv_valid_tokens: Any = None,
+        q: np.ndarray | None = None,
+        k: np.ndarray | None = None,
+    ) -> Plan:
+        """A plan of one batch, from arrays of integers: int32 is taken as it is, other integers are converted.
+
+        Documents come as `doc_ids` [batch, tokens] (negative is padding), or as `doc_lengths` or `cu_seqlens`, a sequence
+        for each batch row. A one-dimensional array stands for a batch of one row. `q` and `k` are looked at when the
+        contract routes.
+
+        >>> import tessera
+        >>> c = tessera.Contract(q_len=1024, dim_qk=32, mask="causal and documents")
+        >>> plan = tessera.Engine().prepare(c).plan(doc_lengths=[[300, 724]])
+        >>> plan.tiles()
+        TileCounts(empty=8, partial=7, full=1)
+        """
+        self._engine._check_process()
+        batch = make_batch(
+            {name: value for name, value in locals().items() if name not in ("self", "q", "k") and value is not None}
+        )
+        return Plan(self._native.plan(batch, q, k), self, batch)
+
+    def load_plan(self, path: str | os.PathLike[str]) -> Plan:
+        """A plan that `Plan.save` wrote. Its bytes are checked, and that it was made for this contract."""
+        return self.plan_from_bytes(pathlib.Path(path).read_bytes())
+
+    def plan_from_bytes(self, data: bytes) -> Plan:
+        return Plan(_native.load_plan(self.contract._native, bytes(data)), self, None)
+
+    def bind(self, plan: Plan) -> "Bound":
+        """Asks the lanes about the plan; the first that accepts is bound, and compiles what it must."""
+        self._engine._check_process()
+        if not isinstance(plan, Plan):
+            raise TypeError(f"plan: a tessera.Plan expected, got {type(plan).__name__}")
+        return Bound(self, plan, self._native.bind(plan._native))
+
+    def __repr__(self) -> str:
+        return f"<tessera.Attention on {self.lane} for {self.contract!r}>"
+
+
+class ForwardResult:
+    """`o, lse = result`, or by name; `receipt` when it was asked for."""
+
+    __slots__ = ("o", "lse", "receipt")
+
+    def __init__(self, o: np.ndarray, lse: np.ndarray, receipt: Receipt | None):
+        self.o, self.lse, self.receipt = o, lse, receipt
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return iter((self.o, self.lse))
+
+
+class BackwardResult:
+    """`dq, dk, dv = result`, or by name; `dsink_logits` where the contract has sink logits."""
+
+    __slots__ = ("dq", "dk", "dv", "dsink_logits", "receipt")
+
+    def __init__(self, dq: np.ndarray, dk: np.ndarray, dv: np.ndarray, dsink_logits: np.ndarray | None,
+                 receipt: Receipt | None):  # fmt: skip
+        self.dq, self.dk, self.dv, self.dsink_logits, self.receipt = dq, dk, dv, dsink_logits, receipt
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return iter((self.dq, self.dk, self.dv))
+
+
+class Bound:
+    """A plan bound to a lane: called many times, from any thread, on the caller's own memory. Made by `Attention.bind`.
+
+    Arrays are [batch, heads, tokens, dim], or with `layout="bthd"` [batch, tokens, heads, dim]; any strides, as long as
+    the last axis is contiguous. Nothing is copied. bfloat16 is `ml_dtypes.bfloat16`, or its bits as uint16.
+    """
+
+    def __init__(self, attention: Attention, plan: Plan, native: _native.Bound):
+        self._engine = attention._engine
+        self._native = native
+        self._shape = attention.contract.shape
+        self.attention = attention
+        self.plan = plan
+
+    @property
+    def lane(self) -> str:
+        return self._native.lane
+
+    @property
+    def kernel(self) -> str:
+        return self._native.kernel
+
+    @property
+    def isa(self) -> str:
+        return self._native.isa
+
+    @property
+    def workspace_bytes(self) -> int:
+        return self._native.workspace_bytes
+
+    def forward(
+        self,
+        q: np.ndarray,
+        k: np.ndarray,
+        v: np.ndarray,
+        *,
+        sink_logits: np.ndarray | None = None,
+        out: np.ndarray | None = None,
+        lse: np.ndarray | None = None,
+        row_max: np.ndarray | None = None,
+        layout: str = "bhtd",
+        receipt: bool = False,
+        digests: bool = False,
+    ) -> ForwardResult:
+        """Attention of q over k and v: `o`, of v's type or in `out`, and the log-sum-exp of each row's scores.
+
+        >>> import numpy as np, tessera
+        >>> attn = tessera.Engine().prepare(tessera.Contract(q_len=4, dim_qk=2, mask="causal"))
+        >>> zero, v = np.zeros((1, 1, 4, 2), np.float32), np.arange(8, dtype=np.float32).reshape(1, 1, 4, 2)
+        >>> o, lse = attn.bind(attn.plan()).forward(zero, zero, v)
+        >>> o[0, 0, :, 0].tolist()
+        [0.0, 1.0, 2.0, 3.0]
+        """
+        self._engine._check_process()
+        if layout != "bhtd":
+            q, k, v, out = _swap(layout, (q, k, v, out))
+        shape = self._shape
+        if out is None:
+            out = _empty_like(q, shape.o)
+        if lse is None:
+            lse = np.empty(shape.rows, np.float32)
+        made = self._native.forward(q, k, v, sink_logits, out, lse, row_max, 2 if digests else int(receipt))
+        if layout != "bhtd":
+            out = out.swapaxes(1, 2)
+        return ForwardResult(out, lse, None if made is None else Receipt(made))
+
+    def backward(
+        self,
+        q: np.ndarray,
+        k: np.ndarray,
+        v: np.ndarray,
+        o: np.ndarray | None,
+        lse: np.ndarray,
+        dout: np.ndarray,
+        *,
+        sink_logits: np.ndarray | None = None,
+        delta: np.ndarray | None = None,
+        dq: np.ndarray | None = None,
+        dk: np.ndarray | None = None,
+        dv: np.ndarray | None = None,
+        layout: str = "bhtd",
+        receipt: bool = False,
+        digests: bool = False,
+    ) -> BackwardResult:
+        """Gradients of q, k and v (and of the sink logits) from `dout`, with what the forward gave.
+
+        `delta`, the sum of o * dout for each row, may be given in place of o.
+        """
+        self._engine._check_process()
+        if layout != "bhtd":
+            q, k, v, o, dout, dq, dk, dv = _swap(layout, (q, k, v, o, dout, dq, dk, dv))
+        dq = _empty_like(q, self._shape.q) if dq is None else dq
+        dk = _empty_like(k, self._shape.k) if dk is None else dk
+        dv = _empty_like(v, self._shape.v) if dv is None else dv
+        dsink = np.empty(self._shape.num_q_heads, np.float32) if self._shape.sink_logits else None
+        arrays = {
+            "q": q, "k": k, "v": v, "o": o, "lse": lse, "dout": dout, "sink_logits": sink_logits, "delta": delta,
+            "dq": dq, "dk": dk, "dv": dv, "dsink_logits": dsink,
+        }  # fmt: skip
+        made = self._native.backward(arrays, 2 if digests else int(receipt))
+        if layout != "bhtd":
+            dq, dk, dv = (x.swapaxes(1, 2) for x in (dq, dk, dv))
+        return BackwardResult(dq, dk, dv, dsink, None if made is None else Receipt(made))
+
+    def __repr__(self) -> str:
+        return f"<tessera.Bound {self.kernel or self.lane} ({self.lane})>"
+
+
+def _empty_like(x: np.ndarray, shape: tuple[int, int, int, int]) -> np.ndarray:
+    """A new array of this shape with its axes in memory as those of x, so that [B,T,H,D] memory stays that."""
+    if not isinstance(x, np.ndarray):
+        return np.empty(0, np.float32)  # x is refused by name before anything is written
+    if x.ndim == 4 and x.strides[1] < x.strides[2]:
+        batch, heads, tokens, dim = shape
+        return np.empty((batch, tokens, heads, dim), x.dtype).swapaxes(1, 2)
+    return np.empty(shape, x.dtype)
+
+
+def _swap(layout: str, arrays: Iterable[Any]) -> list[Any]:
+    if layout != "bthd":
+        raise ValueError(f"layout: 'bhtd' or 'bthd' expected, got {layout!r}")
+    return [x.swapaxes(1, 2) if isinstance(x, np.ndarray) and x.ndim == 4 else x for x in arrays]

