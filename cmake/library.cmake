@@ -126,3 +126,15 @@ function(tessera_test name)
     XML_OUTPUT_DIR ${PROJECT_BINARY_DIR}/test_results/${name}
     PROPERTIES TIMEOUT 600 LABELS ${folder})
 endfunction()
+
+# tessera_embed(NAME HEADER NAMESPACE FILE...): the files' text as constants of the target, by cmake/embed.cmake.
+function(tessera_embed name header namespace)
+  set(source ${CMAKE_CURRENT_BINARY_DIR}/${name}_text.cc)
+  add_custom_command(
+    OUTPUT ${source}
+    COMMAND ${CMAKE_COMMAND} "-DFILES=${ARGN}" -DHEADER=${header} -DNAMESPACE=${namespace} -DOUT=${source} -P
+            ${PROJECT_SOURCE_DIR}/cmake/embed.cmake
+    DEPENDS ${ARGN} ${PROJECT_SOURCE_DIR}/cmake/embed.cmake
+    VERBATIM)
+  target_sources(${name} PRIVATE ${source})
+endfunction()

@@ -44,6 +44,8 @@ int Main(int argc, char** argv) {
   AddLedger(app, action);
   AddExport(app, action);
   AddView(app, action);
+  AddNew(app, action);
+  AddError(app, action);
   AddDemo(app, action);
   const Result<bool> goes_on = line.Parse(argc, argv);
   if (!goes_on) return Report(goes_on.error(), false);

@@ -36,6 +36,8 @@ void AddReceipt(Command& app, Action& action);
 void AddLedger(Command& app, Action& action);
 void AddExport(Command& app, Action& action);
 void AddView(Command& app, Action& action);
+void AddNew(Command& app, Action& action);
+void AddError(Command& app, Action& action);
 void AddDemo(Command& app, Action& action);
 
 // The program's one engine, made on first use. Never destroyed: a plugin's threads may outlive main.
