@@ -3,9 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <sstream>
-
 #include "lanes/xla/mosaic/print.h"
 
 namespace tessera::mosaic {
@@ -85,20 +82,6 @@ TEST(Parse_DeepRegions, AreRefused) {
   const Result<Module> module = Parse(text);
   ASSERT_FALSE(module);
   EXPECT_NE(module.error().message.find("nest too deep"), std::string::npos);
-}
-
-// Texts that a person has at hand: TESSERA_MOSAIC_TEXTS names files, colons between. tests/peers makes some of JAX.
-TEST(Parse_GivenTexts, PrintAsTheyWere) {
-  const char* names = std::getenv("TESSERA_MOSAIC_TEXTS");
-  if (names == nullptr) GTEST_SKIP() << "TESSERA_MOSAIC_TEXTS names no files";
-  std::stringstream list(names);
-  for (std::string name; std::getline(list, name, ':');) {
-    std::stringstream text;
-    text << std::ifstream(name).rdbuf();
-    const Result<Module> module = Parse(text.str());
-    ASSERT_TRUE(module) << name << ": " << ToText(module.error());
-    EXPECT_TRUE(Print(*module) == text.str()) << name;
-  }
 }
 
 }  // namespace

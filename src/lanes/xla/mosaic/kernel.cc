@@ -5,6 +5,9 @@
 
 #include <algorithm>
 
+#include "base/try.h"
+#include "lanes/xla/mosaic/verify.h"
+
 namespace tessera::mosaic {
 namespace {
 
@@ -108,6 +111,7 @@ Result<Module> BuildKernel(const KernelSpec& spec, const std::function<void(Buil
     if (windows[at].index_map) module.functions.push_back(IndexFunction(spec, windows[at], at, mistake));
   }
   if (!mistake.empty()) return Fail(ErrorCode::kKernelInvalid, mistake, spec.name);
+  TESSERA_TRY(VerifyModule(module));
   return module;
 }
 
