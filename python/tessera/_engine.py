@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import threading
 from typing import Any, Iterable, Iterator, Sequence
 
 import numpy as np
 
 from . import _native
-from ._contract import Contract
+from ._contract import Contract, Shape
 from ._plan import Plan, make_batch
 from ._receipt import Receipt
 
@@ -96,7 +97,9 @@ class Engine:
                 raise ValueError(f"threads: 1 or more expected, got {threads}")
             options["threads"] = threads
         name = "cpu" if target == "auto" else target
-        return Attention(self, contract, _native.new_attention(self._native, contract._native, name, options))
+        made = Attention(self, contract, _native.new_attention(self._native, contract._native, name, options))
+        made._spelling = (id(self), contract.text, name, repr(sorted(options.items())))
+        return made
 
     def _check_process(self) -> None:
         """Threads do not follow a fork: an engine is good in the process that made it."""
@@ -110,7 +113,24 @@ class Attention:
     def __init__(self, engine: Engine, contract: Contract, native: _native.Attention):
         self._engine = engine
         self._native = native
+        self._registered: _Registered | None = None
+        self._spelling: Any = None
         self.contract = contract
+
+    def _register(self) -> "_Registered":
+        """This attention's number, for programs that hold numbers. Equal requests to one engine share it."""
+        if self._registered is None:
+            with _registry_lock:
+                found = _registry.get(self._spelling)
+                if found is None or found.pid != os.getpid():
+                    found = _registry[self._spelling] = _Registered(self)
+            self._registered = found
+        return self._registered
+
+    def reserve(self, plan_bytes: int) -> None:
+        """Makes plan operands at least this long (`Plan.operand`), so that no later batch of a program needs a longer one."""
+        registered = self._register()
+        registered.operand_bytes = max(registered.operand_bytes, int(plan_bytes))
 
     @property
     def lane(self) -> str:
@@ -186,6 +206,46 @@ class Attention:
 
     def __repr__(self) -> str:
         return f"<tessera.Attention on {self.lane} for {self.contract!r}>"
+
+
+class _Registered:
+    """An attention that compiled programs name by number; kept for as long as the process."""
+
+    def __init__(self, attention: Attention):
+        self.pid = os.getpid()
+        self.attention = attention
+        self.shape = attention.contract.shape
+        self.number = _native.register_attention(attention._native)
+        self.operand_bytes = 1 << 16
+        _numbers[self.number] = self
+
+    def operand(self, plan: Plan) -> np.ndarray:
+        """The plan as one array of bytes whose length plans share: twice what was needed, to a power of two."""
+        data, head = plan._native.bytes(), np.frombuffer(_native.operand_head(plan._native), np.uint8)
+        needed = len(head) + len(data)
+        if needed > self.operand_bytes:
+            self.operand_bytes = 1 << (2 * needed - 1).bit_length()
+        _native.remember(self.number, plan._native, self.attention._native.bind(plan._native))
+        # At a multiple of 64, so that frameworks take the memory as it is.
+        raw = np.zeros(self.operand_bytes + 64, np.uint8)
+        skip = -raw.ctypes.data % 64
+        out = raw[skip : skip + self.operand_bytes]
+        out[: len(head)] = head
+        out[len(head) : needed] = data
+        return out
+
+
+_registry: dict[Any, _Registered] = {}
+_numbers: dict[int, _Registered] = {}
+_registry_lock = threading.Lock()
+
+
+def shape_of_number(number: int) -> Shape:
+    """The sizes that a registered attention's tensors have."""
+    found = _numbers.get(number)
+    if found is None:
+        raise ValueError(f"no attention has number {number} in this process")
+    return found.shape
 
 
 class ForwardResult:

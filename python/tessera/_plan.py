@@ -41,7 +41,8 @@ class Plan:
     def __init__(self, native: _native.Plan, attention: "Attention", batch: _native.Batch | None):
         self._native = native
         self._batch = batch
-        self._operand: Any = None
+        self._operand: np.ndarray | None = None
+        self._of_framework: dict[str, Any] = {}
         self.attention = attention
 
     @property
@@ -92,6 +93,24 @@ class Plan:
             except BaseException:
                 os.unlink(file.name)
                 raise
+
+    def operand(self) -> np.ndarray:
+        """The plan as a read-only array of bytes that is as long for every plan of its attention, with all of the plan in
+        it: what a compiled program of PyTorch or JAX takes as an input, so that new documents compile nothing anew.
+
+        It is at least 64 KiB; a plan that needs more makes the operands from then on longer, and programs are compiled
+        once more for that length. `Attention.reserve` sets a length that all of them have.
+        """
+        view = self._memory().view()
+        view.flags.writeable = False
+        return view
+
+    def _memory(self) -> np.ndarray:
+        """The operand as frameworks take it, that warn of memory they may not write; none of them writes it."""
+        if self._operand is None:
+            self.attention._engine._check_process()
+            self._operand = self.attention._register().operand(self)
+        return self._operand
 
     def to_dict(self) -> dict[str, Any]:
         """The whole plan as `tessera plan --json` prints it."""

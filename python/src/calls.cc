@@ -1,0 +1,225 @@
+// See calls.h.
+#include "calls.h"
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <list>
+#include <map>
+#include <mutex>
+#include <tuple>
+#include <utility>
+
+namespace tessera_python {
+namespace {
+
+using BoundPointer = std::shared_ptr<tessera_bound>;
+
+// Plans that stay bound for an attention: those of a step with many small batches, and of the steps whose backward is
+// still to come. One that was given up is bound again when it is met.
+constexpr size_t kMostBound = 64;
+
+struct Entry {
+  Attention attention;
+  std::list<std::pair<std::string, BoundPointer>> bounds;  // the latest first
+  pid_t process = getpid();                                // an engine's threads do not follow a fork
+};
+
+struct Registry {
+  std::mutex mutex;
+  std::map<int64_t, Entry> entries;
+};
+
+Registry& TheRegistry() {
+  static auto* const registry = new Registry;  // outlives every caller, so it is never destroyed
+  return *registry;
+}
+
+std::string TakeError(tessera_error* error) {
+  std::string text = tessera_error_text(error);
+  tessera_error_free(error);
+  return text;
+}
+
+BoundPointer FindBound(Entry& entry, const std::string& fingerprint) {
+  for (auto at = entry.bounds.begin(); at != entry.bounds.end(); ++at) {
+    if (at->first != fingerprint) continue;
+    entry.bounds.splice(entry.bounds.begin(), entry.bounds, at);
+    return entry.bounds.front().second;
+  }
+  return nullptr;
+}
+
+void Keep(Entry& entry, std::string fingerprint, BoundPointer bound) {
+  if (FindBound(entry, fingerprint)) return;
+  entry.bounds.emplace_front(std::move(fingerprint), std::move(bound));
+  if (entry.bounds.size() > kMostBound) entry.bounds.pop_back();
+}
+
+struct PlanBytes {
+  std::string fingerprint;
+  std::span<const std::byte> bytes;
+};
+
+bool ReadOperand(std::span<const std::byte> operand, PlanBytes& out) {
+  if (operand.size() < kOperandHead || std::memcmp(operand.data(), kOperandMagic, 8) != 0) return false;
+  uint64_t length = 0;
+  std::memcpy(&length, operand.data() + 8, sizeof(length));
+  if (length > operand.size() - kOperandHead) return false;
+  out.fingerprint.assign(reinterpret_cast<const char*>(operand.data()) + 16, 32);
+  out.bytes = operand.subspan(kOperandHead, length);
+  return true;
+}
+
+// Checks the plan's bytes and binds them. Gives "" or what is wrong.
+std::string BindBytes(const Attention& attention, std::span<const std::byte> bytes, BoundPointer& out) {
+  tessera_plan* plan = nullptr;
+  tessera_bound* bound = nullptr;
+  tessera_error* error = nullptr;
+  if (tessera_plan_load(attention.contract.handle.get(), bytes.data(), bytes.size(), &plan, &error) != 0) {
+    return TakeError(error);
+  }
+  const int status = tessera_attention_bind(attention.handle.get(), plan, &bound, &error);
+  tessera_plan_free(plan);
+  if (status != 0) return TakeError(error);
+  out = {bound, tessera_bound_free};
+  return "";
+}
+
+int64_t Register(const Attention& attention) {
+  Registry& registry = TheRegistry();
+  const std::scoped_lock lock(registry.mutex);
+  const auto number = static_cast<int64_t>(registry.entries.size()) + 1;
+  registry.entries.emplace(number, Entry{.attention = attention, .bounds = {}});
+  return number;
+}
+
+// Binds a plan for the calls to come, so that they need not look at its bytes.
+void Remember(int64_t number, const Plan& plan, const Bound& bound) {
+  Registry& registry = TheRegistry();
+  const std::scoped_lock lock(registry.mutex);
+  Keep(registry.entries.at(number), tessera_plan_fingerprint(plan.handle.get()), bound.handle);
+}
+
+nb::bytes OperandHead(const Plan& plan) {
+  char head[kOperandHead] = {};
+  size_t num_bytes = 0;
+  tessera_plan_bytes(plan.handle.get(), &num_bytes);
+  const uint64_t length = num_bytes;
+  std::memcpy(head, kOperandMagic, 8);
+  std::memcpy(head + 8, &length, sizeof(length));
+  std::memcpy(head + 16, tessera_plan_fingerprint(plan.handle.get()), 32);
+  return nb::bytes(head, sizeof(head));
+}
+
+// A tensor of a framework: its address and the strides of batch, head and token.
+using Place = std::tuple<uintptr_t, int64_t, int64_t, int64_t>;
+using Bytes = std::tuple<uintptr_t, int64_t>;
+// Element type, memory, ordinal and stream, which all tensors of a call share.
+using Where = std::tuple<int64_t, int64_t, int64_t, uintptr_t>;
+
+tessera_tensor TensorAt(const Place& place, const Where& where) {
+  const auto& [data, batch_stride, head_stride, token_stride] = place;
+  return {reinterpret_cast<void*>(data),
+          std::get<0>(where),
+          batch_stride,
+          head_stride,
+          token_stride,
+          std::get<1>(where),
+          std::get<2>(where)};
+}
+
+void Call(int64_t number, const Bytes& operand, Pass pass, const tessera_args& args, const Where& where) {
+  std::string problem;
+  {
+    const Unlocked unlocked;
+    problem = CallByNumber(
+        number, {reinterpret_cast<const std::byte*>(std::get<0>(operand)), static_cast<size_t>(std::get<1>(operand))},
+        pass, args, reinterpret_cast<void*>(std::get<3>(where)));
+  }
+  if (problem.empty()) return;
+  const std::string code = problem.substr(0, problem.find(' '));
+  nb::object raised = nb::module_::import_("tessera._errors").attr("TesseraError")(problem, code);
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(raised.ptr())), raised.ptr());
+  throw nb::python_error();
+}
+
+void CallForward(int64_t number, const Bytes& operand, const Where& where, const Place& q, const Place& k,
+                 const Place& v, uintptr_t sink_logits, const Place& o, uintptr_t lse) {
+  tessera_args args = tessera_args_init();
+  args.q = TensorAt(q, where);
+  args.k = TensorAt(k, where);
+  args.v = TensorAt(v, where);
+  args.sink_logits = reinterpret_cast<const float*>(sink_logits);
+  args.o = TensorAt(o, where);
+  args.lse = reinterpret_cast<float*>(lse);
+  Call(number, operand, Pass::kForward, args, where);
+}
+
+// The places are q, k, v, o, dout, dq, dk, dv; the floats sink_logits, lse, dsink_logits.
+void CallBackward(int64_t number, const Bytes& operand, const Where& where,
+                  const std::tuple<Place, Place, Place, Place, Place, Place, Place, Place>& places,
+                  const std::tuple<uintptr_t, uintptr_t, uintptr_t>& floats) {
+  tessera_args args = tessera_args_init();
+  args.q = TensorAt(std::get<0>(places), where);
+  args.k = TensorAt(std::get<1>(places), where);
+  args.v = TensorAt(std::get<2>(places), where);
+  args.o = TensorAt(std::get<3>(places), where);
+  args.dout = TensorAt(std::get<4>(places), where);
+  args.dq = TensorAt(std::get<5>(places), where);
+  args.dk = TensorAt(std::get<6>(places), where);
+  args.dv = TensorAt(std::get<7>(places), where);
+  args.sink_logits = reinterpret_cast<const float*>(std::get<0>(floats));
+  args.lse = reinterpret_cast<float*>(std::get<1>(floats));
+  args.dsink_logits = reinterpret_cast<float*>(std::get<2>(floats));
+  Call(number, operand, Pass::kBackward, args, where);
+}
+
+}  // namespace
+
+const tessera_shape* ShapeOfNumber(int64_t number) {
+  Registry& registry = TheRegistry();
+  const std::scoped_lock lock(registry.mutex);
+  const auto at = registry.entries.find(number);
+  return at == registry.entries.end() ? nullptr : &at->second.attention.contract.shape;
+}
+
+std::string CallByNumber(int64_t number, std::span<const std::byte> operand, Pass pass, const tessera_args& args,
+                         void* stream) {
+  PlanBytes plan;
+  if (!ReadOperand(operand, plan)) return "TSR-P005: the plan operand is not one that Plan.operand() made";
+  Registry& registry = TheRegistry();
+  BoundPointer bound;
+  Entry* entry = nullptr;
+  {
+    const std::scoped_lock lock(registry.mutex);
+    const auto at = registry.entries.find(number);
+    if (at == registry.entries.end()) return "TSR-A001: no attention has this number in this process";
+    if (at->second.process != getpid())
+      return "TSR-A001: this attention was prepared before os.fork(); prepare it anew";
+    entry = &at->second;  // stays where it is: entries are never removed
+    bound = FindBound(*entry, plan.fingerprint);
+  }
+  if (!bound) {
+    if (std::string problem = BindBytes(entry->attention, plan.bytes, bound); !problem.empty()) return problem;
+    const std::scoped_lock lock(registry.mutex);
+    Keep(*entry, plan.fingerprint, bound);
+  }
+  tessera_call_options call = tessera_call_options_init();
+  call.stream = stream;
+  tessera_error* error = nullptr;
+  const auto function = pass == Pass::kForward ? tessera_bound_forward : tessera_bound_backward;
+  return function(bound.get(), &args, &call, nullptr, &error) == 0 ? "" : TakeError(error);
+}
+
+void AddCalls(nb::module_& m) {
+  m.def("register_attention", Register, nb::arg("attention"));
+  m.def("remember", Remember, nb::arg("number"), nb::arg("plan"), nb::arg("bound"));
+  m.def("operand_head", OperandHead, nb::arg("plan"));
+  m.def("call_forward", CallForward);
+  m.def("call_backward", CallBackward);
+}
+
+}  // namespace tessera_python

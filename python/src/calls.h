@@ -1,0 +1,30 @@
+// Calls by number: compiled programs of frameworks hold numbers and arrays, not Python objects. An attention is
+// registered once and has a number from then on; a plan travels as an operand, an array of bytes that has all of it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "native.h"
+
+namespace tessera_python {
+
+// An operand begins with a head of this many bytes: magic, the length of the plan's bytes, its fingerprint; then come
+// the plan's own bytes, then zeros up to a length that plans share, so that nothing is compiled for a length.
+inline constexpr size_t kOperandHead = 64;
+inline constexpr char kOperandMagic[] = "TSROPND1";
+
+enum class Pass { kForward, kBackward };
+
+// The sizes of a registered attention's contract; null where there is none of that number.
+const tessera_shape* ShapeOfNumber(int64_t number);
+
+// Runs a pass of a registered attention on the plan in `operand`. The first call with a plan that this process has not
+// seen lately checks its bytes and binds it; others find it bound. Gives "" when it is good, or what is wrong. Needs no
+// lock of Python's, and touches nothing of it.
+std::string CallByNumber(int64_t number, std::span<const std::byte> operand, Pass pass, const tessera_args& args,
+                         void* stream);
+
+}  // namespace tessera_python

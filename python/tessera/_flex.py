@@ -1,0 +1,180 @@
+"""Masks to and from PyTorch's FlexAttention."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, Any, Callable
+
+import numpy as np
+import torch
+
+from . import _native
+from . import mask as m
+from ._contract import Contract
+
+if TYPE_CHECKING:
+    from ._plan import Plan
+
+
+def from_flex(
+    mask: Any,
+    *,
+    q_len: int | None = None,
+    kv_len: int | None = None,
+    batch: int = 1,
+    num_q_heads: int = 1,
+    **more: Any,
+) -> Contract:
+    """A contract from a FlexAttention `mask_mod` or `BlockMask`. `more` is what else `tessera.Contract` takes.
+
+    The function is evaluated for every pair. A mask that turns out to be full or a window is written as that term;
+    anything else becomes a bitmap, with a warning of its cost. What follows the batch, as documents do, is refused:
+    say it with a term (`documents`, `valid`), and give the ids to `plan`.
+
+    >>> import tessera.torch
+    >>> tessera.torch.from_flex(lambda b, h, q, kv: q >= kv, q_len=512, dim_qk=64).mask
+    'causal'
+    """
+    mask_mod = getattr(mask, "mask_mod", mask)
+    if hasattr(mask, "seq_lengths"):
+        q_len, kv_len = mask.seq_lengths
+    if q_len is None:
+        raise TypeError("q_len is needed with a mask_mod")
+    kv_len = q_len if kv_len is None else kv_len
+    bits = _evaluate(mask_mod, (batch, num_q_heads, q_len, kv_len))
+    if not all(np.array_equal(bits[0], row) for row in bits[1:]):
+        raise ValueError("this mask differs between batch rows: documents and valid lengths are terms of a contract, "
+                         "whose ids go to plan()")  # fmt: skip
+    heads = [_term(head) for head in bits[0]] if not (bits[0] == bits[0, :1]).all() else [_term(bits[0, 0])]
+    if any(head is None for head in heads):
+        expression: Any = m.bitmap(bits[0] if len(heads) > 1 else bits[0, 0])
+    else:
+        expression = heads if len(heads) > 1 else heads[0]
+    return Contract(q_len=q_len, kv_len=kv_len, batch=batch, num_q_heads=num_q_heads, mask=expression, offset=0, **more)
+
+
+def _evaluate(mask_mod: Callable[..., Any], shape: tuple[int, int, int, int]) -> np.ndarray:
+    """Row of queries by row, so that no more is held than the answer."""
+    out = np.empty(shape, np.bool_)
+    kv = torch.arange(shape[3])
+    for b in range(shape[0]):
+        for h in range(shape[1]):
+            for q in range(0, shape[2], 256):
+                rows = torch.arange(q, min(q + 256, shape[2]))[:, None]
+                answer = mask_mod(torch.tensor(b), torch.tensor(h), rows, kv[None])
+                out[b, h, q : q + 256] = np.broadcast_to(np.asarray(answer), (len(rows), shape[3]))
+    return out
+
+
+def _term(bits: np.ndarray) -> m.Mask | None:
+    """The mask as a term, where it is one."""
+    if bits.all():
+        return m.full
+    row, column = np.nonzero(bits)
+    if not len(row):
+        return None
+    left, right = int((row - column).max()), int((column - row).max())
+    if left < 0 or right < 0:
+        return None
+    i, j = np.arange(bits.shape[0])[:, None], np.arange(bits.shape[1])[None]
+    if not np.array_equal(bits, (j >= i - left) & (j <= i + right)):
+        return None
+    unbounded = left >= bits.shape[0] - 1
+    if right == 0:
+        return m.causal if unbounded else m.causal & m.window(left, 0)
+    return m.window(-1 if unbounded else left, -1 if right >= bits.shape[1] - 1 else right)
+
+
+def to_flex(plan: "Plan", *, block_size: int | tuple[int, int] = 128, mask_mod: Callable[..., Any] | None = None) -> Any:
+    """A `BlockMask` that skips what the plan skips, the batch's documents among it, without evaluating the mask.
+
+    Its `mask_mod`, which FlexAttention asks inside partial blocks, is written from the contract's terms; a mask with
+    bitmaps, picks or terms of a program's own needs one from you.
+    """
+    from torch.nn.attention.flex_attention import BlockMask
+
+    plan = getattr(plan, "plan", plan)
+    if plan._batch is None:
+        raise ValueError("a plan that was loaded does not know its batch")
+    contract = plan.attention.contract
+    tile = block_size if isinstance(block_size, tuple) else (block_size, block_size)
+    options = {"tile_q": tile[0], "tile_kv": tile[1], "segments": 1}
+    exported = _native.new_export(contract._native, plan._batch, "flex", options).arrays()
+    arrays = {name: None if array is None else torch.from_numpy(array.copy()) for name, array in exported.items()}
+    shape = contract.shape
+    if mask_mod is None:
+        mask_mod = _mask_mod(plan)
+    return BlockMask(seq_lengths=(shape.q_len, shape.kv_len), BLOCK_SIZE=tile, mask_mod=mask_mod, **arrays)
+
+
+def _mask_mod(plan: "Plan") -> Callable[..., Any]:
+    fields = plan.attention.contract.to_dict()["mask"]
+    if "heads" in fields:
+        raise ValueError("heads differ in their masks: give mask_mod")
+    offset = fields["offset"]
+    arrays = plan.to_numpy()
+    shape = plan.attention.contract.shape
+    facts = _token_facts(arrays, shape)
+
+    def build(node: ast.expr) -> Callable[..., Any]:
+        if isinstance(node, ast.BoolOp):
+            sides = [build(value) for value in node.values]
+
+            def joined(b: Any, h: Any, q: Any, kv: Any) -> Any:
+                out = sides[0](b, h, q, kv)
+                for side in sides[1:]:
+                    out = out & side(b, h, q, kv) if isinstance(node.op, ast.And) else out | side(b, h, q, kv)
+                return out
+
+            return joined
+        name = node.func.id if isinstance(node, ast.Call) else getattr(node, "id", "")
+        given = node.args if isinstance(node, ast.Call) else []
+        words = [one.id for one in given if isinstance(one, ast.Name)]
+        numbers = [ast.literal_eval(one) for one in given if not isinstance(one, ast.Name)]
+        return _term_mod(name, numbers, words, offset, facts)
+
+    return build(ast.parse(fields["expr"], mode="eval").body)
+
+
+def _token_facts(arrays: dict[str, np.ndarray], shape: Any) -> dict[str, torch.Tensor]:
+    """Document and place in it of every token, and valid lengths, spread out of the plan's segments."""
+    out = {}
+    for side, length in (("q", shape.q_len), ("kv", shape.kv_len)):
+        doc = np.full((shape.batch, length), -1, np.int64)
+        place = np.full((shape.batch, length), length, np.int64)
+        offsets, segments = arrays[f"{side}_segment_offsets"], arrays[f"{side}_segments"]
+        for row in range(min(shape.batch, max(0, len(offsets) - 1))):
+            for begin, end, of, rank in segments[int(offsets[row]) : int(offsets[row + 1])]:
+                doc[row, begin:end] = of
+                place[row, begin:end] = rank + np.arange(end - begin)
+        valid = arrays[f"{side}_valid"].astype(np.int64)
+        valid = np.where(valid < 0, length, valid) if len(valid) else np.full(shape.batch, length)
+        out |= {f"{side}_doc": torch.from_numpy(doc), f"{side}_place": torch.from_numpy(place),
+                f"{side}_valid": torch.from_numpy(np.ascontiguousarray(valid))}  # fmt: skip
+    return out
+
+
+def _term_mod(name: str, numbers: list[int], words: list[str], offset: int, facts: dict[str, torch.Tensor]) -> Any:
+    def same_document(b: Any, q: Any, kv: Any) -> Any:
+        return (facts["q_doc"][b, q] == facts["kv_doc"][b, kv]) & (facts["q_doc"][b, q] >= 0)
+
+    if name == "full":
+        return lambda b, h, q, kv: (q >= 0) & (kv >= 0)
+    if name == "causal":
+        return lambda b, h, q, kv: kv <= q + offset
+    if name == "window":
+        left, right = (2**40 if n < 0 else n for n in numbers)
+        return lambda b, h, q, kv: (kv >= q + offset - left) & (kv <= q + offset + right)
+    if name == "chunk":
+        return lambda b, h, q, kv: (q + offset) // numbers[0] == kv // numbers[0]
+    if name == "prefix":
+        return lambda b, h, q, kv: (q + offset < numbers[0]) & (kv < numbers[0])
+    if name == "sink" and not words:
+        return lambda b, h, q, kv: (kv < numbers[0]) & (q >= 0)
+    if name == "sink":
+        return lambda b, h, q, kv: same_document(b, q, kv) & (facts["kv_place"][b, kv] < numbers[0])
+    if name == "documents":
+        return lambda b, h, q, kv: same_document(b, q, kv)
+    if name == "valid":
+        return lambda b, h, q, kv: (q < facts["q_valid"][b]) & (kv < facts["kv_valid"][b])
+    raise ValueError(f"{name}: FlexAttention has no such term; give mask_mod")

@@ -1,0 +1,257 @@
+"""Attention on PyTorch's tensors, where they lie: an operator with a gradient, under `torch.compile` too.
+
+    plan = tessera.torch.plan(attn, doc_ids=ids)          # once for each batch
+    o = tessera.torch.attention(q, k, v, plan)            # as often as there are layers
+
+Nothing is copied and nothing waits: tensors go by address, strides and, on a GPU, the current stream.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from . import _native
+from ._contract import DTYPES, Contract
+from ._engine import Attention, Engine, shape_of_number
+from ._flex import from_flex, to_flex
+from ._plan import Plan
+
+__all__ = ["TorchPlan", "attention", "from_flex", "plan", "to_flex"]
+
+_DTYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
+_MEMORIES = {"cpu": 0, "cuda": 1}
+
+
+class TorchPlan:
+    """A plan as compiled programs take it: its bytes as a tensor on the CPU, and the number of its attention.
+
+    The tensor is as long for every plan of an attention (`Plan.operand`), so a new plan compiles nothing anew.
+    """
+
+    __slots__ = ("operand", "number", "plan")
+
+    def __init__(self, plan: Plan):
+        self.operand = torch.from_numpy(plan._memory())
+        self.number = plan.attention._register().number
+        self.plan = plan
+
+    def __repr__(self) -> str:
+        return f"<tessera.torch.TorchPlan of {self.plan!r}>"
+
+
+def plan(attention: Attention, **batch: Any) -> TorchPlan:
+    """`Attention.plan` with tensors on the CPU, or arrays, as batch."""
+    given = {name: value.detach().numpy() if isinstance(value, Tensor) and name not in ("q", "k") else value
+             for name, value in batch.items()}  # fmt: skip
+    return _of(attention.plan(**given))
+
+
+def _of(made: Plan) -> TorchPlan:
+    found = made._of_framework.get("torch")
+    if found is None:
+        found = made._of_framework["torch"] = TorchPlan(made)
+    return found
+
+
+_own: dict[tuple[str, str], TorchPlan] = {}
+_own_lock = threading.Lock()
+_own_engine: Engine | None = None
+
+
+def _of_contract(contract: Contract) -> TorchPlan:
+    """A contract whose mask no batch changes has one plan; it is made by an engine of this module's own."""
+    global _own_engine
+    with _own_lock:
+        found = _own.get((contract.key, contract.text))
+        if found is None:
+            if _own_engine is None:
+                _own_engine = Engine()
+            found = _own[contract.key, contract.text] = _of(_own_engine.prepare(contract).plan())
+    return found
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    plan: TorchPlan | Plan | Contract,
+    *,
+    sink_logits: Tensor | None = None,
+    layout: str = "bhtd",
+    return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Attention of q over k and v under a plan, with gradients of q, k, v and the sink logits.
+
+    Tensors are [batch, heads, tokens, dim], or with `layout="bthd"` [batch, tokens, heads, dim]; any strides, as long as
+    the last axis is contiguous. A contract stands for its plan where no batch changes its mask. Inside `torch.compile`
+    give a `TorchPlan`. The log-sum-exp has no gradient. Forward-mode AD, vmap and double backward are refused.
+
+    >>> import torch, tessera, tessera.torch
+    >>> contract = tessera.Contract(q_len=256, num_q_heads=2, dim_qk=16, mask="causal and documents")
+    >>> attn = tessera.Engine().prepare(contract)
+    >>> q, k, v = (torch.randn(1, 2, 256, 16, requires_grad=True) for _ in range(3))
+    >>> plan = tessera.torch.plan(attn, doc_lengths=[100, 156])
+    >>> tessera.torch.attention(q, k, v, plan).sum().backward()
+    >>> q.grad.shape
+    torch.Size([1, 2, 256, 16])
+    """
+    if not torch.compiler.is_compiling():
+        for name, x in (("q", q), ("k", k), ("v", v)):
+            if not isinstance(x, Tensor):
+                raise TypeError(f"{name}: a torch.Tensor expected, got {type(x).__name__}")
+            if forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None:
+                raise NotImplementedError("tessera.torch.attention has no forward-mode derivative")
+    if isinstance(plan, Plan):
+        plan = _of(plan)
+    elif isinstance(plan, Contract):
+        plan = _of_contract(plan)
+    elif not isinstance(plan, TorchPlan):
+        raise TypeError(f"plan: a TorchPlan, Plan or Contract expected, got {type(plan).__name__}")
+    if layout == "bthd":
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    elif layout != "bhtd":
+        raise ValueError(f"layout: 'bhtd' or 'bthd' expected, got {layout!r}")
+    o, lse = torch.ops.tessera.forward(q, k, v, plan.operand, sink_logits, plan.number)
+    if layout == "bthd":
+        o = o.transpose(1, 2)
+    return (o, lse) if return_lse else o
+
+
+# --- The operators --------------------------------------------------------------------------------------------------
+
+_library = torch.library.Library("tessera", "DEF")
+_library.define(
+    "forward(Tensor q, Tensor k, Tensor v, Tensor plan, Tensor? sink_logits, int attention) -> (Tensor, Tensor)"
+)
+_library.define(
+    "backward(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor plan, Tensor? sink_logits, "
+    "int attention) -> (Tensor, Tensor, Tensor, Tensor)"
+)
+
+
+def _check(name: str, x: Tensor, want: tuple[int, ...], like: Tensor, dtype: str) -> None:
+    if tuple(x.shape) != want:
+        raise ValueError(f"{name}: shape {list(want)} expected, as [batch, heads, tokens, dim], got {list(x.shape)}")
+    if _DTYPES.get(x.dtype) != dtype:
+        raise TypeError(f"{name}: {dtype} expected, the contract's dtype, got {x.dtype}")
+    if x.device != like.device:
+        raise ValueError(f"{name}: on {like.device}, as q is, expected, got {x.device}")
+    if x.stride(-1) != 1 and want[-1] > 1:
+        raise ValueError(f"{name}: the last axis must be contiguous, its stride is {x.stride(-1)}; "
+                         "contiguous() makes such a copy")  # fmt: skip
+
+
+def _check_inputs(q: Tensor, k: Tensor, v: Tensor, plan: Tensor, sink_logits: Tensor | None, shape: Any) -> None:
+    _check("q", q, shape.q, q, shape.dtype)
+    _check("k", k, shape.k, q, shape.dtype)
+    _check("v", v, shape.v, q, shape.dtype)
+    if plan.device.type != "cpu" or plan.dtype != torch.uint8 or plan.dim() != 1 or plan.stride(0) != 1:
+        raise TypeError("plan: the operand of a TorchPlan expected, on the CPU")
+    if sink_logits is not None:
+        if sink_logits.dtype != torch.float32 or tuple(sink_logits.shape) != (shape.num_q_heads,):
+            raise TypeError(f"sink_logits: {shape.num_q_heads} numbers of float32 expected")
+        if sink_logits.device != q.device or not sink_logits.is_contiguous():
+            raise ValueError(f"sink_logits: in one piece on {q.device} expected")
+
+
+def _new(like: Tensor, shape: tuple[int, int, int, int]) -> Tensor:
+    """In memory as `like` is: [B,T,H,D] memory stays that."""
+    batch, heads, tokens, dim = shape
+    if like.stride(1) < like.stride(2):
+        return like.new_empty((batch, tokens, heads, dim)).transpose(1, 2)
+    return like.new_empty(shape)
+
+
+def _place(x: Tensor) -> tuple[int, int, int, int]:
+    batch, head, token, _ = x.stride()
+    return x.data_ptr(), batch, head, token
+
+
+def _where(q: Tensor, shape: Any) -> tuple[int, int, int, int]:
+    device = q.device
+    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+    return DTYPES.index(shape.dtype), _MEMORIES[device.type], device.index or 0, stream
+
+
+def _forward(q: Tensor, k: Tensor, v: Tensor, plan: Tensor, sink_logits: Tensor | None, attention: int):
+    shape = shape_of_number(attention)
+    _check_inputs(q, k, v, plan, sink_logits, shape)
+    o = _new(q, shape.o)
+    lse = q.new_empty(shape.rows, dtype=torch.float32)
+    _native.call_forward(
+        attention, (plan.data_ptr(), plan.numel()), _where(q, shape), _place(q), _place(k), _place(v),
+        0 if sink_logits is None else sink_logits.data_ptr(), _place(o), lse.data_ptr(),
+    )  # fmt: skip
+    return o, lse
+
+
+def _forward_fake(q: Tensor, k: Tensor, v: Tensor, plan: Tensor, sink_logits: Tensor | None, attention: int):
+    shape = shape_of_number(attention)
+    _check_inputs(q, k, v, plan, sink_logits, shape)
+    return _new(q, shape.o), q.new_empty(shape.rows, dtype=torch.float32)
+
+
+def _outputs(q: Tensor, k: Tensor, v: Tensor, sink_logits: Tensor | None, shape: Any):
+    sinks = shape.num_q_heads if sink_logits is not None else 0
+    return _new(q, shape.q), _new(k, shape.k), _new(v, shape.v), q.new_empty((sinks,), dtype=torch.float32)
+
+
+def _backward(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, plan: Tensor,
+              sink_logits: Tensor | None, attention: int):  # fmt: skip
+    shape = shape_of_number(attention)
+    if dout.stride(-1) != 1:
+        dout = dout.contiguous()  # a gradient that was spread out of one number, as that of sum()
+    _check("dout", dout, shape.o, q, shape.dtype)
+    dq, dk, dv, dsinks = _outputs(q, k, v, sink_logits, shape)
+    _native.call_backward(
+        attention, (plan.data_ptr(), plan.numel()), _where(q, shape),
+        (_place(q), _place(k), _place(v), _place(o), _place(dout), _place(dq), _place(dk), _place(dv)),
+        (0, lse.data_ptr(), 0) if sink_logits is None else (sink_logits.data_ptr(), lse.data_ptr(), dsinks.data_ptr()),
+    )  # fmt: skip
+    return dq, dk, dv, dsinks
+
+
+def _backward_fake(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, plan: Tensor,
+                   sink_logits: Tensor | None, attention: int):  # fmt: skip
+    return _outputs(q, k, v, sink_logits, shape_of_number(attention))
+
+
+def _setup(ctx, inputs, output):
+    q, k, v, plan, sink_logits, attention = inputs
+    o, lse = output
+    ctx.mark_non_differentiable(lse)
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(q, k, v, o, lse, plan, sink_logits)
+    ctx.attention = attention
+
+
+def _gradient(ctx, dout, _):
+    if dout is None:
+        return None, None, None, None, None, None
+    q, k, v, o, lse, plan, sink_logits = ctx.saved_tensors
+    dq, dk, dv, dsinks = torch.ops.tessera.backward(dout, q, k, v, o, lse, plan, sink_logits, ctx.attention)
+    return dq, dk, dv, None, None if sink_logits is None else dsinks, None
+
+
+def _no_double_backward(ctx, *gradients):
+    raise NotImplementedError("tessera.torch.attention has no second derivative")
+
+
+def _no_vmap(info, in_dims, *arguments):
+    raise NotImplementedError("tessera.torch.attention has no vmap; its tensors have a batch axis of their own")
+
+
+for _device in ("CPU", "CUDA"):
+    _library.impl("forward", _forward, _device)
+    _library.impl("backward", _backward, _device)
+torch.library.register_fake("tessera::forward", _forward_fake, lib=_library)
+torch.library.register_fake("tessera::backward", _backward_fake, lib=_library)
+torch.library.register_autograd("tessera::forward", _gradient, setup_context=_setup, lib=_library)
+torch.library.register_autograd("tessera::backward", _no_double_backward, lib=_library)
+torch.library.register_vmap("tessera::forward", _no_vmap, lib=_library)
+torch.library.register_vmap("tessera::backward", _no_vmap, lib=_library)

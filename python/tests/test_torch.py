@@ -1,0 +1,334 @@
+"""tessera.torch: numbers and gradients, compiled programs, what is refused, and masks to and from FlexAttention."""
+
+import threading
+
+import numpy as np
+import pytest
+from conftest import causal_documents, dense, random_documents
+
+import tessera
+from tessera import mask as m
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed in this environment")
+import tessera.torch as tt  # noqa: E402
+
+B, H, KV, T, D, DV = 2, 4, 2, 96, 16, 8
+
+
+def prepare(**more):
+    fields = dict(batch=B, q_len=T, num_q_heads=H, num_kv_heads=KV, dim_qk=D, dim_v=DV, mask=m.causal & m.documents,
+                  tile=32, tile_reason="a small test")
+    return tessera.Engine().prepare(tessera.Contract(**(fields | more)))
+
+
+def inputs(rng, dtype=torch.float32, grad=True):
+    shapes = [(B, H, T, D), (B, KV, T, D), (B, KV, T, DV)]
+    made = [torch.from_numpy(rng.standard_normal(shape, np.float32)).to(dtype) for shape in shapes]
+    return [x.requires_grad_(grad) for x in made]
+
+
+def close(got, want, eps=2e-5):
+    np.testing.assert_allclose(got.detach().float().numpy(), want, rtol=0, atol=eps * max(1, np.abs(want).max()))
+
+
+@pytest.mark.parametrize("dtype,eps", [(torch.float32, 2e-5), (torch.bfloat16, 0.1), (torch.float16, 2e-2)])
+def test_numbers_and_gradients(rng, dtype, eps):
+    ids = random_documents(rng, B, T, 3)
+    plan = tt.plan(prepare(dtype=dtype), doc_ids=torch.from_numpy(ids))
+    q, k, v = inputs(rng, dtype)
+    o, lse = tt.attention(q, k, v, plan, return_lse=True)
+    dout = torch.randn_like(o)
+    o.backward(dout)
+    want = dense(*(x.detach().float().numpy() for x in (q, k, v)), causal_documents(ids, H), dout=dout.float().numpy())
+    for got, expected in zip((o, lse, q.grad, k.grad, v.grad), want):
+        close(got, expected, eps)
+    assert o.dtype == dtype and lse.dtype == torch.float32 and not lse.requires_grad
+
+
+def test_gradcheck_of_sink_logits_and_softcap(rng):
+    attn = prepare(mask=m.causal, softcap=4.0, sink_logits=True)
+    q, k, v = inputs(rng)
+    sinks = torch.from_numpy(rng.standard_normal(H, np.float32)).requires_grad_()
+    plan = tt.plan(attn)
+    o = tt.attention(q, k, v, plan, sink_logits=sinks)
+    dout = torch.randn_like(o)
+    o.backward(dout)
+    step = 1e-2
+    for head in range(H):
+        def loss(by):
+            moved = sinks.detach().clone()
+            moved[head] += by
+            return (tt.attention(q, k, v, plan, sink_logits=moved) * dout).sum().item()
+
+        assert abs((loss(step) - loss(-step)) / (2 * step) - sinks.grad[head].item()) < 2e-2
+
+
+def test_strides_layouts_and_no_copy(rng):
+    attn = prepare(mask=m.causal, num_kv_heads=H, dim_v=D)
+    plan = tt.plan(attn)
+    packed = torch.from_numpy(rng.standard_normal((B, T, 3, H, D), np.float32))
+    q, k, v = packed.unbind(2)
+    seen = []
+    real = tessera._native.call_forward
+    try:
+        tessera._native.call_forward = lambda *a: seen.append(a) or real(*a)
+        o = tt.attention(q, k, v, plan, layout="bthd")
+    finally:
+        tessera._native.call_forward = real
+    assert [place[0] for place in seen[0][3:6]] == [q.data_ptr(), k.data_ptr(), v.data_ptr()]
+    assert seen[0][7][0] == o.data_ptr() and o.is_contiguous()
+    same = tt.attention(*(x.transpose(1, 2).contiguous() for x in (q, k, v)), plan)
+    assert torch.equal(o, same.transpose(1, 2))
+    wide = torch.from_numpy(rng.standard_normal((B, 1, T, D), np.float32)).expand(B, H, T, D)
+    assert torch.isfinite(tt.attention(wide, wide, wide, plan)).all()
+
+
+def test_gradient_of_a_sum_has_stride_zero(rng):
+    plan = tt.plan(prepare(mask=m.causal))
+    q, k, v = inputs(rng)
+    tt.attention(q, k, v, plan).sum().backward()
+    first = q.grad.clone()
+    q.grad = None
+    o = tt.attention(q, k, v, plan)
+    o.backward(torch.ones_like(o))
+    assert torch.equal(first, q.grad)
+
+
+def test_a_contract_or_a_plan_stands_for_a_torch_plan(rng):
+    attn = prepare(mask=m.causal)
+    q, k, v = inputs(rng)
+    want = tt.attention(q, k, v, tt.plan(attn))
+    assert torch.equal(want, tt.attention(q, k, v, attn.plan()))
+    assert torch.equal(want, tt.attention(q, k, v, attn.contract))
+    with pytest.raises(tessera.TesseraError, match="TSR-C007"):
+        tt.attention(q, k, v, prepare().contract)
+
+
+def test_the_operand_has_all_of_the_plan(rng):
+    """A copy of it, in a process that has forgotten the plan, gives the same bits; damage gives an error."""
+    attn = prepare()
+    plan = tt.plan(attn, doc_lengths=[[40, 56], [96]])
+    q, k, v = inputs(rng, grad=False)
+    want = tt.attention(q, k, v, plan)
+    for i in range(70):  # more than stay bound
+        tt.attention(q, k, v, tt.plan(attn, doc_lengths=[[i + 1, 95 - i], [96]]))
+    operand = plan.operand.clone()
+    call = torch.ops.tessera.forward
+    assert torch.equal(call(q, k, v, operand, None, plan.number)[0], want)
+    damaged = operand.clone()
+    damaged[16] ^= 1  # another fingerprint, so that the bytes are looked at
+    damaged[400] ^= 255
+    for wrong, number, error in [
+        (damaged, plan.number, "TSR-P005"),
+        (operand[:50], plan.number, "TSR-P005"),
+        (torch.zeros(1000, dtype=torch.uint8), plan.number, "TSR-P005"),
+        (operand, 10**6, "no attention has number"),
+        (operand.float(), plan.number, "operand of a TorchPlan"),
+        (operand, tt.plan(prepare(mask=m.causal)).number, "TSR-P007"),
+    ]:
+        with pytest.raises((ValueError, TypeError), match=error):
+            call(q, k, v, wrong, None, number)
+
+
+def test_opcheck(rng):
+    plan = tt.plan(prepare(mask=m.causal))
+    q, k, v = inputs(rng)
+    turned = [x.detach().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_() for x in (q, k, v)]
+    for given in ([q, k, v], turned):
+        result = torch.library.opcheck(torch.ops.tessera.forward.default, (*given, plan.operand, None, plan.number))
+        assert set(result.values()) == {"SUCCESS"}, result
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_compiled_once_for_a_thousand_batches(rng, backend):
+    """No graph break, one graph, no recompile: counted, and with recompiling made an error."""
+    from torch._dynamo import config
+    from torch._dynamo.utils import counters
+
+    torch._dynamo.reset()
+    counters.clear()
+    attn = prepare()
+    q, k, v = inputs(rng)
+
+    def step(q, k, v, plan):
+        return tt.attention(q * 1.5, k, v, plan).square().sum()
+
+    compiled = torch.compile(step, fullgraph=True, backend=backend)
+    with config.patch(error_on_recompile=True):
+        for i in range(1000 if backend == "eager" else 30):
+            plan = tt.plan(attn, doc_ids=random_documents(rng, B, T, 1 + i % 9))
+            got = torch.autograd.grad(compiled(q, k, v, plan), (q, k, v))
+            if i % 10 == 0:
+                for one, want in zip(got, torch.autograd.grad(step(q, k, v, plan), (q, k, v))):
+                    torch.testing.assert_close(one, want)
+    assert counters["stats"]["unique_graphs"] == 1 and not counters["graph_break"]
+
+
+def test_what_has_no_derivative_is_refused(rng):
+    plan = tt.plan(prepare(mask=m.causal, num_kv_heads=H, dim_v=D))
+    x = torch.from_numpy(rng.standard_normal((B, H, T, D), np.float32)).requires_grad_()
+    (first,) = torch.autograd.grad(tt.attention(x, x, x, plan).sum(), x, create_graph=True)
+    with pytest.raises(NotImplementedError, match="second derivative"):
+        first.sum().backward()
+    y = x.detach()
+    with pytest.raises(NotImplementedError, match="forward-mode"):
+        torch.func.jvp(lambda z: tt.attention(z, y, y, plan), (y,), (torch.ones_like(y),))
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(y, torch.ones_like(y))
+        with pytest.raises(NotImplementedError, match="forward-mode"):
+            tt.attention(y, dual, y, plan)
+    with pytest.raises(NotImplementedError, match="vmap"):
+        torch.vmap(lambda z: tt.attention(z, y, y, plan))(torch.stack([y, y]))
+
+
+def test_bad_tensors(rng):
+    plan = tt.plan(prepare(mask=m.causal))
+    q, k, v = inputs(rng, grad=False)
+    unaligned = torch.zeros(q.numel() * 4 + 1, dtype=torch.uint8)[1:]
+    for given, error, text in [
+        ((q.double(), k, v), TypeError, "float64"),
+        ((q.half(), k, v), TypeError, "float16"),
+        ((q[:1], k, v), ValueError, "q: shape"),
+        ((q, k[:, :1], v), ValueError, "k: shape"),
+        ((q, k, k), ValueError, "v: shape"),
+        ((q[0], k, v), ValueError, "q: shape"),
+        ((torch.empty(B, H, D, T).transpose(2, 3), k, v), ValueError, "last axis"),
+        ((q.numpy(), k, v), TypeError, "torch.Tensor"),
+        ((q.to("meta"), k, v), (ValueError, NotImplementedError, RuntimeError), None),
+        ((q, k, v.to("meta")), (ValueError, NotImplementedError, RuntimeError), None),
+        ((q.to_sparse(), k, v), (RuntimeError, NotImplementedError), None),
+        ((q + 0j, k, v), TypeError, "complex"),
+    ]:
+        with pytest.raises(error, match=text):
+            tt.attention(*given, plan)
+    with pytest.raises(RuntimeError):
+        unaligned.view(torch.float32)  # PyTorch itself does not make one
+    with pytest.raises(TypeError, match="plan:"):
+        tt.attention(q, k, v, "plan")
+    with pytest.raises(ValueError, match="layout"):
+        tt.attention(q, k, v, plan, layout="thd")
+    with pytest.raises((TypeError, tessera.TesseraError), match="sink_logits"):
+        tt.attention(q, k, v, plan, sink_logits=torch.zeros(H))
+    with pytest.raises(TypeError, match="sink_logits"):
+        tt.attention(q, k, v, plan, sink_logits=torch.zeros(H + 1))
+
+
+def test_lazy_negation_is_resolved(rng):
+    attn = prepare(mask=m.causal, num_kv_heads=H, dim_v=D)
+    plan = tt.plan(attn)
+    z = torch.complex(*(torch.from_numpy(rng.standard_normal((B, H, T, D), np.float32)) for _ in range(2)))
+    lazy = torch._neg_view(z.imag.contiguous())
+    assert lazy.is_neg()
+    assert torch.equal(tt.attention(lazy, lazy, lazy, plan), tt.attention(*[lazy.resolve_neg()] * 3, plan))
+
+
+def test_memory_freed_or_moved_between_the_passes(rng):
+    """What a backward needs is held by the graph: plan, attention and inputs may go."""
+    attn = prepare()
+    q, k, v = inputs(rng)
+    o = tt.attention(q * 1, k * 1, v * 1, tt.plan(attn, doc_lengths=[[40, 56], [96]]))
+    del attn
+    o.sum().backward()
+    assert torch.isfinite(q.grad).all()
+    o = tt.attention(q, k, v, tt.plan(prepare(mask=m.causal)))
+    with torch.no_grad():
+        k.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        o.sum().backward()
+
+
+def test_threads(rng):
+    attn = prepare()
+    q, k, v = inputs(rng, grad=False)
+    plans = [tt.plan(attn, doc_lengths=[[i + 1, 95 - i], [96]]) for i in range(8)]
+    want = [tt.attention(q, k, v, plan) for plan in plans]
+    wrong = []
+
+    def work(i):
+        for _ in range(20):
+            mine = [x.clone().requires_grad_() for x in (q, k, v)]
+            o = tt.attention(*mine, plans[i])
+            o.sum().backward()
+            if not torch.equal(o, want[i]):
+                wrong.append(i)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_autocast_and_checkpoint(rng):
+    from torch.utils.checkpoint import checkpoint
+
+    plan = tt.plan(prepare(mask=m.causal))
+    q, k, v = inputs(rng)
+    checkpoint(lambda *x: tt.attention(*x, plan), q, k, v, use_reentrant=False).sum().backward()
+    again = q.grad.clone()
+    q.grad = None
+    tt.attention(q, k, v, plan).sum().backward()
+    assert torch.equal(again, q.grad)
+
+
+@pytest.mark.parametrize(
+    "mask_mod,text",
+    [
+        (lambda b, h, q, kv: q >= kv, "causal"),
+        (lambda b, h, q, kv: (q >= kv) & (q - kv < 32), "causal and window(31, 0)"),
+        (lambda b, h, q, kv: (q - kv).abs() <= 3, "window(3, 3)"),
+        (lambda b, h, q, kv: q >= 0, "full"),
+        (lambda b, h, q, kv: (q >= kv) | (kv % 7 == 0), "bitmap("),
+    ],
+)
+def test_from_flex(mask_mod, text):
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    warned = pytest.warns(tessera.BitmapWarning) if "bitmap" in text else _nothing()
+    with warned:
+        contract = tt.from_flex(mask_mod, q_len=100, kv_len=100, dim_qk=8)
+    assert contract.mask.startswith(text)
+    block_mask = create_block_mask(mask_mod, 1, 1, 100, 100, device="cpu")
+    with pytest.warns(tessera.BitmapWarning) if "bitmap" in text else _nothing():
+        assert tt.from_flex(block_mask, dim_qk=8).key == contract.key
+    by_batch = torch.tensor([0, 1])
+    with pytest.raises(ValueError, match="differs between batch rows"):
+        tt.from_flex(lambda b, h, q, kv: (q >= kv) & (by_batch[b] == 0), q_len=16, batch=2, dim_qk=8)
+
+
+def test_from_flex_by_head():
+    contract = tt.from_flex(lambda b, h, q, kv: (q >= kv) & ((h > 0) | (q - kv < 4)), q_len=64, num_q_heads=2, dim_qk=8)
+    assert [head if isinstance(head, str) else head["expr"] for head in contract.mask] == [
+        "causal and window(3, 0)", "causal",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["causal and documents", "causal and documents and (window(15, 0) or sink(4, document))",
+                                  "documents and valid", "chunk(24) or prefix(8)", "causal and (window(7, 0) or sink(3))"])  # fmt: skip
+def test_to_flex_is_the_same_mask(rng, text):
+    from torch.nn.attention.flex_attention import flex_attention
+
+    attn = prepare(mask=text, num_kv_heads=H, dim_v=D)
+    batch = {}
+    if "documents" in text:
+        batch["doc_ids"] = random_documents(rng, B, T, 4)
+    if "valid" in text:
+        batch["valid_tokens"] = [T, T - 20]
+    plan = attn.plan(**batch)
+    q, k, v = (torch.from_numpy(rng.standard_normal((B, H, T, D), np.float32)) for _ in range(3))
+    got = flex_attention(q, k, v, block_mask=tt.to_flex(plan, block_size=32))
+    want = tt.attention(q, k, v, plan)
+    if "valid" in text:  # FlexAttention leaves rows that see nothing to chance
+        got, want = got[0], want[0]
+    torch.testing.assert_close(got, want, rtol=0, atol=1e-4)
+    with pytest.raises(ValueError, match="does not know its batch"):
+        tt.to_flex(attn.plan_from_bytes(plan.to_bytes()))
+
+
+class _nothing:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return False
