@@ -30,6 +30,8 @@ constexpr Tile TileOf(KernelKind kind, int32_t dim_qk) {
   if (kind == KernelKind::kDq) return {128, 64};
   return {dim_qk <= 128 ? 128 : 64, 64};  // dkv: keys by queries
 }
+inline constexpr int64_t kMaxStatistics =
+    (int64_t{1} << 31) - 1;                           // batch * num_q_heads * PadTokens(q_len): 32-bit places
 inline constexpr int32_t kMaxTokens = (1 << 24) - 1;  // of a sequence: sink counts have 24 bits
 inline constexpr int32_t kPadTokens = 128;            // row statistics of the workspace are padded to this many tokens
 constexpr int64_t PadTokens(int64_t tokens) { return (tokens + kPadTokens - 1) / kPadTokens * kPadTokens; }
@@ -251,16 +253,16 @@ struct Stages {
 };
 constexpr Stages StagesOf(KernelKind kind, int32_t dim_qk) {
   if (kind == KernelKind::kForward) return {dim_qk <= 128 ? 2 : 1, 2, 2};
-  if (dim_qk <= 128) return {1, 3, 3};
+  if (dim_qk <= 128) return {2, 3, 3};
   if (kind == KernelKind::kDkv) return {1, 2, 2};
   return {1, 2, dim_qk <= 192 ? 2 : 1};
 }
-inline constexpr int32_t kControlBytes = 6 * 1024;  // barriers and what travels with the stages
+inline constexpr int32_t kControlBytes = 8 * 1024;  // barriers and what travels with the stages
 // Dynamic shared memory of forward, dq and dkv.
 constexpr int32_t SharedBytes(KernelKind kind, int32_t dim_qk, int32_t dim_v) {
   const Tile tile = TileOf(kind, dim_qk);
   const Stages stages = StagesOf(kind, dim_qk);
-  const int32_t control = kind == KernelKind::kDq && dim_qk > 192 ? 2 * 1024 : kControlBytes;
+  const int32_t control = kind == KernelKind::kForward ? kControlBytes : dim_qk > 192 ? 2 * 1024 : 3 * 1024;
   if (kind == KernelKind::kForward) {
     return 2 * (stages.rows * tile.rows * dim_qk + tile.cols * (stages.cols0 * dim_qk + stages.cols1 * dim_v)) +
            control;

@@ -1,0 +1,491 @@
+// Backward in two kernels from one text, dq.cu and dkv.cu: deterministic, without atomics or f32 scratch beyond 8 bytes
+// a query row. 128 row tokens stay in shared memory, tiles of 64 column tokens pass by:
+//   dkv: rows are keys (K, V), columns queries (Q, dO)    S^T = K Q^T, dP^T = V dO^T, dV += P^T dO, dK += dS^T Q
+//   dq:  rows are queries (Q, dO), columns keys (K, V)    S = Q K^T,   dP = dO V^T,                 dQ += dS K
+// with P = exp2(S - lse2) and dS = P (dP - delta). In both the rows of the accumulators are the row tokens, so P and dS
+// become operands in registers. S and dP are computed twice (7 products instead of 5), and every gradient is written
+// once, in the order of the plan: slots ascending, and for dkv the query heads of a group one after another.
+//
+// Warpgroup 0 loads (one thread, TMA) and looks for NaN and infinity (three warps); warpgroups 1 and 2 have 64 rows
+// each.
+#pragma once
+
+#include "lanes/cuda/kernels/common.cuh"
+
+namespace tessera::lanes::cuda {
+namespace {
+
+using T = ptx::TESSERA_CUDA_TYPE;
+constexpr int kDim0 = TESSERA_CUDA_DIM_QK;  // of Q and K
+constexpr int kDim1 = TESSERA_CUDA_DIM_V;   // of V and dO
+constexpr bool kIsCapped = Softcap::TESSERA_CUDA_SOFTCAP != Softcap::kNone;
+constexpr bool kKeys = kKind == KernelKind::kDkv;
+
+constexpr Tile kTile = TileOf(kKind, kDim0);
+constexpr Stages kStages = StagesOf(kKind, kDim0);
+constexpr int kRows = kTile.rows;
+constexpr int kCols = kTile.cols;
+constexpr int kRowPanel = kRows * 128;  // bytes of 64 elements of a tile's tokens
+constexpr int kColPanel = kCols * 128;
+constexpr int kScores = kCols / 2;  // of a thread
+
+struct Shared {
+  uint8_t rows0[kStages.rows][2 * kRows * kDim0], rows1[kStages.rows][2 * kRows * kDim1];    // K or Q, V or dO
+  uint8_t cols0[kStages.cols0][2 * kCols * kDim0], cols1[kStages.cols1][2 * kCols * kDim1];  // Q or K, dO or V
+  alignas(16) float lse2[kKeys ? kStages.cols0 : 1][kCols],
+      delta[kKeys ? kStages.cols1 : 1][kCols];  // of column queries
+  PlanTables tables;
+  // Travels with the row tiles: a row of one head of the row tensors, and the heads of the column tensors it meets.
+  // row: -1 to stop.
+  struct Place {
+    int row, batch, head, col_head, col_head_end, slot_begin, slot_count;
+  } place[kStages.rows];
+  int ticket;  // the loader's, which has no registers to spare for it, ...
+  int loader_end;
+  Ring<kStages.rows> loader_rows;  // ... nor for this
+  int unreleased[2];  // of each consumer warpgroup, the row stage whose gradients may still be leaving through it, or
+                      // -1
+  uint32_t bad[kStages.cols0][2][kCols / 32], is_bad[kStages.cols0];  // travel with the stage of a partial slot
+  uint64_t rows_full[kStages.rows], rows_empty[kStages.rows], full0[kStages.cols0], full1[kStages.cols1],
+      empty0[kStages.cols0], empty1[kStages.cols1];
+  uint64_t checked[kStages.cols0];
+};
+static_assert(sizeof(Shared) <= SharedBytes(kKind, kDim0, kDim1));
+static_assert(SharedBytes(kKind, kDim0, kDim1) <= 227 * 1024);
+constexpr bool kSameRing = kStages.cols0 == kStages.cols1;
+static_assert(!kKeys || kStages.cols0 == kStages.cols1);
+
+// Slots of the row for one query head: of dkv by that head's mask.
+struct Stretch {
+  int begin, count;
+};
+__device__ __forceinline__ Stretch SlotsOf(const BackwardParams& p, const Shared& sm, const Shared::Place& at,
+                                           int head) {
+  if constexpr (!kKeys) return {at.slot_begin, at.slot_count};
+  const uint32_t mask = __ldg(sm.tables.mask_of + at.batch * p.shape.num_q_heads + head);
+  const uint32_t* offset = sm.tables.row_offsets + mask * sm.tables.rows_per_mask + at.row;
+  const int begin = static_cast<int>(__ldg(offset));
+  return {begin, static_cast<int>(__ldg(offset + 1)) - begin};
+}
+// Calls visit(head of the column tensors, slots): for dkv once per query head of the group.
+template <class Visit>
+__device__ __forceinline__ void ForEachHead(const BackwardParams& p, const Shared& sm, const Shared::Place& at,
+                                            const Visit& visit) {
+  if constexpr (kKeys) {
+    for (int head = at.col_head; head < at.col_head_end; ++head) visit(head, SlotsOf(p, sm, at, head));
+  } else {
+    visit(at.col_head, SlotsOf(p, sm, at, at.head));
+  }
+}
+
+// ---- loader --------------------------------------------------------------------------------------------------------
+__device__ __forceinline__ void LoadTiles(const BackwardParams& p, Shared& sm) {
+  Ring<kStages.rows>& rows = sm.loader_rows = {};
+  Ring<kStages.cols0> ring0;
+  Ring<kSameRing ? 1 : kStages.cols1> other;  // of the second tensor, where it has fewer stages
+  const auto stage1 = [&] { return kSameRing ? ring0.stage() : other.stage(); };
+  const auto parity1 = [&] { return kSameRing ? ring0.parity() : other.parity(); };
+  const auto is_ticketed = [&] { return static_cast<int>(gridDim.x) < sm.tables.work_count; };
+  sm.ticket = is_ticketed() ? static_cast<int>(atomicAdd(p.ticket, 1U)) : static_cast<int>(blockIdx.x);
+  while (true) {
+    const uint32_t full = ptx::Smem(&sm.rows_full[rows.stage()]);
+    Shared::Place& at = sm.place[rows.stage()];
+    {
+      Work work{-1, 0, 0, 0};
+      if (sm.ticket < sm.tables.work_count) work = LoadWork(sm.tables.work + sm.ticket);
+      const int group = p.shape.num_q_heads / p.shape.num_kv_heads;
+      const int heads = kKeys ? p.shape.num_kv_heads : p.shape.num_q_heads;
+      const int batch = work.head / heads;
+      const int head = work.head - batch * heads;
+      ptx::BarWait(ptx::Smem(&sm.rows_empty[rows.stage()]), rows.parity() ^ 1);
+      at = {work.row,           batch,           head,           kKeys ? head * group : head / group,
+            (head + 1) * group, work.slot_begin, work.slot_count};
+      if (work.row < 0) {
+        ptx::BarArrive(full);
+        return;
+      }
+      ptx::BarArriveExpect(full, sizeof(sm.rows0[0]) + sizeof(sm.rows1[0]));
+      const ptx::TileAt tile{work.row * kRows, head, batch};
+      ptx::TmaLoad<ptx::Keep::kFirst>(ptx::Smem(sm.rows0[rows.stage()]), &p.rows[0], full, tile);
+      ptx::TmaLoad<ptx::Keep::kFirst>(ptx::Smem(sm.rows1[rows.stage()]), &p.rows[1], full, tile);
+    }
+    ForEachHead(p, sm, at, [&](int head, Stretch slots) {
+      sm.loader_end = slots.begin + slots.count;
+      for (int i = slots.begin; i < sm.loader_end; ++i) {
+        const int token = __ldg(&sm.tables.slots[i].index) * kCols;
+        const int batch = at.batch;
+        const uint32_t stats = (batch * p.shape.num_q_heads + head) * p.shape.padded_q + token;
+        const uint32_t full0 = ptx::Smem(&sm.full0[ring0.stage()]);
+        ptx::BarWait(ptx::Smem(&sm.empty0[ring0.stage()]), ring0.parity() ^ 1);
+        ptx::BarArriveExpect(full0, sizeof(sm.cols0[0]) + (kKeys ? sizeof(sm.lse2[0]) : 0));
+        ptx::TmaLoad<ptx::Keep::kLast>(ptx::Smem(sm.cols0[ring0.stage()]), &p.cols[0], full0, {token, head, batch});
+        if (kKeys) ptx::BulkLoad(ptx::Smem(sm.lse2[ring0.stage()]), p.lse2 + stats, sizeof(sm.lse2[0]), full0);
+        const uint32_t full1 = ptx::Smem(&sm.full1[stage1()]);
+        if (!kKeys) ptx::BarWait(ptx::Smem(&sm.empty1[stage1()]), parity1() ^ 1);  // dkv gives both back at once
+        ptx::BarArriveExpect(full1, sizeof(sm.cols1[0]) + (kKeys ? sizeof(sm.delta[0]) : 0));
+        ptx::TmaLoad<ptx::Keep::kLast>(ptx::Smem(sm.cols1[stage1()]), &p.cols[1], full1, {token, head, batch});
+        if (kKeys) ptx::BulkLoad(ptx::Smem(sm.delta[stage1()]), p.delta + stats, sizeof(sm.delta[0]), full1);
+        ring0.Next();
+        if (!kSameRing) other.Next();
+      }
+    });
+    rows.Next();
+    sm.ticket = is_ticketed() ? static_cast<int>(atomicAdd(p.ticket, 1U)) : sm.tables.work_count;
+  }
+}
+
+// ---- the search for NaN and infinity in the operands of the gradients' products, of partial slots
+// --------------------
+__device__ __forceinline__ void ScanTiles(const BackwardParams& p, Shared& sm) {
+  const int thread = threadIdx.x - 32;
+  Ring<kStages.rows> rows;
+  Ring<kStages.cols0> ring;
+  while (true) {
+    ptx::BarWait(ptx::Smem(&sm.rows_full[rows.stage()]), rows.parity());
+    if (sm.place[rows.stage()].row < 0) return;
+    ForEachHead(p, sm, sm.place[rows.stage()], [&](int, Stretch slots) {
+      const int end = slots.begin + slots.count;
+      for (int i = slots.begin; i < end; ++i, ring.Next()) {
+        const int stage = ring.stage();
+        ptx::BarWait(ptx::Smem(&sm.full0[stage]), ring.parity());
+        if constexpr (kKeys) ptx::BarWait(ptx::Smem(&sm.full1[stage]), ring.parity());
+        if (__ldg(&sm.tables.slots[i].cleanup) != 0) {
+          constexpr int kBytes0 = 2 * kCols * kDim0;
+          constexpr int kBytes1 = 2 * kCols * kDim1;
+          bool is_bad = FindsBad < T, kBytes0, kKeys ? 1 : 2 > (sm.cols0[stage], thread);
+          if constexpr (kKeys) is_bad |= FindsBad<T, kBytes1, 1>(sm.cols1[stage], thread);
+          is_bad = ptx::NamedAny(kScanBarrier, kScanThreads, is_bad);
+          if (is_bad) {
+            MarkBadRows<T, kCols, kBytes0>(sm.cols0[stage], sm.bad[stage][0], thread);
+            if constexpr (kKeys) MarkBadRows<T, kCols, kBytes1>(sm.cols1[stage], sm.bad[stage][1], thread);
+          }
+          if (thread == 0) sm.is_bad[stage] = is_bad ? 1 : 0;
+        }
+        if (thread == 0) {
+          ptx::BarArrive(ptx::Smem(&sm.checked[stage]));
+          ptx::BarArrive(ptx::Smem(&sm.empty0[stage]));
+        }
+      }
+    });
+    ptx::NamedSync(kScanBarrier, kScanThreads);  // every thread is done with the row
+    if (thread == 0) ptx::BarArrive(ptx::Smem(&sm.rows_empty[rows.stage()]));
+    rows.Next();
+  }
+}
+
+// ---- consumer warpgroup: 64 rows -----------------------------------------------------------------------------------
+__device__ __forceinline__ void Accumulate(const BackwardParams& p, Shared& sm, int wg) {
+  const int lane = threadIdx.x & 31;
+  const int local =
+      wg * 64 + ((threadIdx.x >> 5) & 3) * 16 + (lane >> 2);  // this thread's first row; the other is 8 on
+  const bool is_leader = (threadIdx.x & 127) == 0;
+  float grad0[kDim0 / 2], grad1[kDim1 / 2];  // dK and dV, or dQ
+  float s[kScores], dp[kScores];
+  uint32_t prob[kScores / 2], ds[kScores / 2];
+  float row_lse2[2] = {0, 0};
+  float row_delta[2] = {0, 0};
+  Ring<kStages.rows> rows;
+  const auto rows0 = [&] { return ptx::Smem(sm.rows0[rows.stage()]) + wg * 64 * 128; };
+  const auto rows1 = [&] { return ptx::Smem(sm.rows1[rows.stage()]) + wg * 64 * 128; };
+  if (is_leader) sm.unreleased[wg] = -1;
+
+  const auto words_of = [&](Slot slot) {
+    const Shared::Place& at = sm.place[rows.stage()];
+    const ValidTokens* valid = sm.tables.valid + at.batch;
+    const MaskTables tables{sm.tables.items,
+                            sm.tables.spans,
+                            sm.tables.bits,
+                            __ldg(kKeys ? &valid->kv : &valid->q),
+                            __ldg(kKeys ? &valid->q : &valid->kv),
+                            kKeys ? p.shape.q_len : p.shape.kv_len};
+    RowPair pair{{local, local + 8}, at.row * kRows, {}};
+    if (sm.tables.tokens != nullptr) {
+      const TokenSpan* tokens =
+          sm.tables.tokens + (static_cast<int64_t>(at.batch) * sm.tables.rows_per_mask + at.row) * kRows + local;
+      pair.span[0] = LoadSpan(tokens);
+      pair.span[1] = LoadSpan(tokens + 8);
+    }
+    return CleanupWords<kCols, kKeys>(tables, slot.cleanup, pair, slot.index * kCols, lane & 3);
+  };
+
+  Ring<kStages.cols0> ring0;                        // the tile being scored
+  Ring<kStages.cols0> before;                       // dq: the one whose dS waits to be multiplied
+  Ring<kSameRing ? 1 : kStages.cols1> ring1_of_dq;  // dkv has one ring for both
+  const auto stage1 = [&] { return kSameRing ? ring0.stage() : ring1_of_dq.stage(); };
+  const auto parity1 = [&] { return kSameRing ? ring0.parity() : ring1_of_dq.parity(); };
+  const auto issue_grad0 = [&](int stage) {
+    IssueSums<T>(grad0, ds, ptx::Desc(ptx::Smem(sm.cols0[stage]), kColPanel));
+  };
+
+  // s becomes P (for dkv packed too) and then, with softcap, P times the slope of the cap.
+  const auto probabilities = [&]<bool Masked, bool Near>(Words words) {
+#pragma unroll
+    for (int j = 0; j < kScores / 4; ++j) {
+      float2 lse2{0, 0};
+      if (kKeys) lse2 = *reinterpret_cast<const float2*>(&sm.lse2[ring0.stage()][8 * j + 2 * (lane & 3)]);
+      float u[4];
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int i = 4 * j + e;
+        const float shift = kKeys ? ((e & 1) != 0 ? lse2.y : lse2.x) : row_lse2[e >> 1];
+        if constexpr (kIsCapped) {
+          u[e] = Capped<Near>(p.shape.softcap, s[i]);
+          s[i] = ptx::Exp2(u[e] - shift);
+        } else {
+          s[i] = ptx::Exp2(fmaf(s[i], p.shape.scale_log2, -shift));
+        }
+        if (Masked && !Allowed(words, i)) s[i] = 0.0F;
+      }
+      if constexpr (kKeys) {
+        prob[2 * j] = ptx::Pack(T{}, s[4 * j], s[4 * j + 1]);
+        prob[2 * j + 1] = ptx::Pack(T{}, s[4 * j + 2], s[4 * j + 3]);
+      }
+      if constexpr (kIsCapped) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const float t = u[e] * p.shape.softcap.slope;
+          s[4 * j + e] *= fmaf(-t, t, 1.0F);
+          if (Masked && !Allowed(words, 4 * j + e)) s[4 * j + e] = 0.0F;
+        }
+      }
+    }
+  };
+  const auto all_probabilities = [&](bool is_partial, Words words) {
+    if constexpr (kIsCapped) {
+      if (AllNear(p.shape.softcap, s)) [[likely]] {
+        if (is_partial) {
+          probabilities.template operator()<true, true>(words);
+        } else {
+          probabilities.template operator()<false, true>(words);
+        }
+      } else [[unlikely]] {
+        probabilities.template operator()<true, false>(words);  // all ones where the tile is full
+      }
+    } else if (is_partial) {
+      probabilities.template operator()<true, true>(words);
+    } else {
+      probabilities.template operator()<false, true>(words);
+    }
+  };
+  const auto score_gradients = [&]<bool Masked>(Words words) {  // dS, packed
+#pragma unroll
+    for (int j = 0; j < kScores / 4; ++j) {
+      float2 delta{0, 0};
+      if (kKeys) delta = *reinterpret_cast<const float2*>(&sm.delta[stage1()][8 * j + 2 * (lane & 3)]);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int i = 4 * j + 2 * r;
+        float a = s[i] * (dp[i] - (kKeys ? delta.x : row_delta[r]));
+        float b = s[i + 1] * (dp[i + 1] - (kKeys ? delta.y : row_delta[r]));
+        if (Masked) {  // dP may be NaN where nothing may be seen
+          a = Allowed(words, i) ? a : 0.0F;
+          b = Allowed(words, i + 1) ? b : 0.0F;
+        }
+        ds[2 * j + r] = ptx::Pack(T{}, a, b);
+      }
+    }
+  };
+
+  // A bad column of a partial slot: both warpgroups have their scores, then its rows are zeroed for the products.
+  const auto zero_bad = [&](int stage) {
+    ptx::NamedSync(4, 2 * kWarpgroup);
+    const int thread = threadIdx.x - kWarpgroup;
+    ZeroRows<kCols, kDim0 / 64>(sm.cols0[stage], sm.bad[stage][0], thread, 2 * kWarpgroup);
+    if constexpr (kKeys) ZeroRows<kCols, kDim1 / 64>(sm.cols1[stage], sm.bad[stage][1], thread, 2 * kWarpgroup);
+    ptx::NamedSync(4, 2 * kWarpgroup);
+  };
+  const auto add_bad = [&](int stage, Slot slot, int head) {
+    const int batch = sm.place[rows.stage()].batch;
+    const Words words = words_of(slot);
+    const int token = slot.index * kCols;
+    AddBadRows<T>(grad0, ds, words, sm.bad[stage][0], RowOf(p.col_rows[0], batch, head, token),
+                  p.col_rows[0].token_stride);
+    if constexpr (kKeys) {
+      AddBadRows<T>(grad1, prob, words, sm.bad[stage][1], RowOf(p.col_rows[1], batch, head, token),
+                    p.col_rows[1].token_stride);
+    }
+  };
+
+  // One tile. dq keeps the product with dS for the next step, where it runs behind that step's S; dkv has no registers
+  // for that and lives on the other warpgroup's products. Nothing may be in flight when a step ends: accumulators that
+  // cross the loop's back edge make ptxas serialise every product (C7514).
+  constexpr bool kDefers = !kKeys;
+  bool is_bad = false;  // the tile at hand, or (dq) the one before
+  const auto step = [&]<bool First>(int at, int head) {
+    const Slot slot = Uniform(LoadSlot(sm.tables.slots + at));
+    const bool is_partial = slot.cleanup != 0;
+    ptx::BarWait(ptx::Smem(&sm.full0[ring0.stage()]), ring0.parity());
+    IssueScores<T, kDim0, kRowPanel, kColPanel>(s, ptx::Desc(rows0(), 16),
+                                                ptx::Desc(ptx::Smem(sm.cols0[ring0.stage()]), 16));
+    if constexpr (kDefers && !First) issue_grad0(before.stage());
+    ptx::BarWait(ptx::Smem(&sm.full1[stage1()]), parity1());
+    IssueScores<T, kDim1, kRowPanel, kColPanel>(dp, ptx::Desc(rows1(), 16),
+                                                ptx::Desc(ptx::Smem(sm.cols1[stage1()]), 16));
+    Words words{{~0U, ~0U}};
+    if (is_partial) words = words_of(slot);
+    ptx::WgmmaWait<kDefers && !First ? 2 : 1>(s);
+    all_probabilities(is_partial, words);
+    if constexpr (kDefers && !First) {
+      ptx::WgmmaWait<1>(grad0);
+      ptx::Tie(ds);
+      if (!is_bad && lane == 0) ptx::BarArrive(ptx::Smem(&sm.empty0[before.stage()]));
+    }
+    ptx::WgmmaWait<0>(dp);
+    if constexpr (kDefers) {
+      if (lane == 0) ptx::BarArrive(ptx::Smem(&sm.empty1[stage1()]));
+      if constexpr (!First) {
+        if (is_bad) [[unlikely]] {
+          add_bad(before.stage(), LoadSlot(sm.tables.slots + at - 1), head);
+          if (lane == 0) ptx::BarArrive(ptx::Smem(&sm.empty0[before.stage()]));
+        }
+        before.Next();
+      }
+    }
+    is_bad = false;
+    if (is_partial) {
+      ptx::BarWait(ptx::Smem(&sm.checked[ring0.stage()]), ring0.parity());
+      is_bad = sm.is_bad[ring0.stage()] != 0;
+      if (is_bad) [[unlikely]]
+        zero_bad(ring0.stage());
+    }
+    if constexpr (kKeys) {  // runs while dS is formed
+      IssueSums<T>(grad1, prob, ptx::Desc(ptx::Smem(sm.cols1[ring0.stage()]), kColPanel));
+    }
+    if (is_partial) {
+      score_gradients.template operator()<true>(words);
+    } else {
+      score_gradients.template operator()<false>(words);
+    }
+    if constexpr (!kDefers) {
+      issue_grad0(ring0.stage());
+      ptx::WgmmaWait<1>(grad1);
+      ptx::Tie(prob);
+      ptx::WgmmaWait<0>(grad0);
+      ptx::Tie(ds);
+      if (is_bad) [[unlikely]]
+        add_bad(ring0.stage(), slot, head);
+      if (lane == 0) ptx::BarArrive(ptx::Smem(&sm.empty0[ring0.stage()]));
+    } else {
+      if (!kSameRing) ring1_of_dq.Next();
+    }
+    ring0.Next();
+  };
+  const auto release_rows = [&] {  // of the row before: its gradients have left by now
+    if (is_leader && sm.unreleased[wg] >= 0) {
+      ptx::TmaStoreWaitRead();
+      ptx::BarArrive(ptx::Smem(&sm.rows_empty[sm.unreleased[wg]]));
+      sm.unreleased[wg] = -1;
+    }
+  };
+  while (true) {
+    ptx::BarWait(ptx::Smem(&sm.rows_full[rows.stage()]), rows.parity());
+    const Shared::Place& at = sm.place[rows.stage()];
+    if (Uniform(at.row) < 0) break;
+#pragma unroll
+    for (int i = 0; i < kDim0 / 2; ++i) grad0[i] = 0;
+    if constexpr (kKeys) {
+#pragma unroll
+      for (int i = 0; i < kDim1 / 2; ++i) grad1[i] = 0;
+    } else {
+      const int64_t head = static_cast<int64_t>(at.batch) * p.shape.num_q_heads + at.head;
+      const int64_t first = head * p.shape.padded_q + at.row * kRows + local;
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        row_lse2[r] = __ldg(p.lse2 + first + 8 * r);
+        row_delta[r] = __ldg(p.delta + first + 8 * r);
+      }
+    }
+    ForEachHead(p, sm, at, [&](int head, Stretch slots) {
+      slots = {Uniform(slots.begin), Uniform(slots.count)};
+      if constexpr (kDefers) {
+        if (slots.count == 0) return;
+        step.template operator()<true>(slots.begin, head);
+        release_rows();
+        for (int i = 1; i < slots.count; ++i) step.template operator()<false>(slots.begin + i, head);
+        issue_grad0(before.stage());
+        ptx::WgmmaWait<0>(grad0);
+        ptx::Tie(ds);
+        if (is_bad) [[unlikely]]
+          add_bad(before.stage(), LoadSlot(sm.tables.slots + slots.begin + slots.count - 1), head);
+        if (lane == 0) ptx::BarArrive(ptx::Smem(&sm.empty0[before.stage()]));
+        before.Next();
+        is_bad = false;
+      } else {
+        for (int i = 0; i < slots.count; ++i) {
+          step.template operator()<true>(slots.begin + i, head);
+          if (i == 0) release_rows();
+        }
+      }
+    });
+    release_rows();
+
+    // The gradients leave through the row tiles; each warpgroup has its own half of them.
+    ptx::NamedSync(1 + wg, kWarpgroup);
+    StageOut<T, kRowPanel>(grad0, rows0(), p.shape.scale, p.shape.scale);
+    if constexpr (kKeys) StageOut<T, kRowPanel>(grad1, rows1(), 1.0F, 1.0F);
+    ptx::FenceAsyncShared();
+    ptx::NamedSync(1 + wg, kWarpgroup);
+    if (is_leader) {
+      const ptx::TileAt to{at.row * kRows + wg * 64, at.head, at.batch};
+      if (to.token < (kKeys ? p.shape.kv_len : p.shape.q_len)) {
+#pragma unroll
+        for (int panel = 0; panel < kDim0 / 64; ++panel)
+          ptx::TmaStore(&p.out[0], rows0() + panel * kRowPanel, to, panel);
+        if constexpr (kKeys) {
+#pragma unroll
+          for (int panel = 0; panel < kDim1 / 64; ++panel)
+            ptx::TmaStore(&p.out[1], rows1() + panel * kRowPanel, to, panel);
+        }
+      }
+      ptx::TmaStoreCommit();
+      if constexpr (kStages.rows == 1) {
+        ptx::TmaStoreWaitRead();
+        ptx::BarArrive(ptx::Smem(&sm.rows_empty[0]));
+      } else {
+        sm.unreleased[wg] = static_cast<int>(rows.stage());
+      }
+    }
+    rows.Next();
+  }
+  if (is_leader) ptx::TmaStoreWait();
+}
+
+}  // namespace
+}  // namespace tessera::lanes::cuda
+
+extern "C" __global__ void __launch_bounds__(384, 1)
+    TESSERA_CUDA_NAME(const __grid_constant__ tessera::lanes::cuda::BackwardParams p) {
+  using namespace tessera::lanes::cuda;
+  extern __shared__ __align__(1024) uint8_t memory[];
+  Shared& sm = *reinterpret_cast<Shared*>(memory);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kStages.rows; ++i) {
+      ptx::BarInit(ptx::Smem(&sm.rows_full[i]), 1);
+      ptx::BarInit(ptx::Smem(&sm.rows_empty[i]), 3);  // a leader per warpgroup, the scan
+    }
+    for (int i = 0; i < kStages.cols0; ++i) {
+      ptx::BarInit(ptx::Smem(&sm.full0[i]), 1);
+      ptx::BarInit(ptx::Smem(&sm.empty0[i]), 9);  // one lane per consumer warp, the scan
+      ptx::BarInit(ptx::Smem(&sm.checked[i]), 1);
+    }
+    for (int i = 0; i < kStages.cols1; ++i) {
+      ptx::BarInit(ptx::Smem(&sm.full1[i]), 1);
+      ptx::BarInit(ptx::Smem(&sm.empty1[i]), 8);
+    }
+    ptx::BarInitFence();
+    FillTables(sm.tables, p.plan, kKind);
+  }
+  __syncthreads();
+  const int wg = Uniform(static_cast<int>(threadIdx.x) >> 7);
+  if (wg == 0) {
+    ptx::RegsDec<kLoaderRegs>();
+    if (threadIdx.x == 0) {
+      LoadTiles(p, sm);
+    } else if (threadIdx.x >= 32) {
+      ScanTiles(p, sm);
+    }
+  } else {
+    ptx::RegsInc<kConsumerRegs>();
+    Accumulate(p, sm, wg - 1);
+  }
+}

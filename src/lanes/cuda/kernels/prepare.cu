@@ -1,0 +1,66 @@
+// What both backward kernels read of each query row: lse2 = lse * log2(e) and delta = sum of o * do, padded to whole
+// tiles; and the rows' shares of dsink, summed per block in a fixed order. A block has kPrepareRows rows, eight lanes a
+// row.
+#include "lanes/cuda/kernels/common.cuh"
+
+extern "C" __global__ void __launch_bounds__(256)
+    TESSERA_CUDA_NAME(const __grid_constant__ tessera::lanes::cuda::PrepareParams p) {
+  using namespace tessera::lanes::cuda;
+  using T = ptx::TESSERA_CUDA_TYPE;
+  constexpr float kLog2e = 1.44269504F;
+  __shared__ float shares[kPrepareRows];
+  const int row_head = blockIdx.y;
+  const int batch = row_head / p.shape.num_q_heads;
+  const int head = row_head - batch * p.shape.num_q_heads;
+  if (blockIdx.x == 0 && row_head == 0 && threadIdx.x < kNumTickets) p.tickets[threadIdx.x] = 0;
+#pragma unroll
+  for (int pass = 0; pass < kPrepareRows / 32; ++pass) {
+    const int local = 32 * pass + (threadIdx.x >> 3);
+    const int token = blockIdx.x * kPrepareRows + local;
+    const int64_t at = static_cast<int64_t>(row_head) * p.shape.q_len + token;
+    float lse = -INFINITY;
+    if (token < p.shape.q_len) lse = p.lse[at];
+    const bool is_empty = lse == -INFINITY;  // or padding: o and do are not read
+    float delta = 0;
+    if (!is_empty) {
+      if (p.delta_in != nullptr) {
+        delta = p.delta_in[at];
+      } else {
+        const uint16_t* o = RowOf(p.o, batch, head, token);
+        const uint16_t* d = RowOf(p.dout, batch, head, token);
+        for (int i = 8 * (threadIdx.x & 7); i < p.dim_v; i += 64) {
+          const uint4 a = __ldg(reinterpret_cast<const uint4*>(o + i));
+          const uint4 b = __ldg(reinterpret_cast<const uint4*>(d + i));
+          const auto add = [&](uint32_t x, uint32_t y) {
+            const float2 u = ptx::Unpack(T{}, x);
+            const float2 v = ptx::Unpack(T{}, y);
+            delta = fmaf(u.x, v.x, delta);
+            delta = fmaf(u.y, v.y, delta);
+          };
+          add(a.x, b.x);
+          add(a.y, b.y);
+          add(a.z, b.z);
+          add(a.w, b.w);
+        }
+      }
+    }
+    if (p.delta_in == nullptr) {
+#pragma unroll
+      for (int n = 4; n > 0; n >>= 1) delta += __shfl_xor_sync(~0U, delta, n);
+    }
+    if ((threadIdx.x & 7) == 0) {
+      const int64_t to = static_cast<int64_t>(row_head) * p.shape.padded_q + token;
+      p.lse2[to] = is_empty ? INFINITY : lse * kLog2e;
+      p.delta[to] = delta;
+      shares[local] = is_empty || p.sinks == nullptr ? 0.0F : expf(p.sinks[head] - lse) * delta;
+    }
+  }
+  if (p.sink_parts == nullptr) return;
+  __syncthreads();
+  if (threadIdx.x < 32) {
+    float sum = shares[threadIdx.x] + shares[threadIdx.x + 32];
+#pragma unroll
+    for (int n = 16; n > 0; n >>= 1) sum += __shfl_xor_sync(~0U, sum, n);
+    if (threadIdx.x == 0) p.sink_parts[static_cast<int64_t>(row_head) * gridDim.x + blockIdx.x] = sum;
+  }
+}
