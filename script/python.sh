@@ -95,5 +95,5 @@ python_tests() {
   peers=$(echo "$peers_dir"/lib/python3*/site-packages)
   [[ -d $torch_dir ]] || torch_dir=$peers
   fresh_environment "$environment" "$python_dir/base" "$torch_dir" "$peers"
-  run_pytest "$environment" "$package"/{torch,_flex}.py "$root"/python/tests/test_{torch,docs}.py
+  run_pytest "$environment" "$package"/{torch,_flex,jax}.py "$root"/python/tests/test_{torch,jax,docs}.py
 }

@@ -42,4 +42,5 @@ NB_MODULE(_native, m) {
   AddData(m);
   AddEngine(m);
   AddCalls(m);
+  AddJax(m);
 }

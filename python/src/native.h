@@ -118,5 +118,6 @@ Axes AxesOfO(const tessera_shape& shape);
 void AddData(nb::module_& m);    // contracts, batches, plans, exports
 void AddEngine(nb::module_& m);  // engines, attentions, bound calls, receipts
 void AddCalls(nb::module_& m);   // calls by number, for frameworks that hold no Python objects
+void AddJax(nb::module_& m);     // handlers of XLA's typed FFI
 
 }  // namespace tessera_python

@@ -1,0 +1,228 @@
+"""Attention on JAX's arrays: under `jit`, with a gradient, over a batch by `vmap`, on the CPU.
+
+    plan = tessera.jax.plan(attn, doc_ids=ids)            # once for each batch
+    o = jax.jit(tessera.jax.attention)(q, k, v, plan)     # one trace for every plan
+
+The plan is an operand of the program, so new documents trace and compile nothing. On other platforms there is no
+handler: JAX says so when it lowers the call.
+"""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+import re
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from . import _native
+from ._contract import Shape
+from ._engine import Attention
+from ._plan import Plan
+
+__all__ = ["JaxPlan", "attention", "plan", "splash_mask_info"]
+
+_DTYPES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class JaxPlan:
+    """A plan as a pytree: its bytes are data, of one length for every plan of an attention (`Plan.operand`); the number
+    and sizes of its attention are static."""
+
+    operand: jax.Array
+    number: int = field(metadata=dict(static=True))
+    shape: Shape = field(metadata=dict(static=True))
+
+
+def plan(attention: Attention, **batch: Any) -> JaxPlan:
+    """`Attention.plan` with arrays of JAX or NumPy as batch."""
+    _register()
+    made = attention.plan(**{name: np.asarray(value) if isinstance(value, jax.Array) else value
+                             for name, value in batch.items()})  # fmt: skip
+    return _of(made)
+
+
+def _of(made: Plan) -> JaxPlan:
+    found = made._of_framework.get("jax")
+    if found is None:
+        registered = made.attention._register()
+        operand = jax.device_put(made._memory(), jax.local_devices(backend="cpu")[0])
+        found = made._of_framework["jax"] = JaxPlan(operand, registered.number, registered.shape)
+    return found
+
+
+def attention(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    plan: JaxPlan | Plan,
+    *,
+    sink_logits: jax.Array | None = None,
+    layout: str = "bhtd",
+    return_lse: bool = False,
+) -> jax.Array | tuple[jax.Array, jax.Array]:
+    """Attention of q over k and v under a plan, with gradients of q, k, v and the sink logits.
+
+    Arrays are [batch, heads, tokens, dim], or [heads, tokens, dim] where the contract's batch is 1; `layout="bthd"`
+    swaps heads and tokens, which XLA may do by a copy. The log-sum-exp has no gradient. An error of the engine's comes
+    as JAX's own, with the code in its text.
+
+    >>> import jax, jax.numpy as jnp, tessera, tessera.jax
+    >>> contract = tessera.Contract(q_len=128, num_q_heads=2, dim_qk=16, mask="causal and documents")
+    >>> attn = tessera.Engine().prepare(contract)
+    >>> q = jax.random.normal(jax.random.key(0), (1, 2, 128, 16))
+    >>> plan = tessera.jax.plan(attn, doc_lengths=[28, 100])
+    >>> loss = jax.jit(lambda q, plan: tessera.jax.attention(q, q, q, plan).sum())
+    >>> jax.grad(loss)(q, plan).shape
+    (1, 2, 128, 16)
+    """
+    _register()
+    if isinstance(plan, Plan):
+        plan = _of(plan)
+    if not isinstance(plan, JaxPlan):
+        raise TypeError(f"plan: a JaxPlan or Plan expected, got {type(plan).__name__}")
+    if layout not in ("bhtd", "bthd"):
+        raise ValueError(f"layout: 'bhtd' or 'bthd' expected, got {layout!r}")
+    shape = plan.shape
+    arrays = [_array(name, x) for name, x in (("q", q), ("k", k), ("v", v))]
+    is_row = arrays[0].ndim == 3 and shape.batch == 1
+    if is_row:
+        arrays = [x[None] if x.ndim == 3 else x for x in arrays]
+    if layout == "bthd":
+        arrays = [x.swapaxes(1, 2) if x.ndim == 4 else x for x in arrays]
+    for name, x, want in zip("qkv", arrays, (shape.q, shape.k, shape.v)):
+        if x.shape != want:
+            raise ValueError(f"{name}: shape {list(want)} expected, as [batch, heads, tokens, dim], got {list(x.shape)}")
+        if _DTYPES.get(x.dtype.name) != shape.dtype:
+            raise TypeError(f"{name}: {shape.dtype} expected, the contract's dtype, got {x.dtype}")
+    if (sink_logits is not None) != shape.sink_logits:
+        raise ValueError(f"sink_logits: {'needed' if shape.sink_logits else 'not expected'} by this contract")
+    if sink_logits is not None:
+        sink_logits = _array("sink_logits", sink_logits)
+        if sink_logits.shape != (shape.num_q_heads,) or sink_logits.dtype != jnp.float32:
+            raise TypeError(f"sink_logits: {shape.num_q_heads} numbers of float32 expected")
+    o, lse = _attention((plan.number, shape), *arrays, plan.operand, sink_logits)
+    if layout == "bthd":
+        o = o.swapaxes(1, 2)
+    if is_row:
+        o, lse = o[0], lse[0]
+    return (o, jax.lax.stop_gradient(lse)) if return_lse else o
+
+
+def _array(name: str, x: Any) -> jax.Array:
+    if not isinstance(x, (jax.Array, np.ndarray)):
+        raise TypeError(f"{name}: an array expected, got {type(x).__name__}")
+    if x.dtype.name not in _DTYPES:  # before JAX makes a float32 of a float64
+        raise TypeError(f"{name}: float32, bfloat16 or float16 expected, got {x.dtype}")
+    return jnp.asarray(x)
+
+
+# --- The calls, and their gradient ----------------------------------------------------------------------------------
+
+
+def _like(x: jax.Array, shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, x.dtype)
+
+
+def _call(name: str, results: Any, number: int, *operands: Any) -> Any:
+    given = [x for x in operands if x is not None]
+    return jax.ffi.ffi_call(name, results, vmap_method="sequential")(*given, attention=np.int64(number))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attention(key: tuple[int, Shape], q: Any, k: Any, v: Any, operand: Any, sinks: Any) -> Any:
+    number, shape = key
+    results = (_like(q, shape.o), jax.ShapeDtypeStruct(shape.rows, jnp.float32))
+    return tuple(_call("tessera_forward", results, number, q, k, v, operand, sinks))
+
+
+def _forward(key: tuple[int, Shape], q: Any, k: Any, v: Any, operand: Any, sinks: Any) -> Any:
+    o, lse = _attention(key, q, k, v, operand, sinks)
+    return (o, lse), (q, k, v, o, lse, operand, sinks)
+
+
+def _backward(key: tuple[int, Shape], kept: Any, cotangents: Any) -> Any:
+    number, shape = key
+    q, k, v, o, lse, operand, sinks = kept
+    results = [_like(q, shape.q), _like(k, shape.k), _like(v, shape.v)]
+    if sinks is not None:
+        results.append(_like(sinks, sinks.shape))
+    made = _call("tessera_backward", tuple(results), number, cotangents[0], q, k, v, o, lse, operand, sinks)
+    no_gradient = np.zeros(operand.shape, jax.dtypes.float0)
+    return (*made[:3], no_gradient, None if sinks is None else made[3])
+
+
+_attention.defvjp(_forward, _backward)
+
+_lock = threading.Lock()
+_is_registered = False
+
+
+def _register() -> None:
+    """On first use, and only where the runtime takes handlers of our version: one that it does not take would cost the
+    process JAX's whole CPU backend."""
+    global _is_registered
+    if _is_registered:
+        return
+    with _lock:
+        if _is_registered:
+            return
+        header = pathlib.Path(jax.ffi.include_dir()) / "xla" / "ffi" / "api" / "c_api.h"
+        text = header.read_text(encoding="utf-8")
+        runtime = tuple(int(re.search(rf"define XLA_FFI_API_{word} (\d+)", text)[1]) for word in ("MAJOR", "MINOR"))
+        ours = _native.xla_ffi_version
+        if runtime[0] != ours[0] or runtime < ours:
+            raise ImportError(f"jaxlib's FFI has version {runtime}, our handlers have {ours}")
+        for name, handler in _native.xla_ffi_handlers().items():
+            jax.ffi.register_ffi_target(name, handler, platform="cpu")
+        _is_registered = True
+
+
+# --- Arrays for Splash ----------------------------------------------------------------------------------------------
+
+
+def splash_mask_info(
+    plan: Plan,
+    *,
+    block: tuple[int, int] = (512, 512),
+    direction: str = "forward",
+    segments: str = "baked",
+    fixed_shapes: bool = False,
+    row: int | None = None,
+) -> Any:
+    """JAX Splash's `MaskInfo` of a plan's contract and batch, made without the mask (docs/exports.md).
+
+    `direction` is "forward" or "dkv"; `segments` says where documents go: "runtime" leaves them to segment ids, "baked"
+    into stored tiles, "skip" skips the tiles between them and leaves the rest to segment ids.
+
+    >>> import tessera, tessera.jax
+    >>> c = tessera.Contract(q_len=1024, dim_qk=128, mask="causal")
+    >>> info = tessera.jax.splash_mask_info(tessera.Engine().prepare(c).plan(), block=(256, 256))
+    >>> info.block_mask.shape
+    (1, 4, 4)
+    """
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask_info as splash
+
+    choices = ("runtime", "baked", "skip")
+    if segments not in choices:
+        raise ValueError(f"segments: one of {', '.join(choices)} expected, got {segments!r}")
+    if direction not in ("forward", "dkv"):
+        raise ValueError(f"direction: 'forward' or 'dkv' expected, got {direction!r}")
+    if plan._batch is None:
+        raise ValueError("a plan that was loaded does not know its batch")
+    options = {
+        "tile_q": block[0], "tile_kv": block[1], "direction": 2 if direction == "dkv" else 0,
+        "segments": choices.index(segments), "fixed_shapes": int(fixed_shapes),
+    }  # fmt: skip
+    if row is not None:
+        options |= {"set_row": 1, "row": row}
+    made = _native.new_export(plan.attention.contract._native, plan._batch, "splash", options).arrays()
+    fields = splash.MaskInfo._fields
+    return splash.MaskInfo(**{name: None if made.get(name) is None else made[name].copy() for name in fields})
