@@ -67,40 +67,71 @@ std::string ResultsText(const std::vector<Type>& results) {
   return results.size() == 1 ? ToText(results.front()) : "(" + Joined(results) + ")";
 }
 
+Attribute OfKind(AttributeKind kind) {
+  Attribute attribute;
+  attribute.kind = kind;
+  return attribute;
+}
+
+Attribute OfText(AttributeKind kind, std::string text) {
+  Attribute attribute = OfKind(kind);
+  attribute.text = std::move(text);
+  return attribute;
+}
+
 }  // namespace
 
-bool Attribute::operator==(const Attribute& other) const = default;
-
-Attribute BoolAttribute(bool value) { return {.kind = AttributeKind::kBool, .integer = value ? 1 : 0}; }
+Attribute BoolAttribute(bool value) {
+  Attribute attribute = OfKind(AttributeKind::kBool);
+  attribute.integer = value ? 1 : 0;
+  return attribute;
+}
 Attribute IntegerAttribute(int64_t value, Element element) {
-  return {.kind = AttributeKind::kInteger, .element = element, .integer = value};
+  Attribute attribute = OfKind(AttributeKind::kInteger);
+  attribute.element = element;
+  attribute.integer = value;
+  return attribute;
 }
 Attribute RealAttribute(double value, Element element) {
-  return {.kind = AttributeKind::kReal, .element = element, .real = value};
+  Attribute attribute = OfKind(AttributeKind::kReal);
+  attribute.element = element;
+  attribute.real = value;
+  return attribute;
 }
-Attribute TextAttribute(std::string text) { return {.kind = AttributeKind::kText, .text = std::move(text)}; }
-Attribute SymbolAttribute(std::string name) { return {.kind = AttributeKind::kSymbol, .text = std::move(name)}; }
-Attribute DialectAttribute(std::string text) { return {.kind = AttributeKind::kDialect, .text = std::move(text)}; }
+Attribute TextAttribute(std::string text) { return OfText(AttributeKind::kText, std::move(text)); }
+Attribute SymbolAttribute(std::string name) { return OfText(AttributeKind::kSymbol, std::move(name)); }
+Attribute DialectAttribute(std::string text) { return OfText(AttributeKind::kDialect, std::move(text)); }
 Attribute ListAttribute(std::vector<Attribute> items) {
-  return {.kind = AttributeKind::kList, .items = std::move(items)};
+  Attribute attribute = OfKind(AttributeKind::kList);
+  attribute.items = std::move(items);
+  return attribute;
 }
 Attribute IntegersAttribute(std::vector<int64_t> values, Element element) {
-  return {.kind = AttributeKind::kIntegers, .element = element, .integers = std::move(values)};
+  Attribute attribute = OfKind(AttributeKind::kIntegers);
+  attribute.element = element;
+  attribute.integers = std::move(values);
+  return attribute;
 }
 Attribute SplatAttribute(double value, const Type& type) {
-  Attribute splat{.kind = AttributeKind::kSplat, .types = {type}};
+  Attribute attribute = OfKind(AttributeKind::kSplat);
+  attribute.types = {type};
   if (IsFloat(type.element)) {
-    splat.real = value;
+    attribute.real = value;
   } else {
-    splat.integer = static_cast<int64_t>(value);
+    attribute.integer = static_cast<int64_t>(value);
   }
-  return splat;
+  return attribute;
 }
 Attribute DictionaryAttribute(Attributes entries) {
-  return {.kind = AttributeKind::kDictionary, .entries = std::move(entries)};
+  Attribute attribute = OfKind(AttributeKind::kDictionary);
+  attribute.entries = std::move(entries);
+  return attribute;
 }
 Attribute FunctionTypeAttribute(std::vector<Type> types, std::vector<Type> results) {
-  return {.kind = AttributeKind::kFunctionType, .types = std::move(types), .results = std::move(results)};
+  Attribute attribute = OfKind(AttributeKind::kFunctionType);
+  attribute.types = std::move(types);
+  attribute.results = std::move(results);
+  return attribute;
 }
 
 const Attribute* Find(const Attributes& attributes, std::string_view name) {

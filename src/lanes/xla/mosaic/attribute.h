@@ -33,20 +33,17 @@ struct Attribute {
   bool is_signed = false;           // an integer of type si32, which one operation insists on
   int64_t integer = 0;              // of kBool, kInteger, and kSplat of integers
   double real = 0;                  // of kReal, and kSplat of floats
-  std::string text = {};            // of kText, kSymbol (without @), kDialect (without #)
-  std::vector<int64_t> integers = {};
-  std::vector<Attribute> items = {};
-  std::vector<NamedAttribute> entries = {};
-  std::vector<Type> types = {};    // of kFunctionType: arguments; of kSplat: its one type
-  std::vector<Type> results = {};  // of kFunctionType
-
-  bool operator==(const Attribute&) const;
+  std::string text;                 // of kText, kSymbol (without @), kDialect (without #)
+  std::vector<int64_t> integers;
+  std::vector<Attribute> items;
+  std::vector<NamedAttribute> entries;
+  std::vector<Type> types;    // of kFunctionType: arguments; of kSplat: its one type
+  std::vector<Type> results;  // of kFunctionType
 };
 
 struct NamedAttribute {
   std::string name;
   Attribute value;
-  bool operator==(const NamedAttribute&) const = default;
 };
 using Attributes = std::vector<NamedAttribute>;  // by name, ascending
 

@@ -7,9 +7,12 @@
 namespace tessera::mosaic {
 namespace {
 
-constexpr int64_t kFar = int64_t{1} << 40;  // beyond it nothing is known: no sum or product of two overflows
+constexpr int64_t kFar = int64_t{1} << 40;  // beyond it nothing is known: no sum of two overflows
 
-Fact Exactly(int64_t value) { return {value, value, value > -kFar && value < kFar, value}; }
+Fact Exactly(int64_t value) {
+  const bool is_near = value > -kFar && value < kFar;
+  return {value, value, is_near, is_near ? value : 1};
+}
 
 Fact Interval(int64_t low, int64_t high, bool is_known, int64_t multiple) {
   return {low, high, is_known && low > -kFar && high < kFar, std::abs(multiple) < kFar ? multiple : 1};
@@ -44,8 +47,8 @@ void Facts::Learn(const Function& function, const Op& op) {
     case OpCode::kAssumeMultiple:
       fact = operand(0);
       if (const Attribute* multiple = Find(op.attributes, "multiple")) {
-        fact.multiple =
-            std::lcm(std::min(std::abs(fact.multiple), kFar >> 20), std::abs(multiple->integer) % (kFar >> 20));
+        const int64_t said = multiple->integer;  // below 2^20: verify_op.cc
+        if (std::abs(fact.multiple) < (kFar >> 20)) fact.multiple = std::lcm(fact.multiple, said);
       }
       break;
     case OpCode::kAddI:

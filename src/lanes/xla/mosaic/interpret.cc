@@ -80,23 +80,34 @@ void WriteBack(WordPool& pool, View& view) {
 class Run {
  public:
   Run(const Module& module, const Signature& signature, const InterpretOptions& options)
-      : signature_(signature), kernel_(module.functions.front(), state_), step_(signature.grid.size(), 0) {
+      : signature_(signature),
+        kernel_(module.functions.front(), state_),
+        grid_(signature.grid),
+        step_(signature.grid.size(), 0) {
     state_.options = options;
   }
 
-  Result<Interpreted> Go(std::span<const ArrayView> operands, std::span<const ArrayType> results) {
-    BindMemory(operands, results);
-    const int64_t num_steps = Count(signature_.grid);
+  Result<Interpreted> Go(std::span<const ArrayView> given, std::span<const ArrayType> results) {
+    for (int64_t& bound : grid_) {
+      if (bound != kDynamicBound) continue;
+      int32_t value = 0;
+      std::memcpy(&value, given.front().bytes.data(), sizeof(value));
+      if (value < 0) return Fail(ErrorCode::kKernelFault, fmt::format("a grid of {} steps", value), "grid");
+      bound = value;
+      given = given.subspan(1);
+    }
+    BindMemory(given, results);
+    const int64_t num_steps = Count(grid_);
     for (int64_t step = 0; step < num_steps; ++step) {
       if (!OneStep())
         return Fail(ErrorCode::kKernelFault, state_.fault, fmt::format("step ({})", fmt::join(step_, ", ")));
       for (size_t axis = step_.size(); axis-- > 0;) {
-        if (++step_[axis] < signature_.grid[axis]) break;
+        if (++step_[axis] < grid_[axis]) break;
         step_[axis] = 0;
       }
     }
     for (View& view : views_) {
-      if (view.is_result && view.block) WriteBack(state_.pool, view);
+      if (view.is_result && view.block && !view.index.empty()) WriteBack(state_.pool, view);
     }
     for (const auto& [semaphore, copies] : state_.copies) {
       if (!copies.empty()) return Fail(ErrorCode::kKernelFault, "a copy was started and nobody waited for it", "end");
@@ -194,6 +205,7 @@ class Run {
   const Signature& signature_;
   RunState state_;
   Machine kernel_;
+  std::vector<int64_t> grid_;  // with the bounds that operands said
   std::vector<int64_t> step_;
   std::deque<Whole> arrays_;  // operands, then results; a deque, because views point at them
   std::deque<Whole> scratch_;

@@ -45,8 +45,8 @@ struct Interpreted {
   std::vector<int64_t> num_moved;
 };
 
-// Operands are the scalars, then the inputs, in the order of the kernel's arguments. TSR-M002 and TSR-M003 from the
-// verifier; TSR-M005 with the operation and the grid step.
+// Operands are the grid's dynamic bounds, the scalars, then the inputs, in the order of the kernel's arguments.
+// TSR-M002 and TSR-M003 from the verifier; TSR-M005 with the operation and the grid step.
 Result<Interpreted> Interpret(const Module& module, std::span<const ArrayView> operands,
                               std::span<const ArrayType> results, const InterpretOptions& options = {});
 

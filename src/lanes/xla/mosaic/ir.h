@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -93,6 +94,9 @@ struct Function {
   const Type& TypeOf(ValueId value) const { return values[static_cast<size_t>(value)].type; }
   std::string_view Name() const;
 };
+
+// A grid axis of which only a run knows how many steps it has: an i32 operand before all others says so.
+inline constexpr int64_t kDynamicBound = std::numeric_limits<int64_t>::min();
 
 inline constexpr int64_t kFirstHintVersion = 13;  // see Module::version
 

@@ -35,7 +35,7 @@ struct Window {
 
 struct KernelSpec {
   std::string name;
-  std::vector<int64_t> grid = {};         // the last axis moves fastest
+  std::vector<int64_t> grid = {};         // the last axis moves fastest; kDynamicBound is legal
   std::vector<Semantics> semantics = {};  // of each axis
   std::vector<Memory> scalars = {};       // in scalar memory
   std::vector<Window> inputs = {};

@@ -58,8 +58,7 @@ bool Machine::RunMemory(const Node& node) {
       part = {whole.words, whole.element, node.type.dims, {}};
       size_t next = 0;
       for (size_t axis = 0; axis < whole.dims.size(); ++axis) {
-        if (next < part.dims.size() && whole.dims[axis] == part.dims[next] &&
-            (whole.dims[axis] != 1 || whole.dims.size() - axis == part.dims.size() - next)) {
+        if (next < part.dims.size() && whole.dims[axis] == part.dims[next]) {
           part.strides.push_back(whole.strides[axis]);
           ++next;
         }

@@ -67,6 +67,10 @@ Result<Signature> ReadSignature(const Module& module) {
     }
     signature.grid = bounds->integers;
     for (const int64_t bound : signature.grid) {
+      if (bound == kDynamicBound) {
+        ++signature.num_dynamic;
+        continue;
+      }
       if (bound < 1) return Invalid(fmt::format("a grid of {}: each axis is at least 1", ToText(*bounds)));
     }
   }

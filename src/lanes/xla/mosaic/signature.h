@@ -17,10 +17,12 @@ struct WindowInfo {
 };
 
 struct Signature {
-  std::vector<int64_t> grid;  // empty: one step, and every window is its whole array
+  std::vector<int64_t> grid;  // empty: one step, and every window is its whole array; kDynamicBound among them
   std::vector<Type> scalars;
   std::vector<WindowInfo> windows;  // inputs, then results
   std::vector<Type> scratch;
+
+  size_t num_dynamic = 0;  // axes of the grid whose bound is an operand: i32 scalars, before all others
 
   size_t FirstScalar() const { return grid.size(); }
   size_t FirstWindow() const { return FirstScalar() + scalars.size(); }

@@ -54,6 +54,7 @@ class FunctionVerifier {
       }
     }
     for (size_t at = 0; at < grid_.size() && at < function_.body.arguments.size(); ++at) {
+      if (grid_[at] == kDynamicBound) continue;
       if (IsValue(function_.body.arguments[at])) facts_.Set(function_.body.arguments[at], {0, grid_[at] - 1, true, 1});
     }
     return OneRegion(function_.body, OpCode::kReturn);

@@ -15,7 +15,7 @@ namespace tessera::mosaic {
 // The module by itself. TSR-M002 with the operation.
 Status VerifyModule(const Module& module);
 
-// The module on these arrays: operands (scalars, then inputs) and results. TSR-M003 with every misfit.
+// The module on these arrays: operands (dynamic bounds, scalars, then inputs) and results. TSR-M003 with every misfit.
 Status VerifyOperands(const Module& module, std::span<const ArrayType> operands, std::span<const ArrayType> results);
 
 // What a kernel takes of the chip, padded as it lies there: windows twice where they are double-buffered.

@@ -26,7 +26,9 @@ int64_t Packing(Element element) { return kWordBits / std::min(BitsOf(element), 
 // What is known of the blocks that an index map names, from the grid alone.
 std::vector<Fact> BlocksOf(const Function& map, const std::vector<int64_t>& grid) {
   Facts facts(map);
-  for (size_t at = 0; at < grid.size(); ++at) facts.Set(map.body.arguments[at], {0, grid[at] - 1, true, 1});
+  for (size_t at = 0; at < grid.size(); ++at) {
+    if (grid[at] != kDynamicBound) facts.Set(map.body.arguments[at], {0, grid[at] - 1, true, 1});
+  }
   for (const Op& op : map.body.ops) facts.Learn(map, op);
   std::vector<Fact> blocks;
   for (const ValueId value : map.body.ops.back().operands) blocks.push_back(facts.Of(value));
@@ -114,15 +116,22 @@ int64_t PaddedBytes(const Type& type) {
 
 }  // namespace
 
-Status VerifyOperands(const Module& module, std::span<const ArrayType> operands, std::span<const ArrayType> results) {
+Status VerifyOperands(const Module& module, std::span<const ArrayType> given, std::span<const ArrayType> results) {
   const Signature signature = TESSERA_TRY(ReadSignature(module));
   const size_t num_scalars = signature.scalars.size();
-  if (operands.size() + results.size() != num_scalars + signature.windows.size() || operands.size() < num_scalars) {
+  const size_t num_before = signature.num_dynamic + num_scalars;
+  if (given.size() + results.size() != num_before + signature.windows.size() || given.size() < num_before) {
     return Fail(ErrorCode::kKernelOperands,
-                fmt::format("{} operands and {} results for a kernel of {} scalars and {} windows", operands.size(),
-                            results.size(), num_scalars, signature.windows.size()));
+                fmt::format("{} operands and {} results for a kernel of {} scalars and {} windows", given.size(),
+                            results.size(), num_before, signature.windows.size()));
   }
   Misfits misfits;
+  for (size_t at = 0; at < signature.num_dynamic; ++at) {
+    if (given[at] != ArrayType{Element::kI32, {}}) {
+      misfits.Add(fmt::format("grid bound {}", at), fmt::format("one i32; it is {}", Shape(given[at])));
+    }
+  }
+  const std::span<const ArrayType> operands = given.subspan(signature.num_dynamic);
   for (size_t at = 0; at < num_scalars; ++at) {
     const Type& type = signature.scalars[at];
     if (operands[at].element != type.element || operands[at].dims != type.dims) {
