@@ -66,21 +66,21 @@ install_plugin() {
     flock 9 || die "cannot lock $xla_dir/.lock"
     ! is_unpacked "$place" "$sha256" "${files[@]}" || exit 0
     rm -rf "$xla_dir"/wheels/.fetch.* # of a call that was interrupted
-    [[ ! -f $wheel ]] || has_hash "$wheel" "$sha256" || rm -f "$wheel" # it was good once: fetched again
-    if [[ ! -f $wheel ]]; then
-      fetch_wheel "$1==$2" "$sha256" "$wheel" "${@:6}" || exit
-    fi
+    fetch_wheel "$1==$2" "$sha256" "$wheel" "${@:6}" || exit
     say "Unpacking $1 $2 in $place"
     unpack_wheel "$wheel" "$sha256" "$place" "$4" "$5"
   ) 9>"$xla_dir/.lock"
 }
 
-# fetch_wheel NAME==VERSION SHA256 TO PIP_OPTION...: pip retries a connection, and we what pip gives up on.
+# fetch_wheel NAME==VERSION SHA256 TO PIP_OPTION...: unless it is there. pip retries a connection, and we what pip gives
+# up on.
 fetch_wheel() {
   local wanted=$1 sha256=$2 to=$3 python folder attempt file got
   shift 3
+  [[ ! -f $to ]] || has_hash "$to" "$sha256" || rm -f "$to" # it was good once: fetched again
+  [[ ! -f $to ]] || return 0
   python=$(python_with_pip) || return 1
-  folder=$(mktemp -d "$xla_dir/wheels/.fetch.XXXXXX") || return 1
+  folder=$(mktemp -d "${to%/*}/.fetch.XXXXXX") || return 1
   for attempt in 1 2 3; do
     say "Fetching $wanted from PyPI"
     if "$python" -m pip download --quiet --disable-pip-version-check --no-cache-dir --retries 3 --no-deps \

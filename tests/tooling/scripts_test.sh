@@ -165,6 +165,48 @@ else
   check "setup --tpu made itself a pip" test -x "$scratch/xla/pip/bin/pip3"
   check "setup --tpu without pip unpacks the plugin" grep -qx "the plugin" "$plugin/libtpu.so"
   rm -f "$scratch/no_pip"
+
+  # nvcc: nothing is fetched where the machine has one, and an old one does not count.
+  fake_nvcc() { printf '#!/bin/sh\necho "Cuda compilation tools, release %s, V%s.1"\n' "$1" "$1" >"$scratch/bin/nvcc" && chmod +x "$scratch/bin/nvcc"; }
+  setup_cuda=("${with_fakes[@]}" "${places[@]}" "TESSERA_CUDA=$scratch/cuda" CUDA_HOME=/nowhere "$scratch/tree/script/setup" --cuda)
+  : >"$scratch/pip_calls"
+  fake_nvcc 13.1
+  check "setup --cuda with an nvcc" expect 0 "${setup_cuda[@]}"
+  check "setup --cuda with an nvcc fetches nothing" test "$(pip_calls)" = 0
+  fake_nvcc 12.4
+  check "setup --cuda offline" expect 1 "${setup_cuda[@]}"
+  check "setup --cuda offline says so" says err "nvidia-cuda-nvcc==13.0.88 could not be fetched from PyPI, in 3 attempts"
+  check "setup --cuda offline leaves nothing" test -z "$(find "$scratch/cuda" -type f ! -name .lock)"
+  # The five wheels, made here: their files meet in one folder.
+  python3 - "$scratch/links" "$scratch/tree/script/cuda.sh" "$(uname -m)" <<'END'
+import hashlib, pathlib, re, sys, zipfile
+links, script, arch = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), sys.argv[3]
+text = script.read_text()
+for name, version in re.findall(r'^  "(nvidia-\S+) (\S+) ', text, re.M):
+    under = name.replace("-", "_")
+    path = links / f"{under}-{version}-py3-none-manylinux2014_{arch}.whl"
+    with zipfile.ZipFile(path, "w") as wheel:
+        wheel.writestr(f"nvidia/cu13/include/{under}.h", "a header")
+        wheel.writestr(f"nvidia/cu13/lib/{under}.a", "not wanted")
+        if name.endswith("nvcc"): wheel.writestr("nvidia/cu13/bin/nvcc", "#!/bin/sh\necho release 13.0, V\n")
+        info = f"{under}-{version}.dist-info"
+        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        wheel.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: py3-none-manylinux2014_{arch}\n")
+        wheel.writestr(f"{info}/RECORD", "")
+        wheel.writestr(f"{info}/licenses/License.txt", "its terms")
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    text = re.sub(rf'("{name} \S+) \S+ [0-9a-f]+"', rf'\1 {digest} {digest}"', text)
+script.write_text(text)
+END
+  check "setup --cuda" expect 0 "${setup_cuda[@]}"
+  nvcc_place=$scratch/cuda/nvcc-13.0.88
+  check "setup --cuda unpacks a compiler that runs" expect 0 "$nvcc_place/bin/nvcc"
+  check "setup --cuda unpacks headers of every wheel" test "$(find "$nvcc_place/include" -name '*.h' | wc -l)" = 5
+  check "setup --cuda keeps the licences" test "$(find "$nvcc_place/licences" -type f | wc -l)" = 5
+  check "setup --cuda unpacks no libraries" test ! -e "$nvcc_place/lib"
+  calls=$(pip_calls)
+  check "setup --cuda a second time" expect 0 "${setup_cuda[@]}"
+  check "setup --cuda a second time fetches nothing" test "$(pip_calls)" = "$calls"
 fi
 
 # What script/test says about a plugin that is not there.
