@@ -15,6 +15,13 @@ namespace tessera {
 enum class TargetKind : uint8_t { kCpu, kGpu, kTpu };
 std::string_view ToText(TargetKind kind);  // "cpu", "gpu", "tpu"
 
+// The plan's tiles for head dims up to a number.
+struct DimTiles {
+  int64_t max_dim_qk = 0;
+  TileSize forward, dq, dkv;
+  bool operator==(const DimTiles&) const = default;
+};
+
 struct Target {
   std::string name;
   TargetKind kind = TargetKind::kCpu;
@@ -29,6 +36,12 @@ struct Target {
   // How a compiler calls the smallest machine of this kind, "v6e:1x1", for programs made where there is none; empty:
   // programs are made on the machine itself.
   std::string topology = {};
+  // Where tiles depend on the head dim: ascending, and the first that reaches a contract's holds in place of the tiles
+  // above.
+  std::vector<DimTiles> tiles_by_dim = {};
+  // A worker takes a row of tiles for one head, so that rows are cut into parts only where rows times heads leave
+  // workers idle; else one for all heads of a mask.
+  bool heads_apart = false;
   bool operator==(const Target&) const = default;
 };
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
 #include <thread>
 
 namespace tessera {
@@ -21,10 +22,25 @@ struct TargetRow {
   int64_t fast_bytes;              // per worker
   int64_t scalar_bytes;            // per worker; 0 = not limited
   std::string_view topology = {};  // how a compiler calls its smallest machine
+  std::span<const DimTiles> tiles_by_dim = {};
+  bool heads_apart = false;
 };
+// Those of the CUDA kernels (src/lanes/cuda/abi.h); a test holds the two together.
+constexpr DimTiles kHopperTiles[] = {{128, {128, 128}, {128, 64}, {64, 128}},
+                                     {192, {128, 128}, {128, 64}, {64, 64}},
+                                     {256, {128, 64}, {128, 64}, {64, 64}}};
 constexpr TargetRow kTargetRows[] = {
     {"cpu", TargetKind::kCpu, "this machine's processor", {0, 0}, 0, kMib, 0},
-    {"h200", TargetKind::kGpu, "NVIDIA H200: 132 SMs, 227 KiB of shared memory each", {128, 128}, 132, 227 * kKib, 0},
+    {"h200",
+     TargetKind::kGpu,
+     "NVIDIA H200: 132 SMs, 227 KiB of shared memory each",
+     {128, 128},
+     132,
+     227 * kKib,
+     0,
+     {},
+     kHopperTiles,
+     true},
     {"v6e", TargetKind::kTpu, "TPU v6e: one core, 256x256 matrix unit", {256, 256}, 1, 128 * kMib, kMib, "v6e:1x1"},
     {"v5e", TargetKind::kTpu, "TPU v5e: one core, 128x128 matrix unit", {128, 128}, 1, 128 * kMib, kMib, "v5e:2x2"},
     {"v5p", TargetKind::kTpu, "TPU v5p: two cores, 128x128 matrix unit", {128, 128}, 2, 64 * kMib, kMib, "v5p:2x2x1"},
@@ -43,7 +59,9 @@ std::vector<Target> MakeTargets() {
                        .workers = row.workers == 0 ? here : row.workers,
                        .fast_bytes = row.fast_bytes,
                        .scalar_bytes = row.scalar_bytes,
-                       .topology = std::string(row.topology)});
+                       .topology = std::string(row.topology),
+                       .tiles_by_dim = {row.tiles_by_dim.begin(), row.tiles_by_dim.end()},
+                       .heads_apart = row.heads_apart});
   }
   return targets;
 }

@@ -81,12 +81,18 @@ void AddContract(Hasher& hasher, const Contract& contract) {
 }
 
 void AddTarget(Hasher& hasher, const Target& target) {
-  const auto& [name, kind, description, forward, dq, dkv, workers, fast_bytes, scalar_bytes, topology] = target;
+  const auto& [name, kind, description, forward, dq, dkv, workers, fast_bytes, scalar_bytes, topology, by_dim,
+               heads_apart] = target;
   hasher.Text(name);
   hasher.Text(description);
   hasher.Text(topology);
   for (const TileSize* tile : {&forward, &dq, &dkv}) AddTile(hasher, *tile);
   AddInts(hasher, {static_cast<int64_t>(kind), workers, fast_bytes, scalar_bytes});
+  for (const DimTiles& tiles : by_dim) {
+    AddInts(hasher, {tiles.max_dim_qk});
+    for (const TileSize* tile : {&tiles.forward, &tiles.dq, &tiles.dkv}) AddTile(hasher, *tile);
+  }
+  AddInts(hasher, {heads_apart ? 1 : 0});
 }
 
 // ---- the exact mask
@@ -155,9 +161,15 @@ std::string RoutingText(const std::optional<Routing>& routing) {
 }
 
 std::string TargetText(const Target& t) {
-  return fmt::format("{} ({}), tiles {} {} {}, workers {}, fast bytes {}, scalar bytes {}, {}{}{}", t.name,
-                     ToText(t.kind), TileText(t.forward), TileText(t.dq), TileText(t.dkv), t.workers, t.fast_bytes,
-                     t.scalar_bytes, t.description, t.topology.empty() ? "" : ", ", t.topology);
+  std::string text =
+      fmt::format("{} ({}), tiles {} {} {}, workers {}, fast bytes {}, scalar bytes {}, {}{}{}", t.name, ToText(t.kind),
+                  TileText(t.forward), TileText(t.dq), TileText(t.dkv), t.workers, t.fast_bytes, t.scalar_bytes,
+                  t.description, t.topology.empty() ? "" : ", ", t.topology);
+  for (const DimTiles& tiles : t.tiles_by_dim) {
+    text += fmt::format(", to dim {} {} {} {}", tiles.max_dim_qk, TileText(tiles.forward), TileText(tiles.dq),
+                        TileText(tiles.dkv));
+  }
+  return t.heads_apart ? text + ", heads apart" : text;
 }
 
 }  // namespace
@@ -169,6 +181,7 @@ Hash128 SpellingOf(const PrepareRequest& request) {
   VisitOptions(request.options, [&](std::string_view, const auto& value, OptionUse use) {
     if (use != OptionUse::kRuns) hasher.Text(OptionText(value));
   });
+  hasher.Int(request.may_copy ? 1 : 0);
   return hasher.Finish();
 }
 
@@ -235,6 +248,7 @@ ForwardCacheKey ForwardKeyOf(const PrepareRequest& request, const PreparedContra
   VisitOptions(request.options, [&](std::string_view name, const auto& value, OptionUse use) {
     if (use == OptionUse::kDecides) key.options.emplace_back(name, OptionText(value));
   });
+  if (request.may_copy) key.options.emplace_back("may_copy", "true");  // only there where it is true
   return key;
 }
 

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "lanes/cuda/cuda.h"
 #include "lanes/reference/reference.h"
 #if TESSERA_HAS_LANE_CPU
 #include "lanes/cpu/cpu.h"
@@ -63,6 +64,9 @@ constexpr unsigned kHost = 2;
 constexpr unsigned kPrograms = 4;
 constexpr unsigned kGpuMemory = 8;
 
+std::shared_ptr<const Lane> MakeCuda(const LaneContext& context) {
+  return MakeCudaLane(context.cuda_state, {.memory = context.memory});
+}
 // A lane that this build leaves out is made by nobody.
 #if TESSERA_HAS_LANE_CPU
 std::shared_ptr<const Lane> MakeCpu(const LaneContext& context) {

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lanes/cuda/cuda.h"
 #include "lanes/lane.h"
 #include "lanes/xla/xla.h"
 #include "tessera/contract.h"
@@ -30,6 +31,8 @@ struct LaneContext {
   XlaOptions xla = {};
   bool compile_only = false;
   std::shared_ptr<lanes::xla::State> xla_state = {};
+  MemorySpace memory = {};
+  std::shared_ptr<lanes::cuda::State> cuda_state = {};
 };
 using MakeLane = std::function<std::shared_ptr<const Lane>(const LaneContext& context)>;
 

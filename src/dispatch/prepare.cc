@@ -33,7 +33,8 @@ Decision DecideRow(const PrepareRequest& request, const MadeLane& made, const Ma
     return Decision::No(ReasonCode::kIsa, fmt::format("{} was asked for, and here it has {}", options.isa,
                                                       fmt::join(IsasOf(made), ", ")));
   }
-  if (options.memory.kind != row.memory) {
+  const bool is_copied = request.may_copy && options.memory.kind == MemoryKind::kHost;
+  if (options.memory.kind != row.memory && !is_copied) {
     return Decision::No(ReasonCode::kMemorySpace, fmt::format("the tensors are in {}", ToText(options.memory)));
   }
   return decision;

@@ -24,6 +24,7 @@ struct PrepareRequest {
   const Target& target;
   const AttentionOptions& options;
   bool compile_only = false;
+  bool may_copy = false;  // host tensors may be copied to a lane's device: of a one-shot run
 };
 
 // Never changes once made, so any number of threads may use it.

@@ -32,7 +32,9 @@ LaneContext ContextOf(const EngineState& engine, const AttentionOptions& options
           .machine_isa = engine.options.machine_isa,
           .threads = threads,
           .xla = options.xla,
-          .xla_state = engine.xla};
+          .xla_state = engine.xla,
+          .memory = options.memory,
+          .cuda_state = engine.cuda};
 }
 
 // What stands before preparing: names, threads, passes.
@@ -57,6 +59,7 @@ EngineState::EngineState(EngineOptions options_in, std::span<const LaneRow> tabl
     : options(std::move(options_in)),
       table(table_in),
       xla(MakeXlaState({.folder = options.xla_folder, .flags = options.xla_flags})),
+      cuda(MakeCudaState()),
       cache(options.max_prepared, options.max_prepared_bytes.value_or(kMaxCachedRunBytes)) {}
 
 Engine EngineAccess::Make(EngineOptions options, std::span<const LaneRow> table) {
@@ -86,12 +89,15 @@ BindAsk AttentionState::Ask() const {
 
 Attempt<std::shared_ptr<const AttentionState>> PrepareAttention(const std::shared_ptr<EngineState>& engine,
                                                                 const Contract& contract, const Target& target,
-                                                                const AttentionOptions& options, bool compile_only) {
+                                                                const AttentionOptions& options,
+                                                                const PrepareUse& use) {
   const Clock clock;
+  const bool compile_only = use.compile_only;
   auto state = std::make_shared<AttentionState>();
   state->engine = engine;
   state->options = Settle(engine->options, options);
   state->compile_only = compile_only;
+  state->may_copy = use.may_copy && target.kind == TargetKind::kGpu && state->options.memory.kind == MemoryKind::kHost;
   state->contract = contract;
   state->threads = std::max<int64_t>(options.threads.value_or(target.workers), 1);
   LaneContext context = ContextOf(*engine, state->options, state->threads);
@@ -102,7 +108,8 @@ Attempt<std::shared_ptr<const AttentionState>> PrepareAttention(const std::share
                                .contract = state->contract,
                                .target = target,
                                .options = state->options,
-                               .compile_only = compile_only};
+                               .compile_only = compile_only,
+                               .may_copy = state->may_copy};
   if (Status ok = CheckRequest(request); !ok) return tl::unexpected(At("request", std::move(ok.error())));
   if (compile_only) {  // decisions on compiling are kept nowhere
     Result<std::shared_ptr<const Prepared>> made = Prepare(request);
@@ -191,7 +198,7 @@ Engine::Engine(EngineOptions options) : state_(std::make_shared<EngineState>(std
 
 Result<Attention> Engine::Prepare(const Contract& contract, const Target& target,
                                   const AttentionOptions& options) const {
-  Attempt<std::shared_ptr<const AttentionState>> made = PrepareAttention(state_, contract, target, options, false);
+  Attempt<std::shared_ptr<const AttentionState>> made = PrepareAttention(state_, contract, target, options, {});
   if (!made) return tl::unexpected(std::move(made.error().error));
   return EngineAccess::Wrap(std::move(*made));
 }

@@ -86,6 +86,7 @@ Attempt<Plan> MakeShotPlan(const OneShot& shot, const AttentionState& attention,
 }
 
 Outcome Call(const OneShot& shot, const BoundState& bound, const RunTensors& tensors, Receipt& receipt) {
+  int64_t copied_bytes = 0;
   for (const Pass pass : PassesOf(shot.options)) {
     RunTensors of_pass = tensors;
     if (pass == Pass::kBackward && shot.options.forward) of_pass.delta = {};  // from the o that was just written
@@ -96,6 +97,11 @@ Outcome Call(const OneShot& shot, const BoundState& bound, const RunTensors& ten
     }
     if (receipt.executed.empty()) DescribeLane(bound, receipt);
     DescribePass(bound, pass, *ran, receipt);
+    copied_bytes += ran->copied_bytes;
+  }
+  if (copied_bytes > 0) {
+    receipt.device.memory =
+        fmt::format("host, {} bytes copied to {} and back", copied_bytes, bound.lane->Describe().device.memory);
   }
   return std::nullopt;
 }
@@ -119,7 +125,8 @@ void DescribeDigests(const OneShot& shot, const BoundState& bound, const RunTens
 Outcome Try(const std::shared_ptr<EngineState>& engine, const OneShot& shot, RunOutcome& outcome) {
   Receipt& receipt = outcome.receipt;
   const Attempt<std::shared_ptr<const AttentionState>> prepared =
-      PrepareAttention(engine, shot.contract, shot.target, shot.options, shot.compile_only);
+      PrepareAttention(engine, shot.contract, shot.target, shot.options,
+                       {.compile_only = shot.compile_only, .may_copy = shot.inputs != nullptr && !shot.compile_only});
   if (!prepared) return RefuseRequest(shot.contract, prepared.error(), receipt);
   const AttentionState& attention = **prepared;
   DescribeAttention(attention, receipt);

@@ -23,6 +23,7 @@ struct EngineState {
   const EngineOptions options;
   const std::span<const LaneRow> table;
   const std::shared_ptr<lanes::xla::State> xla;
+  const std::shared_ptr<lanes::cuda::State> cuda;
   MaskTerms mask_terms;
   PreparedCache cache;
   WorkspacePool workspaces;
@@ -32,6 +33,7 @@ struct AttentionState {
   std::shared_ptr<EngineState> engine;
   AttentionOptions options;  // settled: nothing is left to the engine
   bool compile_only = false;
+  bool may_copy = false;  // host tensors to a lane's device and back
   int64_t threads = 1;
   std::vector<MadeLane> lanes;
   std::shared_ptr<const Prepared> prepared;
@@ -78,9 +80,14 @@ AttentionOptions Settle(const EngineOptions& engine, AttentionOptions options);
 template <class T>
 using Attempt = tl::expected<T, Failure>;
 
+// What it is prepared for, beside calls.
+struct PrepareUse {
+  bool compile_only = false;
+  bool may_copy = false;  // a one-shot run, whose tensors are the host's wherever its lane runs
+};
 Attempt<std::shared_ptr<const AttentionState>> PrepareAttention(const std::shared_ptr<EngineState>& engine,
                                                                 const Contract& contract, const Target& target,
-                                                                const AttentionOptions& options, bool compile_only);
+                                                                const AttentionOptions& options, const PrepareUse& use);
 
 Result<PlanResult> PlanFor(const AttentionState& attention, const Batch& batch, const RouteInputs* route);
 
@@ -98,6 +105,7 @@ struct PassRun {
   int64_t tiles = 0;
   int64_t ns = 0;
   int64_t workspace_bytes = 0;
+  int64_t copied_bytes = 0;  // between memories, of a one-shot run
 };
 Result<PassRun> RunPass(const BoundState& bound, Pass pass, const RunTensors& tensors, void* stream);
 

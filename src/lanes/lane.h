@@ -45,8 +45,13 @@ inline constexpr size_t kWorkspaceAlignment = 64;
 
 // What a call brings beside its tensors.
 struct LaneCall {
-  std::span<std::byte> workspace;  // aligned to kWorkspaceAlignment, in the tensors' memory
+  // Aligned to kWorkspaceAlignment, in the tensors' memory. A lane whose memory is a device's has workspace of its own
+  // for calls that bring none.
+  std::span<std::byte> workspace = {};
   void* stream = nullptr;          // of the tensors' device; null: the default one, or none
+  // Tensors of the host may be copied to a lane's device and back: of a one-shot run alone, which says how much was.
+  bool may_copy = false;
+  int64_t* copied_bytes = nullptr;
 };
 
 // A lane on one plan: all that does not depend on tensors is done. Calls may come from several threads at once, each

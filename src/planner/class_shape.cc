@@ -67,14 +67,23 @@ int64_t Product(std::initializer_list<int64_t> factors) {
 
 }  // namespace
 
-int64_t PartSlots(const ClassShape& shape, Direction direction, int64_t workers) {
+int64_t PartSlots(const ClassShape& shape, Direction direction, const Contract& contract, const Target& target) {
   // About eight parts per worker if every row were as wide as it may be; short parts are not worth their overhead.
   constexpr int64_t kPartsPerWorker = 8;
   constexpr int64_t kShortest = 16;
   const auto d = static_cast<size_t>(direction);
-  const int64_t all = Product({shape.masks, shape.rows[d], shape.width[d]});
-  return std::clamp(all / (std::max<int64_t>(workers, 1) * kPartsPerWorker), kShortest,
-                    std::max(shape.width[d], kShortest));
+  const int64_t workers = std::max<int64_t>(target.workers, 1);
+  const int64_t whole = std::max(shape.width[d], kShortest);
+  int64_t sharers = shape.masks;
+  if (target.heads_apart) {
+    // Whole rows where every worker gets a few of them: a part costs what it takes to put a row together again.
+    constexpr int64_t kRowsPerWorker = 4;
+    const Shape& s = contract.shape;
+    sharers = Product({s.batch, direction == Direction::kDkv ? s.num_kv_heads : s.num_q_heads});
+    if (Product({sharers, shape.rows[d]}) >= kRowsPerWorker * workers) return whole;
+  }
+  const int64_t all = Product({sharers, shape.rows[d], shape.width[d]});
+  return std::clamp(all / (workers * kPartsPerWorker), kShortest, whole);
 }
 
 namespace {
@@ -117,7 +126,7 @@ ClassShape MakeShape(const ClassRequest& request) {
   const int64_t bound = resolved.conditions.empty() ? request.static_cleanups : Product({total, shape.masks});
   shape.cleanups = capacity.cleanups.kind == Limit::Kind::kExact ? bound : Apply(capacity.cleanups, bound);
   for (size_t d = 0; d < kNumDirections; ++d) {
-    const int64_t part_slots = PartSlots(shape, static_cast<Direction>(d), request.workers);
+    const int64_t part_slots = PartSlots(shape, static_cast<Direction>(d), *request.contract, *request.target);
     shape.parts = std::max(shape.parts, Product({shape.masks, shape.rows[d], CeilDiv(shape.width[d], part_slots)}));
   }
   int64_t largest = shape.cleanups;

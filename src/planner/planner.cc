@@ -72,7 +72,7 @@ Result<PlanResult> planner::PlanBatch(PlanRequest request, plan::Runner& runner)
     if (!columns) return tl::unexpected(std::move(columns.error()));
   }
 
-  ClassShape shape = MakeShape({&contract, &*resolved, tiles, target.workers, rows->cleanups.Size()});
+  ClassShape shape = MakeShape({&contract, &*resolved, tiles, &target, rows->cleanups.Size()});
   Status fits = FitClass(shape, *rows, has_columns ? &*columns : nullptr, options.widen_class);
   if (!fits) return tl::unexpected(std::move(fits.error()));
 
@@ -82,7 +82,7 @@ Result<PlanResult> planner::PlanBatch(PlanRequest request, plan::Runner& runner)
     if (is_dkv && !has_columns) continue;
     if (direction == Direction::kDq && rows->of[0] == rows->of[1]) continue;  // shares the forward rows and parts
     Result<std::vector<Part>> parts = MakeParts(is_dkv ? columns->row_offsets : rows->Of(direction).row_offsets,
-                                                PartSlots(shape, direction, target.workers), runner);
+                                                PartSlots(shape, direction, contract, target), runner);
     if (!parts) return tl::unexpected(std::move(parts.error()));
     input.parts[static_cast<size_t>(direction)] = std::move(*parts);
   }
@@ -112,7 +112,7 @@ Result<ClassShape> MakeClassShape(const PreparedContract& prepared, const Target
   Runner runner(options);
   Result<TiledRows> rows = TileAll(*resolved, tiles, runner);
   if (!rows) return tl::unexpected(std::move(rows.error()));
-  return MakeShape({&contract, &*resolved, tiles, target.workers, rows->cleanups.Size()});
+  return MakeShape({&contract, &*resolved, tiles, &target, rows->cleanups.Size()});
 }
 
 }  // namespace tessera

@@ -13,6 +13,9 @@ std::array<TileSize, kNumDirections> PickTiles(const Contract& contract, const T
     return TileSize{preferred.q > 0 ? preferred.q : contract.tiles.q,
                     preferred.kv > 0 ? preferred.kv : contract.tiles.kv};
   };
+  for (const DimTiles& tiles : target.tiles_by_dim) {
+    if (contract.shape.dim_qk <= tiles.max_dim_qk) return {pick(tiles.forward), pick(tiles.dq), pick(tiles.dkv)};
+  }
   return {pick(target.forward), pick(target.dq), pick(target.dkv)};
 }
 

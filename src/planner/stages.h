@@ -124,12 +124,12 @@ struct ClassRequest {
   const Contract* contract = nullptr;
   const Resolved* resolved = nullptr;
   std::array<TileSize, kNumDirections> tiles;
-  int64_t workers = 1;
+  const Target* target = nullptr;
   int64_t static_cleanups = 0;  // the count itself when no condition can change it
 };
 ClassShape MakeShape(const ClassRequest& request);
 // Slots of a part in a direction of a class; from the class alone, so that parts do not depend on a batch.
-int64_t PartSlots(const ClassShape& shape, Direction direction, int64_t workers);
+int64_t PartSlots(const ClassShape& shape, Direction direction, const Contract& contract, const Target& target);
 
 std::string ClassKeyOf(const Contract& contract, const MaskSets& sets, const ClassShape& shape);
 

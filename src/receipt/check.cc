@@ -498,8 +498,10 @@ class Checker {
            "\"default\" or 0 to 3");
     Expect(Option("tile") == "default" || IsTile(Option("tile")), "options.tile", "\"default\" or a tile as \"64x48\"");
     Expect(IsMemory(Option("memory")), "options.memory", "\"host\", or a device's as \"gpu:0\"");
-    Expect(r_.device.memory.empty() || r_.device.memory == Option("memory"), "options.memory",
-           "the memory that the lane's device was given tensors in");
+    // Of tensors that were copied the place they came from, and how much that was.
+    Expect(r_.device.memory.empty() || r_.device.memory == Option("memory") ||
+               r_.device.memory.starts_with(std::string(Option("memory")) + ", "),
+           "options.memory", "the memory that the lane's device was given tensors in");
     Expect(Option("lane") == r_.requested, "options.lane", "the requested lane");
     Expect(Option("target") == r_.target, "options.target", "the target");
     const auto version = r_.versions.find("receipt");

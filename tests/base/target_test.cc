@@ -30,7 +30,9 @@ TEST(Target, Facts_AreTheMachines) {
   const Target h200 = FindTarget("h200").value();
   EXPECT_EQ(h200.kind, TargetKind::kGpu);
   EXPECT_EQ(h200.workers, 132);
-  EXPECT_EQ(h200.dkv, (TileSize{128, 128}));
+  EXPECT_TRUE(h200.heads_apart);
+  ASSERT_EQ(h200.tiles_by_dim.size(), 3U);
+  EXPECT_EQ(h200.tiles_by_dim[0].dkv, (TileSize{64, 128}));  // the kernels' own: tests/cuda holds all of them
   EXPECT_EQ(h200.fast_bytes, 232448);
   for (const char* name : {"v6e", "v5e", "v5p"}) {
     const Target tpu = FindTarget(name).value();

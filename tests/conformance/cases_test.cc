@@ -41,7 +41,7 @@ TEST_P(EveryCase, TokensBeforeHeads_SameBits) {
   Setting heads_first = MakeSetting(lane, built->contract, built->batch, seed);
   Setting tokens_first = heads_first;
   tokens_first.options.layout = Layout::kBthd;
-  tokens_first.inputs = MakeInputs(built->contract, seed, true, Layout::kBthd);
+  tokens_first.inputs = MakeInputs(heads_first.contract, seed, true, Layout::kBthd);
   const RunOutcome want = RunSetting(heads_first);
   const RunOutcome got = RunSetting(tokens_first);
   for (const auto& [output, tensor] : want.outputs) {
@@ -84,6 +84,12 @@ TEST(Cases, XlaLane_IsUnderTestOrSaysWhyNot_xla_chunked) {
   }
   const std::vector<std::string>& lanes = LanesUnderTest();
   EXPECT_TRUE(std::any_of(lanes.begin(), lanes.end(), [](const std::string& lane) { return CompilesPerClass(lane); }));
+}
+
+TEST(Cases, CudaLane_IsUnderTestOrSaysWhyNot) {
+  if (!CudaProblem().empty()) GTEST_SKIP() << CudaProblem();
+  const std::vector<std::string>& lanes = LanesUnderTest();
+  EXPECT_NE(std::find(lanes.begin(), lanes.end(), "cuda:sm_90a"), lanes.end());
 }
 
 TEST(Cases, EveryName_BuildsTheSameTwice) {

@@ -38,6 +38,7 @@ const std::vector<std::string>& LanesUnderTest() {
     const Result<Selection> selection = SelectLane(MakeContract({}), CpuTarget());
     EXPECT_TRUE(selection.has_value());
     if (!selection) return names;
+    if (CudaProblem().empty()) names.push_back("cuda:sm_90a");
     for (const LaneDecision& decision : selection->decisions) {
       if (!decision.decision.accepted) continue;
       for (const LaneInfo& lane : Lanes()) {
@@ -49,6 +50,42 @@ const std::vector<std::string>& LanesUnderTest() {
     return names;
   }();
   return lanes;
+}
+
+const std::vector<std::string>& HostLanes() {
+  static const std::vector<std::string> lanes = [] {
+    std::vector<std::string> names = LanesUnderTest();
+    std::erase_if(names, [](const std::string& lane) { return LaneOf(lane) == "cuda"; });
+    return names;
+  }();
+  return lanes;
+}
+
+// Asked by running: what a GPU can do, only a GPU says.
+const std::string& CudaProblem() {
+  static const std::string problem = [] {
+    const Contract contract = ForLane("cuda", MakeContract({}));
+    RunOptions options;
+    options.lane = "cuda";
+    const RunOutcome outcome = Run(contract, {}, MakeInputs(contract, 1, false), TargetOf("cuda"), options);
+    return outcome.error ? ToText(*outcome.error) : std::string();
+  }();
+  return problem;
+}
+
+Contract ForLane(const std::string& lane, Contract contract) {
+  if (LaneOf(lane) != "cuda") return contract;
+  Shape& shape = contract.shape;
+  if (shape.dtype == DType::kF32) shape.dtype = DType::kBf16;
+  const bool is_short = shape.dtype == DType::kBf16 && std::max(shape.dim_qk, shape.dim_v) <= 64;
+  const auto before = static_cast<double>(shape.dim_qk);
+  shape.dim_qk = shape.dim_v = is_short ? 64 : 128;
+  contract.score.scale *= std::sqrt(before / static_cast<double>(shape.dim_qk));  // scores stay as large as they were
+  return contract;
+}
+
+Target TargetOf(const std::string& lane) {
+  return LaneOf(lane) == "cuda" ? FindTarget("h200").value_or(Target{}) : CpuTarget();
 }
 
 std::string LaneOf(const std::string& lane) { return lane.substr(0, lane.find(':')); }
@@ -85,7 +122,8 @@ Arithmetic ArithmeticOf(const std::string& lane) {
 bool IsBitwise(const std::string& lane) { return LaneOf(lane) == "reference"; }
 
 bool IsolatesNonFinite(const std::string& lane) {
-  return LaneOf(lane) == "reference" || LaneOf(lane) == "cpu" || LaneOf(lane) == "xla_chunked";
+  return LaneOf(lane) == "reference" || LaneOf(lane) == "cpu" || LaneOf(lane) == "xla_chunked" ||
+         LaneOf(lane) == "cuda";
 }
 
 Contract MakeContract(const Small& small) {
@@ -126,6 +164,7 @@ Batch DocumentBatch(const Contract& contract, const std::vector<int64_t>& length
 Setting MakeSetting(const std::string& lane, Contract contract, Batch batch, uint64_t seed) {
   Setting setting;
   setting.lane = lane;
+  contract = ForLane(lane, std::move(contract));
   setting.inputs = MakeInputs(contract, seed, true);
   setting.contract = std::move(contract);
   setting.batch = std::move(batch);
@@ -138,6 +177,7 @@ RunOptions OptionsOf(const Setting& setting) {
   RunOptions options = setting.options;
   options.lane = LaneOf(setting.lane);
   options.isa = IsaOf(setting.lane);
+  if (options.lane == "cuda") options.plan.tile.reset();  // its kernels have their own
   // Breadth is what this suite is for; the programs themselves are the same, and some tests ask for the full level.
   if (options.lane == "xla_chunked" && !options.xla.optimization) options.xla.optimization = 0;
   options.xla.keep_programs = false;
@@ -145,7 +185,7 @@ RunOptions OptionsOf(const Setting& setting) {
 }
 
 RunOutcome RunSetting(const Setting& setting) {
-  RunOutcome outcome = Run(setting.contract, setting.batch, setting.inputs, CpuTarget(), OptionsOf(setting));
+  RunOutcome outcome = Run(setting.contract, setting.batch, setting.inputs, TargetOf(setting.lane), OptionsOf(setting));
   EXPECT_FALSE(outcome.error.has_value()) << ToText(outcome.error.value_or(Error{}));
   if (!outcome.error) {
     EXPECT_EQ(outcome.receipt.executed, LaneOf(setting.lane));

@@ -24,6 +24,12 @@ namespace tessera::conformance {
 // A lane that is not built is not tested here; the dispatch tests hold its refusal. Below, `lane` is such a name;
 // without a colon it leaves the choice to the lane.
 const std::vector<std::string>& LanesUnderTest();
+// Those that read the host's memory and run any dtype, dim and tile: for tests about these.
+const std::vector<std::string>& HostLanes();
+// Why the CUDA lane is not under test; empty where it is.
+const std::string& CudaProblem();
+// The contract with dtype and dims that the lane has kernels for; the same for lanes that have all.
+Contract ForLane(const std::string& lane, Contract contract);
 std::string LaneOf(const std::string& lane);
 std::string IsaOf(const std::string& lane);
 // For the names of tests: every other character becomes '_'.
@@ -82,7 +88,9 @@ Setting MakeSetting(const std::string& lane, Contract contract, Batch batch, uin
 Target CpuTarget();
 // The setting's options with its lane and instruction set forced.
 RunOptions OptionsOf(const Setting& setting);
-// Runs the forced lane on the cpu target. A failure to run fails the test and gives no outputs.
+// What the lane's plans are made for.
+Target TargetOf(const std::string& lane);
+// Runs the forced lane on its target. A failure to run fails the test and gives no outputs.
 RunOutcome RunSetting(const Setting& setting);
 // Runs, and compares every output with the oracle.
 RunOutcome RunAndCheck(const Setting& setting);

@@ -182,7 +182,7 @@ TEST_P(LaneGradients, EveryInput_EqualFiniteDifferences) {
   }
 }
 INSTANTIATE_TEST_SUITE_P(Shapes, LaneGradients,
-                         testing::Combine(testing::ValuesIn(LanesUnderTest()),
+                         testing::Combine(testing::ValuesIn(HostLanes()),
                                           testing::Range(size_t{0}, GradientShapes().size())),
                          [](const auto& pair) {
                            return Slug(std::get<0>(pair.param)) + "_" + GradientShapes()[std::get<1>(pair.param)].name;

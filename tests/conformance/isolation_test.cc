@@ -162,13 +162,14 @@ TEST_P(Isolation, NonFiniteKeyOrValue_ReachesOnlyRowsThatSeeIt) {
     int64_t dim;
   };
   for (const auto& [len, dim] : SomeOf<Lengths>(GetParam(), seed, {{90, 8}, {96, 32}})) {
-    const Contract contract = MakeContract({.mask = "causal and window(12, 0) or causal and sink(2)",
-                                            .q_len = len,
-                                            .kv_len = len,
-                                            .num_q_heads = 2,
-                                            .num_kv_heads = 2,
-                                            .dim_qk = dim,
-                                            .dim_v = dim});
+    const Contract contract =
+        ForLane(GetParam(), MakeContract({.mask = "causal and window(12, 0) or causal and sink(2)",
+                                          .q_len = len,
+                                          .kv_len = len,
+                                          .num_q_heads = 2,
+                                          .num_kv_heads = 2,
+                                          .dim_qk = dim,
+                                          .dim_v = dim}));
     const Result<std::vector<uint8_t>> mask = DenseMask(contract, {}, 0, 0);
     ASSERT_TRUE(mask.has_value());
     const int64_t n = len;
@@ -220,15 +221,16 @@ TEST_P(Isolation, AnyBadTokenOfAnyInput_ReachesOnlyWhatSeesIt) {
   const uint64_t seed = PrintedSeed();
   constexpr int64_t kLen = 100;
   for (const DType dtype : SomeOf<DType>(GetParam(), seed, {DType::kF32, DType::kBf16, DType::kF16})) {
-    const Contract contract = MakeContract({.mask = "causal and window(17, 0) and documents or causal and sink(2)",
-                                            .q_len = kLen,
-                                            .kv_len = kLen,
-                                            .num_q_heads = 2,
-                                            .num_kv_heads = 1,
-                                            .dim_qk = 24,
-                                            .dim_v = 40,
-                                            .dtype = dtype,
-                                            .softcap = seed % 2 == 0 ? 5.0 : 0.0});
+    const Contract contract =
+        ForLane(GetParam(), MakeContract({.mask = "causal and window(17, 0) and documents or causal and sink(2)",
+                                          .q_len = kLen,
+                                          .kv_len = kLen,
+                                          .num_q_heads = 2,
+                                          .num_kv_heads = 1,
+                                          .dim_qk = 24,
+                                          .dim_v = 40,
+                                          .dtype = dtype,
+                                          .softcap = seed % 2 == 0 ? 5.0 : 0.0}));
     Setting clean_setting = MakeSetting(GetParam(), contract, DocumentBatch(contract, {45, 30, 25}), seed);
     clean_setting.options.plan.tile = TileSize{32, 32};
     clean_setting.options.threads = 2;
@@ -264,7 +266,7 @@ TEST_P(Isolation, AnyBadTokenOfAnyInput_ReachesOnlyWhatSeesIt) {
           }
           // What sees a NaN is a NaN.
           if (std::isnan(poison) && name != "do" && sees(bad, bad)) {
-            EXPECT_TRUE(std::isnan(dirty.outputs.at("o").At(bad * 40))) << "hidden";
+            EXPECT_TRUE(std::isnan(dirty.outputs.at("o").At(bad * contract.shape.dim_v))) << "hidden";
           }
         }
       }

@@ -11,7 +11,7 @@ namespace tessera::conformance {
 namespace {
 
 class Memory : public EveryLane {};
-INSTANTIATE_TEST_SUITE_P(Lanes, Memory, testing::ValuesIn(LanesUnderTest()), LaneTestName);
+INSTANTIATE_TEST_SUITE_P(Lanes, Memory, testing::ValuesIn(HostLanes()), LaneTestName);
 
 constexpr std::byte kUntouched{0xa5};
 

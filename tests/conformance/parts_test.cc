@@ -12,7 +12,7 @@ namespace tessera::conformance {
 namespace {
 
 class Parts : public EveryLane {};
-INSTANTIATE_TEST_SUITE_P(Lanes, Parts, testing::ValuesIn(LanesUnderTest()), LaneTestName);
+INSTANTIATE_TEST_SUITE_P(Lanes, Parts, testing::ValuesIn(HostLanes()), LaneTestName);
 
 // Whether some row of the direction is cut.
 bool IsCut(const Setting& setting, Direction direction) {

@@ -98,7 +98,7 @@ TEST_P(Routed, NotFiniteInputs_AreCountedAndDoNotStopARun) {
   EXPECT_GT(outcome.picks_report->nan_scores, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Lanes, Routed, testing::ValuesIn(LanesUnderTest()), LaneTestName);
+INSTANTIATE_TEST_SUITE_P(Lanes, Routed, testing::ValuesIn(HostLanes()), LaneTestName);
 
 }  // namespace
 }  // namespace tessera::conformance

@@ -42,6 +42,7 @@ Setting TinySetting(const std::string& lane, double softcap, bool sink) {
 
 TEST_P(Rules, ScaleThenSoftcapThenMask_ByHand) {
   Proves("R37");
+  if (LaneOf(GetParam()) == "cuda") GTEST_SKIP() << "it has no f32 and no dim of one, which this is worked out for";
   for (const double softcap : {0.0, 2.0}) {
     const Setting setting = TinySetting(GetParam(), softcap, false);
     const RunOutcome outcome = RunAndCheck(setting);
@@ -57,6 +58,7 @@ TEST_P(Rules, ScaleThenSoftcapThenMask_ByHand) {
 }
 
 TEST_P(Rules, SinkLogit_OneMoreTermInTheDenominator) {
+  if (LaneOf(GetParam()) == "cuda") GTEST_SKIP() << "it has no f32 and no dim of one, which this is worked out for";
   const RunOutcome outcome = RunAndCheck(TinySetting(GetParam(), 0.0, true));
   ASSERT_FALSE(outcome.error.has_value());
   const double total = std::exp(1.0) + std::exp(3.0) + std::exp(1.5);
@@ -111,7 +113,7 @@ TEST_P(Rules, LowPrecisionInputs_RoundedOnceAtTheEnd) {
     EXPECT_EQ(outcome.outputs.at("lse").type, ElementType::kF32) << "statistics are never cast down";
     if (!IsBitwise(GetParam())) continue;
     // Double arithmetic and one cast: the output is the oracle's value, rounded, but for ties broken by 1e-16.
-    const Result<OracleForwardResult> want = OracleForward(contract, {}, setting.inputs);
+    const Result<OracleForwardResult> want = OracleForward(setting.contract, {}, setting.inputs);
     ASSERT_TRUE(want.has_value());
     Tensor rounded = outcome.outputs.at("o");
     for (int64_t i = 0; i < rounded.NumElements(); ++i) rounded.Set(i, want->o.value[static_cast<size_t>(i)]);
@@ -250,7 +252,7 @@ TEST_P(Rules, PresentZero_EmptyRow_AbsentIsAnError) {
     EXPECT_FALSE(IsZero(outcome.outputs.at("o"), {1, i}));
   }
   const Setting absent = MakeSetting(GetParam(), contract, {}, seed);
-  const RunOutcome refused = tessera::Run(contract, {}, absent.inputs, CpuTarget(), OptionsOf(absent));
+  const RunOutcome refused = tessera::Run(absent.contract, {}, absent.inputs, TargetOf(GetParam()), OptionsOf(absent));
   ASSERT_TRUE(refused.error.has_value()) << "absent counts are not zero counts";
   EXPECT_EQ(refused.error->code, ErrorCode::kBatchInvalid);
 }
@@ -269,7 +271,7 @@ TEST_P(Rules, GroupedHeads_EqualRepeatedKeys) {
   for (const char* name : {"k", "v"}) {
     const Tensor& from = setting.inputs.at(name);
     Tensor& to = other.inputs.at(name);
-    const int64_t head = 70 * 8;
+    const int64_t head = 70 * setting.contract.shape.dim_qk;
     for (int64_t h = 0; h < 4; ++h) {
       for (int64_t i = 0; i < head; ++i) to.Set(h * head + i, from.At(h / 2 * head + i));
     }

@@ -99,6 +99,7 @@ TEST_P(Shapes, RandomContracts_MatchOracle) {
     contract.score.scale = 1.0 / std::sqrt(static_cast<double>(contract.shape.dim_qk));
     contract.score.softcap = flip() ? 0.0 : 2.5;
     contract.score.sink_logits = flip();
+    contract = ForLane(GetParam(), std::move(contract));
     SCOPED_TRACE(ToToml(contract));
     Setting setting = MakeSetting(GetParam(), contract, sample.batch, seed + static_cast<uint64_t>(round));
     const TileSize& tile = kTiles[rng() % std::size(kTiles)];
@@ -128,6 +129,7 @@ TEST_P(Shapes, EveryCell_IsTheMasks) {
     if (sample.batch.picks) sample.batch.picks = RandomPicks(rng, contract);
     contract.shape.dim_qk = contract.shape.dim_v = std::max(s.q_len, s.kv_len);
     contract.shape.dtype = static_cast<DType>(RandomInt(rng, 0, 2));
+    contract = ForLane(GetParam(), std::move(contract));
     contract.score.scale = 1.0;
     SCOPED_TRACE(ToToml(contract));
     Setting setting = MakeSetting(GetParam(), contract, sample.batch, seed + 1);

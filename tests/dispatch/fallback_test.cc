@@ -192,7 +192,7 @@ TEST(Force, LaneRefuses_NoOtherStepsIn) {
     const char* lane;
     const char* target;
     const char* reason;
-  } cases[] = {{"cuda", "h200", "cuda.not_built"},
+  } cases[] = {{"cuda", "h200", WhyNoCuda()},
                {"cuda", "cpu", "dispatch.other_target"},
                {"xla_pallas", "h200", "dispatch.other_target"},
                {"splash", "v6e", "tpu.not_built"},

@@ -33,7 +33,7 @@ TEST(Run, AutoOnEveryTarget_RunsTheLaneOfTheTableOrSaysWhyNot) {
     const char* executed;
     const char* reason;
   } cases[] = {{"cpu", "cpu", "cpu", ""},
-               {"h200", "cuda", "cpu", "cuda.not_built"},
+               {"h200", "cuda", "cpu", WhyNoCuda()},
                {"v6e", "splash", "cpu", "tpu.not_built"},
                {"v5e", "splash", "cpu", "tpu.not_built"},
                {"v5p", "splash", "cpu", "tpu.not_built"}};

@@ -254,7 +254,7 @@ TEST(Receipt, Line_SaysWhatRanAndWhy) {
   Proves("R51");
   Receipt receipt = GoodReceipt();
   const std::string line = ToLine(receipt);
-  EXPECT_EQ(line.rfind(std::string("cpu ran (asked auto, selected cuda: cuda.not_built) on ") + HostProcessor() +
+  EXPECT_EQ(line.rfind(std::string("cpu ran (asked auto, selected cuda: ") + WhyNoCuda() + ") on " + HostProcessor() +
                            ", planned for h200, ",
                        0),
             0u)

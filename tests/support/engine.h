@@ -36,6 +36,13 @@ inline Result<Selection> SelectLane(const Contract& contract, const Target& targ
   return TestEngine().Select(contract, target);
 }
 inline std::vector<LaneInfo> Lanes() { return TestEngine().Lanes(); }
+// Why the CUDA lane does not run a small contract of f32.
+inline const char* WhyNoCuda() {
+  for (const LaneInfo& lane : Lanes()) {
+    if (lane.name == "cuda" && !lane.isas.empty()) return "cuda.dtype";
+  }
+  return "cuda.not_built";
+}
 inline Receipt ReceiptOf(const EarlyFailure& failure, const RunOptions& options, const Error& error) {
   return ReceiptOf(TestEngine(), failure, WithDigests(options), error);
 }

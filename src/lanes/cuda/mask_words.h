@@ -110,13 +110,14 @@ template <int32_t Cols, bool KeysAreRows>
 TESSERA_CUDA_BOTH uint32_t DocumentWord(const MaskTables& tables, const Item& item, const Reach& reach, TokenSpan span,
                                         int32_t first_col, int32_t first_own) {
   uint32_t word = 0;
+  const int32_t key_rank = span.origin;  // where keys are rows: the same whichever stretch of queries is looked at
   while (true) {
     const int32_t begin = Most(reach.begin, span.begin - first_col);
     int32_t end = Least(reach.end, span.end - first_col);
     if ((item.flags & kItemSink) != 0) {
       const auto sink = static_cast<int32_t>(item.flags >> kItemSinkShift);
       if (!KeysAreRows) end = Least(end, span.origin + sink - first_col);
-      if (KeysAreRows && span.origin >= sink) end = begin;
+      if (KeysAreRows && key_rank >= sink) end = begin;
     }
     word |= BitsFrom<Cols>(begin, first_own) & ~BitsFrom<Cols>(end, first_own);
     if (span.next == 0) return word;

@@ -1,0 +1,64 @@
+#include "lanes/cuda/kernels.h"
+
+#include <algorithm>
+
+namespace tessera::lanes::cuda {
+namespace {
+
+constexpr KernelKind forward = KernelKind::kForward;  // NOLINT(readability-identifier-naming): columns of kernels.def
+constexpr KernelKind dq = KernelKind::kDq;            // NOLINT(readability-identifier-naming)
+constexpr KernelKind dkv = KernelKind::kDkv;          // NOLINT(readability-identifier-naming)
+constexpr KernelKind prepare = KernelKind::kPrepare;  // NOLINT(readability-identifier-naming)
+constexpr KernelKind sinks = KernelKind::kSinks;      // NOLINT(readability-identifier-naming)
+constexpr DType bf16 = DType::kBf16;                  // NOLINT(readability-identifier-naming)
+constexpr DType f16 [[maybe_unused]] = DType::kF16;   // NOLINT(readability-identifier-naming)
+constexpr DType f32 = DType::kF32;                    // NOLINT(readability-identifier-naming)
+
+constexpr KernelRow kRows[] = {
+#define TESSERA_CUDA_KERNEL(kind, dtype, dim_qk, dim_v, softcap) \
+  {kind, dtype, dim_qk, dim_v, #softcap, "tessera_" #kind "_" #dtype "_" #dim_qk "_" #dim_v "_" #softcap},
+#include "lanes/cuda/kernels.def"
+#undef TESSERA_CUDA_KERNEL
+};
+
+// What a multiprocessor gives one block.
+constexpr int32_t kMostShared = 227 * 1024;
+constexpr bool FitsShared(const KernelRow& row) {
+  if (row.kind == KernelKind::kPrepare || row.kind == KernelKind::kSinks) return true;
+  return SharedBytes(row.kind, row.dim_qk, row.dim_v) <= kMostShared;
+}
+static_assert(std::all_of(std::begin(kRows), std::end(kRows), FitsShared));
+
+}  // namespace
+
+std::span<const KernelRow> KernelRows() { return kRows; }
+
+std::string_view SoftcapOf(KernelKind kind, const Contract& contract) {
+  const double cap = contract.score.softcap;
+  if (cap <= 0 || kind == KernelKind::kPrepare || kind == KernelKind::kSinks) return "none";
+  if (kind != KernelKind::kForward) return "capped";
+  return contract.shape.dtype == DType::kBf16 && cap <= kMaxBoundedCap ? "bounded" : "wide";
+}
+
+const KernelRow* FindKernel(KernelKind kind, const Contract& contract) {
+  const bool is_any_dim = kind == KernelKind::kPrepare || kind == KernelKind::kSinks;
+  const auto fits = [&](const KernelRow& row) {
+    if (row.kind != kind || row.softcap != SoftcapOf(kind, contract)) return false;
+    if (kind != KernelKind::kSinks && row.dtype != contract.shape.dtype) return false;
+    return is_any_dim || (row.dim_qk == contract.shape.dim_qk && row.dim_v == contract.shape.dim_v);
+  };
+  const auto it = std::find_if(std::begin(kRows), std::end(kRows), fits);
+  return it == std::end(kRows) ? nullptr : &*it;
+}
+
+int32_t ThreadsOf(KernelKind kind) {
+  if (kind == KernelKind::kPrepare) return kPrepareThreads;
+  return kind == KernelKind::kSinks ? kSinksThreads : kThreads;
+}
+
+int32_t SharedBytesOf(const KernelRow& row) {
+  if (row.kind == KernelKind::kPrepare || row.kind == KernelKind::kSinks) return 0;
+  return SharedBytes(row.kind, row.dim_qk, row.dim_v);
+}
+
+}  // namespace tessera::lanes::cuda

@@ -1,0 +1,140 @@
+#include "lanes/cuda/state.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <tuple>
+
+#include "base/try.h"
+
+namespace tessera::lanes::cuda {
+namespace {
+
+// Plans kept on a device when nobody is bound to them.
+constexpr size_t kKeptPlans = 8;
+
+Status Done(const Driver& driver, DriverResult result, std::string_view doing) {
+  if (result == kDriverSuccess) return {};
+  return tl::unexpected(driver.ErrorOf(result, doing));
+}
+
+}  // namespace
+
+UploadedPlan::UploadedPlan(std::shared_ptr<Device> device, Block block, Block staging, const PlanImage& image)
+    : device_(std::move(device)),
+      work_(image.work),
+      tiles_(image.tiles),
+      bytes_(static_cast<int64_t>(image.bytes.size())),
+      block_(std::move(block)),
+      staging_(std::move(staging)) {}
+
+UploadedPlan::~UploadedPlan() {
+  const ContextScope scope(device_->driver(), device_->context());
+  if (ready_ != nullptr) device_->driver().event_destroy(ready_);
+  // The blocks go back to the device while it is there.
+  staging_ = {};
+  block_ = {};
+}
+
+Status UploadedPlan::Begin(Stream stream, bool is_capturing) {
+  if (is_ready_.load(std::memory_order_acquire)) return {};
+  const Driver& driver = device_->driver();
+  if (!is_capturing && driver.event_query(ready_) == kDriverSuccess) {
+    const std::lock_guard lock(mutex_);
+    staging_ = {};
+    is_ready_.store(true, std::memory_order_release);
+    return {};
+  }
+  return Done(driver, driver.stream_wait(stream, ready_, is_capturing ? kWaitExternal : 0), "waiting for the plan");
+}
+
+Status UploadedPlan::End(Stream stream, bool is_capturing) {
+  const std::lock_guard lock(mutex_);
+  if (is_capturing) {
+    block_.Keep();
+    return {};
+  }
+  return Done(device_->driver(), block_.Record(stream), "recording an event");
+}
+
+Result<DeviceFacts> State::Facts(int64_t ordinal) {
+  const LoadedDriver loaded = driver();
+  if (loaded.driver == nullptr) return Fail(ErrorCode::kDeviceFailed, loaded.problem, "cuda");
+  const std::lock_guard lock(mutex_);
+  if (const auto it = facts_.find(ordinal); it != facts_.end()) return it->second;
+  DeviceFacts facts = TESSERA_TRY(ReadFacts(*loaded.driver, ordinal));
+  return facts_.emplace(ordinal, std::move(facts)).first->second;
+}
+
+Result<std::shared_ptr<Device>> State::Open(int64_t ordinal) {
+  const DeviceFacts facts = TESSERA_TRY(Facts(ordinal));
+  const Driver& driver = *this->driver().driver;
+  // The caller's context, where it is one of that device.
+  Context context = nullptr;
+  int current = -1;
+  if (driver.context_current(&context) != kDriverSuccess || context == nullptr ||
+      driver.context_device(&current) != kDriverSuccess || current != facts.device) {
+    context = nullptr;
+  }
+  const std::lock_guard lock(mutex_);
+  if (context != nullptr) {
+    if (const auto it = devices_.find(context); it != devices_.end()) return it->second;
+  }
+  // Retained also when it is the current one: it must last as long as what is kept in it.
+  Context primary = nullptr;
+  TESSERA_TRY(Done(driver, driver.primary_retain(&primary, facts.device), "opening the GPU's context"));
+  const bool is_primary = context == nullptr || context == primary;
+  if (is_primary) context = primary;
+  const auto it = devices_.find(context);
+  if (it != devices_.end() || !is_primary) driver.primary_release(facts.device);
+  if (it != devices_.end()) return it->second;
+  std::shared_ptr<Device> device = TESSERA_TRY(Device::Open(driver, facts, context, is_primary));
+  return devices_.emplace(context, std::move(device)).first->second;
+}
+
+Result<std::shared_ptr<UploadedPlan>> State::Upload(const std::shared_ptr<Device>& device, const Contract& contract,
+                                                    const PlanView& plan, const ImageNeeds& needs) {
+  const Shape& s = contract.shape;
+  const Key key{device->context(),
+                plan.fingerprint,
+                {needs.forward ? 1 : 0, needs.backward ? 1 : 0, s.num_kv_heads, s.dim_qk, s.dim_v}};
+  {
+    const std::lock_guard lock(mutex_);
+    const auto it = std::find_if(recent_.begin(), recent_.end(),
+                                 [&](const auto& entry) { return !(entry.first < key) && !(key < entry.first); });
+    if (it != recent_.end()) {
+      recent_.splice(recent_.begin(), recent_, it);
+      return it->second;
+    }
+  }
+  const PlanImage image = TESSERA_TRY(MakeImage(contract, plan, needs));
+  const Driver& driver = device->driver();
+  const ContextScope scope(driver, device->context());
+  const Stream stream = device->upload_stream();
+  // Powers of two, so that the images of a class's batches find each other's room.
+  const auto bytes = static_cast<int64_t>(std::bit_ceil(image.bytes.size()));
+  Block block = TESSERA_TRY(device->Take(bytes, stream, false));
+  Block staging = TESSERA_TRY(device->TakeHost(bytes, stream));
+  std::memcpy(staging.host(), image.bytes.data(), image.bytes.size());
+  auto uploaded = std::make_shared<UploadedPlan>(device, std::move(block), std::move(staging), image);
+  TESSERA_TRY(Done(driver, driver.event_create(&uploaded->ready_, kEventWithoutTiming), "making an event"));
+  TESSERA_TRY(Done(
+      driver, driver.copy_to_device(uploaded->block_.device(), uploaded->staging_.host(), image.bytes.size(), stream),
+      "copying the plan to the GPU"));
+  TESSERA_TRY(Done(driver, driver.event_record(uploaded->ready_, stream), "recording an event"));
+  TESSERA_TRY(Done(driver, uploaded->block_.Record(stream), "recording an event"));
+  TESSERA_TRY(Done(driver, uploaded->staging_.Record(stream), "recording an event"));
+  ++num_uploads_;
+  std::shared_ptr<UploadedPlan> oldest;
+  const std::lock_guard lock(mutex_);
+  recent_.emplace_front(key, uploaded);
+  if (recent_.size() > kKeptPlans) {
+    oldest = std::move(recent_.back().second);
+    recent_.pop_back();
+  }
+  return uploaded;
+}
+
+}  // namespace tessera::lanes::cuda
