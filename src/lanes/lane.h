@@ -48,7 +48,7 @@ struct LaneCall {
   // Aligned to kWorkspaceAlignment, in the tensors' memory. A lane whose memory is a device's has workspace of its own
   // for calls that bring none.
   std::span<std::byte> workspace = {};
-  void* stream = nullptr;          // of the tensors' device; null: the default one, or none
+  void* stream = nullptr;  // of the tensors' device; null: the default one, or none
   // Tensors of the host may be copied to a lane's device and back: of a one-shot run alone, which says how much was.
   bool may_copy = false;
   int64_t* copied_bytes = nullptr;
