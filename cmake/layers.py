@@ -44,7 +44,7 @@ LAYERS = {
 }
 
 # What lanes share: the interface, the checks before a run, scratch memory and threads.
-SHARED_BY_LANES = {"lanes/lane.h", "lanes/check_args.h", "lanes/scratch.h", "lanes/workers.h"}
+SHARED_BY_LANES = {"lanes/lane.h", "lanes/check_args.h", "lanes/scratch.h", "lanes/weights.h", "lanes/workers.h"}
 
 # A folder that a build has in place of a lane's, under the lane's own header.
 STANDS_IN_FOR = {"no_xla": "xla"}

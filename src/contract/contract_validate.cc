@@ -16,7 +16,11 @@
 namespace tessera {
 namespace {
 
-bool FitsF32(double value) { return std::isnormal(static_cast<float>(value)); }
+// With larger or smaller ones, products of them with ordinary queries and keys leave the range of f32.
+bool IsScoreFactor(double value) {
+  constexpr double kMost = kMaxScoreFactor;
+  return value >= 1.0 / kMost && value <= kMost;
+}
 
 class Validator {
  public:
@@ -246,12 +250,11 @@ class Validator {
 
   void CheckScore() {
     const Score& score = contract_.score;
-    if (!std::isfinite(score.scale) || score.scale <= 0 || !FitsF32(score.scale)) {
-      Broken("score.scale", fmt::format("expected a finite number above 0 that f32 can hold, found {}", score.scale));
+    if (!IsScoreFactor(score.scale)) {
+      Broken("score.scale", fmt::format("expected 1e-15 to 1e15, found {}", score.scale));
     }
-    if (score.softcap != 0 && (!std::isfinite(score.softcap) || score.softcap < 0 || !FitsF32(score.softcap))) {
-      Broken("score.softcap",
-             fmt::format("expected 0 (off) or a finite number above 0 that f32 can hold, found {}", score.softcap));
+    if (score.softcap != 0 && !IsScoreFactor(score.softcap)) {
+      Broken("score.softcap", fmt::format("expected 0 (off), or 1e-15 to 1e15, found {}", score.softcap));
     }
   }
 

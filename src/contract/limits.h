@@ -24,6 +24,7 @@ inline constexpr int64_t kMaxBatch = 65536;
 inline constexpr int64_t kMaxHeads = 65536;
 inline constexpr int64_t kMaxDim = 65536;
 inline constexpr int64_t kMaxTile = 65536;
+inline constexpr int64_t kMaxScoreFactor = 1000000000000000;     // scale and softcap; the least is one over it
 inline constexpr int64_t kFreeTile = 256;                        // a smaller tile needs a reason
 inline constexpr int64_t kMaxTensorElements = int64_t{1} << 48;  // of any one of q, k, v, o
 

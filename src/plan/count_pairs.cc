@@ -13,7 +13,9 @@ namespace {
 int64_t PairsOfMask(const PlanView& plan, int64_t mask, int64_t batch_row) {
   const Worklist& list = plan.Of(Direction::kForward);
   const TokenFacts facts = SpreadTokenFacts(plan, batch_row);
-  std::vector<uint8_t> cells(static_cast<size_t>(list.tile_q) * list.tile_kv);
+  // A tile may be far larger than what there is.
+  const int64_t most_keys = std::min<int64_t>(list.tile_kv, plan.kv_len);
+  std::vector<uint8_t> cells(static_cast<size_t>(std::min<int64_t>(list.tile_q, plan.q_len) * most_keys));
   int64_t pairs = 0;
   for (int64_t row = 0; row < list.rows_per_mask; ++row) {
     const int64_t q_begin = row * list.tile_q;
@@ -25,7 +27,7 @@ int64_t PairsOfMask(const PlanView& plan, int64_t mask, int64_t batch_row) {
         continue;
       }
       std::fill(cells.begin(), cells.end(), uint8_t{0});
-      plan::FillTileCells(plan, list, slot.cleanup, facts, q_begin, kv_begin, cells.data(), list.tile_kv);
+      plan::FillTileCells(plan, list, slot.cleanup, facts, q_begin, kv_begin, cells.data(), most_keys);
       pairs += std::count(cells.begin(), cells.end(), uint8_t{1});
     }
   }

@@ -15,6 +15,7 @@
 
 #include "lanes/cpu/passes.h"
 #include "lanes/cpu/turns.h"
+#include "lanes/weights.h"
 #include "lanes/workers.h"
 
 namespace tessera::lanes::cpu {
@@ -97,7 +98,6 @@ class BackwardPass {
   }
 
   int64_t bytes() const { return scratch_.bytes(); }
-
   int64_t Run(const BackwardArgs& args) {
     args_ = &args;
     keys_ = InPlace(PackRunOf(), args.k, workers_[0].keys);
@@ -148,7 +148,7 @@ class BackwardPass {
   }
 
   WorkerScratch TakeWorker() {
-    const int64_t keys = RoundUp(list_.tile_kv, kCellSlack) + kCellSlack;
+    const int64_t keys = RoundUp(TileKeysOf(list_, plan_), kCellSlack) + kCellSlack;
     const int64_t step = kernel_.grad_keys * RoundUp(kernel_.grad_queries, kernel_.panel);
     WorkerScratch worker;
     worker.keys = TakeTile(scratch_, kernel_, sizes_, sizes_.shape.dim_qk, list_.tile_kv,
@@ -164,7 +164,7 @@ class BackwardPass {
       worker.grad_rows = scratch_.TakeBytes(step * 2);
       worker.grad_pairs = scratch_.TakeBytes(step * 2);
     }
-    worker.masks = TileMasks(scratch_, setup_.panels_per_tile, kernel_.panel, list_.tile_kv);
+    worker.masks = TileMasks(scratch_, setup_.panels_per_tile, kernel_.panel, TileKeysOf(list_, plan_));
     return worker;
   }
 
@@ -180,7 +180,7 @@ class BackwardPass {
       const float lse = args_->lse[stats + static_cast<size_t>(row)];
       if (lse == -kInf) continue;
       dead_[lane + row] = 0;
-      lse_[lane + row] = static_cast<float>(static_cast<double>(lse) * kLog2E);
+      lse_[lane + row] = static_cast<float>(LeanLse(static_cast<double>(lse)) * kLog2E);
     }
     if (!args_->delta.empty()) {
       for (int64_t row = 0; row < at.num_rows; ++row) {
@@ -546,14 +546,14 @@ class BackwardPass {
 
   // The sink's value is zero, so only its share of the denominator matters: -p * delta, over every row that has keys.
   void FinishSink(int64_t head) {
-    const double sink = static_cast<double>(args_->sink_logits[static_cast<size_t>(head)]) * kLog2E;
+    const auto sink = static_cast<double>(args_->sink_logits[static_cast<size_t>(head)]);
     double sum = 0.0;
-    for (int64_t batch = 0; batch < sizes_.shape.batch; ++batch) {
-      const int64_t begin = TileOf((batch * sizes_.shape.num_q_heads + head) * setup_.q_tiles).lane;
-      for (int64_t lane = begin; lane < begin + setup_.q_tiles * LanesPerTile(); ++lane) {
-        if (dead_[lane] != 0) continue;
-        sum -= std::exp2(sink - static_cast<double>(lse_[lane])) * static_cast<double>(delta_[lane]);
-      }
+    for (int64_t n = 0; n < sizes_.shape.batch * plan_.q_len; ++n) {
+      const int64_t all_head = n / plan_.q_len * sizes_.shape.num_q_heads + head;
+      const int64_t row = n % plan_.q_len;
+      const int64_t lane = (all_head * setup_.q_tiles + row / list_.tile_q) * LanesPerTile() + row % list_.tile_q;
+      const auto lse = static_cast<double>(args_->lse[static_cast<size_t>(all_head * plan_.q_len + row)]);
+      if (dead_[lane] == 0) sum -= WeightOf(sink, LeanLse(lse)) * static_cast<double>(delta_[lane]);
     }
     args_->dsink_logits[static_cast<size_t>(head)] = static_cast<float>(sum);
   }

@@ -117,7 +117,7 @@ class ForwardPass {
       worker.values =
           TakeTile(scratch_, kernel_, sizes_, sizes_.shape.dim_v, list_.tile_kv, {.columns = true, .flags = true});
     }
-    worker.masks = TileMasks(scratch_, setup_.most_panels, kernel_.panel, list_.tile_kv);
+    worker.masks = TileMasks(scratch_, setup_.most_panels, kernel_.panel, TileKeysOf(list_, plan_));
     worker.factors = scratch_.Take<float>(kernel_.panel);
     return worker;
   }

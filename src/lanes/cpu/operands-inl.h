@@ -27,12 +27,16 @@ HWY_INLINE VU RoundBf16(VF x) {
 
 struct RoundNot {
   static HWY_INLINE VF Round(VF x) { return x; }
+  static HWY_INLINE VF RoundGradient(VF x) { return x; }
 };
 struct RoundToBf16 {
   static HWY_INLINE VF Round(VF x) { return hn::BitCast(DF(), hn::And(RoundBf16(x), hn::Set(DU(), 0xFFFF0000))); }
+  static HWY_INLINE VF RoundGradient(VF x) { return Round(x); }
 };
 struct RoundToF16 {
   static HWY_INLINE VF Round(VF x) { return RoundF16(x); }
+  // A score gradient may be beyond what f16 holds where no result is, so it stays as it is.
+  static HWY_INLINE VF RoundGradient(VF x) { return x; }
 };
 
 // Where vector i of kRows x kWide lies, from the first.
@@ -57,7 +61,7 @@ struct F32Operand {
     const int64_t at = int64_t{row} * kPanel;
     for (int v = 0; v < kVectors; ++v) {
       hn::Store(Rounding::Round(p[v]), d, step.scores + at + v * kLanes);
-      hn::Store(Rounding::Round(ds[v]), d, step.grads + at + v * kLanes);
+      hn::Store(Rounding::RoundGradient(ds[v]), d, step.grads + at + v * kLanes);
     }
   }
 };

@@ -2,6 +2,7 @@
 // packing left out because it was not finite.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 
@@ -14,6 +15,11 @@
 namespace tessera::lanes::cpu {
 
 inline constexpr double kLog2E = 1.4426950408889634;
+
+// Keys of the largest tile: a tile may be far larger than what there is.
+inline int64_t TileKeysOf(const Worklist& list, const PlanView& plan) {
+  return std::min<int64_t>(list.tile_kv, plan.kv_len);
+}
 
 // One run's sizes: the contract's, padded as the kernel asks.
 struct Sizes {

@@ -20,8 +20,8 @@ HWY_BEFORE_NAMESPACE();
 namespace tessera::lanes::cpu {
 namespace HWY_NAMESPACE {
 
-// A contract's dims end at 512; padded ones too.
-constexpr int64_t kMaxDim = 512;
+// Rows pass through the stack this many dims at a time: a contract's dims go far beyond what a stack holds.
+constexpr int64_t kMostDims = 512;
 
 HWY_INLINE VF LoadF32(const std::byte* row, ElementType type, int64_t at) {
   const DF d;
@@ -61,9 +61,14 @@ HWY_INLINE bool IsZeroRow(const PackRows& pack, int64_t row) {
   return row >= pack.num_rows || (pack.dead != nullptr && pack.dead[row] != 0);
 }
 
+// Rows that were found not to be finite when other dims of them were looked at.
+HWY_INLINE bool IsFlagged(const PackRows& pack, int64_t row) {
+  return pack.not_finite != nullptr && pack.not_finite[row] != 0;
+}
+
 // The same with the rules for rows that are missing, dead or not finite.
 inline void TakeRow(const PackRows& pack, int64_t row, float* HWY_RESTRICT to) {
-  if (IsZeroRow(pack, row)) {
+  if (IsZeroRow(pack, row) || IsFlagged(pack, row)) {
     std::fill_n(to, pack.padded_dim, 0.0F);
     return;
   }
@@ -89,6 +94,37 @@ inline void FlagF32Rows(const PackRows& pack) {
     bool is_finite = hn::AllTrue(d, hn::Eq(sum, zero));
     for (; at < pack.dim; ++at) is_finite = is_finite && from[at] * 0.0F == 0.0F;
     if (!is_finite) pack.not_finite[row] = 1;
+  }
+}
+
+// Flags every row that is not finite, whatever its type.
+inline void FlagRows(const PackRows& pack) {
+  const DF d;
+  const VF zero = hn::Zero(d);
+  for (int64_t row = 0; row < std::min(pack.num_rows, pack.padded_rows); ++row) {
+    if (IsZeroRow(pack, row)) continue;
+    const std::byte* from = pack.from + row * pack.from_stride * BytesOf(pack.type);
+    VF sum = zero;
+    int64_t at = 0;
+    for (; at + kLanes <= pack.dim; at += kLanes) sum = hn::MulAdd(LoadF32(from, pack.type, at), zero, sum);
+    bool is_finite = hn::AllTrue(d, hn::Eq(sum, zero));
+    for (; at < pack.dim; ++at) is_finite = is_finite && ScalarAt(from, pack.type, at) * 0.0F == 0.0F;
+    if (!is_finite) pack.not_finite[row] = 1;
+  }
+}
+
+// Calls `take(part, first)` for stretches of dims that fit on the stack, `first` being the first of them; what a row
+// comes to must not depend on where it is cut, so rows of several stretches are looked at beforehand.
+template <class Take>
+HWY_INLINE void ForEachDims(const PackRows& pack, const Take& take) {
+  if (pack.padded_dim <= kMostDims) return take(pack, int64_t{0});
+  if (pack.not_finite != nullptr) FlagRows(pack);
+  for (int64_t first = 0; first < pack.padded_dim; first += kMostDims) {
+    PackRows part = pack;
+    part.from += std::min(first, pack.dim) * BytesOf(pack.type);
+    part.dim = std::clamp<int64_t>(pack.dim - first, 0, kMostDims);
+    part.padded_dim = std::min(pack.padded_dim - first, kMostDims);
+    take(part, first);
   }
 }
 
@@ -182,25 +218,32 @@ inline void PackSquares(const PackRows& pack, int64_t row) {
   }
 }
 
-// At most a panel of rows.
-inline void PackF32Panel(const PackRows& pack) {
+inline void PackF32PanelDims(const PackRows& pack) {
   const DF d;
   const VF factor = hn::Set(d, pack.factor);
   const bool lies_right = pack.type == ElementType::kF32 && pack.dead == nullptr && pack.not_finite == nullptr &&
                           pack.dim == pack.padded_dim && pack.dim % kSquare == 0;
-  alignas(64) float four[4 * kMaxDim];
+  alignas(64) float four[4 * kMostDims];
   int64_t row = 0;
   for (; lies_right && row + kSquare <= pack.num_rows; row += kSquare) PackSquares(pack, row);
   for (; row < kPanel; row += 4) {
     for (int64_t i = 0; i < 4; ++i) {
-      float* to = four + i * kMaxDim;
+      float* to = four + i * kMostDims;
       TakeRow(pack, row + i, to);
       for (int64_t at = 0; at < pack.padded_dim; at += kLanes) {
         hn::Store(hn::Mul(hn::Load(d, to + at), factor), d, to + at);
       }
     }
-    ScatterFour(four, kMaxDim, pack.padded_dim, static_cast<float*>(pack.to) + row, kPanel);
+    ScatterFour(four, kMostDims, pack.padded_dim, static_cast<float*>(pack.to) + row, kPanel);
   }
+}
+
+// At most a panel of rows.
+inline void PackF32Panel(const PackRows& pack) {
+  ForEachDims(pack, [](PackRows part, int64_t first) HWY_ATTR {
+    part.to = static_cast<float*>(part.to) + first * kPanel;
+    PackF32PanelDims(part);
+  });
 }
 
 inline void StoreRow(const float* HWY_RESTRICT from, int64_t dim, ElementType type, std::byte* to) {
@@ -237,9 +280,9 @@ inline void StoreSquares(const FinishPanel& finish, int64_t row) {
   }
 }
 
-inline void StorePanel(const FinishPanel& finish) {
+inline void StorePanelDims(const FinishPanel& finish) {
   const D4 d;
-  alignas(64) float four[4 * kMaxDim];
+  alignas(64) float four[4 * kMostDims];
   const bool lies_right = finish.type == ElementType::kF32 && finish.dim % kSquare == 0;
   int64_t row = 0;
   for (; lies_right && row + kSquare <= finish.num_rows; row += kSquare) StoreSquares(finish, row);
@@ -251,25 +294,38 @@ inline void StorePanel(const FinishPanel& finish) {
         rows[i] = hn::Mul(hn::LoadU(d, finish.sums + (at + i) * kPanel + row), factors);
       }
       Transpose4(rows);
-      for (int i = 0; i < 4; ++i) hn::StoreU(rows[i], d, four + i * kMaxDim + at);
+      for (int i = 0; i < 4; ++i) hn::StoreU(rows[i], d, four + i * kMostDims + at);
     }
     for (int64_t i = 0; i < std::min<int64_t>(4, finish.num_rows - row); ++i) {
       std::byte* to = finish.to + (row + i) * finish.to_stride * BytesOf(finish.type);
-      StoreRow(four + i * kMaxDim, finish.dim, finish.type, to);
+      StoreRow(four + i * kMostDims, finish.dim, finish.type, to);
     }
+  }
+}
+
+inline void StorePanel(const FinishPanel& finish) {
+  for (int64_t first = 0; first < finish.dim; first += kMostDims) {
+    FinishPanel part = finish;
+    part.sums += first * kPanel;
+    part.dim = std::min(finish.dim - first, kMostDims);
+    part.to += first * BytesOf(finish.type);
+    StorePanelDims(part);
   }
 }
 
 inline void StoreRows(const FinishRows& finish) {
   const DF d;
-  alignas(64) float scaled[kMaxDim];
+  alignas(64) float scaled[kMostDims];
   const VF factor = hn::Set(d, finish.factor);
   for (int64_t row = 0; row < finish.num_rows; ++row) {
-    const float* from = finish.sums + row * finish.sums_stride;
-    for (int64_t at = 0; at < finish.dim; at += kLanes) {
-      hn::Store(hn::Mul(hn::LoadU(d, from + at), factor), d, scaled + at);
+    for (int64_t first = 0; first < finish.dim; first += kMostDims) {
+      const float* from = finish.sums + row * finish.sums_stride + first;
+      const int64_t dim = std::min(finish.dim - first, kMostDims);
+      for (int64_t at = 0; at < dim; at += kLanes) {
+        hn::Store(hn::Mul(hn::LoadU(d, from + at), factor), d, scaled + at);
+      }
+      StoreRow(scaled, dim, finish.type, finish.to + (row * finish.to_stride + first) * BytesOf(finish.type));
     }
-    StoreRow(scaled, finish.dim, finish.type, finish.to + row * finish.to_stride * BytesOf(finish.type));
   }
 }
 

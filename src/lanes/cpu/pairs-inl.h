@@ -39,7 +39,7 @@ inline bool IsFiniteRow(const uint16_t* row, int64_t dim) {
 // One row, zeros from `dim` on, with the rules for rows that are missing, dead or not finite.
 inline void TakeBf16Row(const PackRows& pack, int64_t row, uint16_t* HWY_RESTRICT to) {
   int64_t dim = 0;
-  if (!IsZeroRow(pack, row)) {
+  if (!IsZeroRow(pack, row) && !IsFlagged(pack, row)) {
     const auto* from = reinterpret_cast<const uint16_t*>(pack.from) + row * pack.from_stride;
     if (pack.not_finite == nullptr || IsFiniteRow(from, pack.dim)) {
       dim = pack.dim;
@@ -51,10 +51,10 @@ inline void TakeBf16Row(const PackRows& pack, int64_t row, uint16_t* HWY_RESTRIC
   std::fill(to + dim, to + pack.padded_dim, uint16_t{0});
 }
 
-// Rows from `row` on, one after the other in `to`, kMaxDim apart.
+// Rows from `row` on, one after the other in `to`, kMostDims apart.
 template <int kCount>
 HWY_INLINE void TakeBf16Rows(const PackRows& pack, int64_t row, uint16_t* HWY_RESTRICT to) {
-  for (int64_t i = 0; i < kCount; ++i) TakeBf16Row(pack, row + i, to + i * kMaxDim);
+  for (int64_t i = 0; i < kCount; ++i) TakeBf16Row(pack, row + i, to + i * kMostDims);
 }
 
 // [row][dim]
@@ -77,25 +77,33 @@ HWY_INLINE void Transpose8(V8 (&rows)[8]) {
   }
 }
 
-// Calls `store(row, dim, block)` for blocks of eight rows, each now eight dims of eight rows. Rows come 32 at a time, a
-// cache line of a column, so that the far-apart lines that columns go to are written whole.
 template <class Store>
-HWY_INLINE void ForEachColumnBlock(const PackRows& pack, const Store& store) {
+HWY_INLINE void ForEachColumnBlockOfDims(const PackRows& pack, const Store& store) {
   const D8 d;
   constexpr int kRows = 32;
-  alignas(64) uint16_t taken[kRows * kMaxDim];
+  alignas(64) uint16_t taken[kRows * kMostDims];
   for (int64_t begin = 0; begin < pack.padded_rows; begin += kRows) {
     TakeBf16Rows<kRows>(pack, begin, taken);
     const int64_t end = std::min(begin + kRows, pack.padded_rows);
     for (int64_t dim = 0; dim < pack.padded_dim; dim += 8) {
       for (int64_t row = begin; row < end; row += 8) {
         V8 block[8];
-        for (int i = 0; i < 8; ++i) block[i] = hn::Load(d, taken + (row - begin + i) * kMaxDim + dim);
+        for (int i = 0; i < 8; ++i) block[i] = hn::Load(d, taken + (row - begin + i) * kMostDims + dim);
         Transpose8(block);
         store(row, dim, block);
       }
     }
   }
+}
+
+// Calls `store(row, dim, block)` for blocks of eight rows, each now eight dims of eight rows. Rows come 32 at a time, a
+// cache line of a column, so that the far-apart lines that columns go to are written whole.
+template <class Store>
+HWY_INLINE void ForEachColumnBlock(const PackRows& pack, const Store& store) {
+  ForEachDims(pack, [&](const PackRows& part, int64_t first) HWY_ATTR {
+    ForEachColumnBlockOfDims(
+        part, [&](int64_t row, int64_t dim, const V8(&block)[8]) HWY_ATTR { store(row, first + dim, block); });
+  });
 }
 
 // [dim][row]; a multiple of eight padded rows, or what follows them in a column is overwritten.
@@ -108,28 +116,33 @@ inline void PackBf16Columns(const PackRows& pack) {
 
 // [dim / 2][panel]: two dims of a query are a word already.
 inline void PackBf16Panel(const PackRows& pack) {
-  alignas(64) uint16_t four[4 * kMaxDim];
-  for (int64_t row = 0; row < kPanel; row += 4) {
-    TakeBf16Rows<4>(pack, row, four);
-    ScatterFour(reinterpret_cast<const float*>(four), kMaxDim / 2, pack.padded_dim / 2,
-                static_cast<float*>(pack.to) + row, kPanel);
-  }
+  ForEachDims(pack, [](const PackRows& part, int64_t first) HWY_ATTR {
+    alignas(64) uint16_t four[4 * kMostDims];
+    auto* to = static_cast<float*>(part.to) + first / 2 * kPanel;
+    for (int64_t row = 0; row < kPanel; row += 4) {
+      TakeBf16Rows<4>(part, row, four);
+      ScatterFour(reinterpret_cast<const float*>(four), kMostDims / 2, part.padded_dim / 2, to + row, kPanel);
+    }
+  });
 }
 
 // [row / 2][dim]
 inline void PackBf16RowPairs(const PackRows& pack) {
-  const D8 d;
-  alignas(64) uint16_t two[2 * kMaxDim];
-  for (int64_t row = 0; row < pack.padded_rows; row += 2) {
-    TakeBf16Rows<2>(pack, row, two);
-    auto* to = static_cast<uint16_t*>(pack.to) + row * pack.to_stride;  // a row of words for two rows of values
-    for (int64_t dim = 0; dim < pack.padded_dim; dim += 8) {
-      const V8 even = hn::Load(d, two + dim);
-      const V8 odd = hn::Load(d, two + kMaxDim + dim);
-      hn::StoreU(hn::InterleaveLower(d, even, odd), d, to + 2 * dim);
-      hn::StoreU(hn::InterleaveUpper(d, even, odd), d, to + 2 * dim + 8);
+  ForEachDims(pack, [](const PackRows& part, int64_t first) HWY_ATTR {
+    const D8 d;
+    alignas(64) uint16_t two[2 * kMostDims];
+    for (int64_t row = 0; row < part.padded_rows; row += 2) {
+      TakeBf16Rows<2>(part, row, two);
+      // A row of words for two rows of values.
+      auto* to = static_cast<uint16_t*>(part.to) + row * part.to_stride + 2 * first;
+      for (int64_t dim = 0; dim < part.padded_dim; dim += 8) {
+        const V8 even = hn::Load(d, two + dim);
+        const V8 odd = hn::Load(d, two + kMostDims + dim);
+        hn::StoreU(hn::InterleaveLower(d, even, odd), d, to + 2 * dim);
+        hn::StoreU(hn::InterleaveUpper(d, even, odd), d, to + 2 * dim + 8);
+      }
     }
-  }
+  });
 }
 
 }  // namespace HWY_NAMESPACE

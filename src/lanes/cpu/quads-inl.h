@@ -23,7 +23,7 @@ HWY_INLINE void StoreTwoRows(const uint16_t* HWY_RESTRICT two, int64_t padded_di
   const D8 d;
   for (int64_t dim = 0; dim < padded_dim; dim += 8) {
     const V8 first = hn::Load(d, two + dim);
-    const V8 second = hn::Load(d, two + kMaxDim + dim);
+    const V8 second = hn::Load(d, two + kMostDims + dim);
     hn::StoreU(hn::ConcatLowerLower(d, second, first), d, to(dim / 4));
     hn::StoreU(hn::ConcatUpperUpper(d, second, first), d, to(dim / 4 + 1));
   }
@@ -31,12 +31,14 @@ HWY_INLINE void StoreTwoRows(const uint16_t* HWY_RESTRICT two, int64_t padded_di
 
 // A of rows.
 inline void PackQuadRows(const PackRows& pack) {
-  alignas(64) uint16_t two[2 * kMaxDim];
-  for (int64_t row = 0; row < pack.padded_rows; row += 2) {
-    TakeBf16Rows<2>(pack, row, two);
-    auto* to = static_cast<uint16_t*>(pack.to) + row * pack.to_stride;
-    StoreTwoRows(two, pack.padded_dim, [&](int64_t q) { return to + q * 8; });
-  }
+  ForEachDims(pack, [](const PackRows& part, int64_t first) HWY_ATTR {
+    alignas(64) uint16_t two[2 * kMostDims];
+    for (int64_t row = 0; row < part.padded_rows; row += 2) {
+      TakeBf16Rows<2>(part, row, two);
+      auto* to = static_cast<uint16_t*>(part.to) + row * part.to_stride + first * 2;
+      StoreTwoRows(two, part.padded_dim, [&](int64_t q) { return to + q * 8; });
+    }
+  });
 }
 
 // A of columns: dims are its rows, and rows its k; a multiple of eight padded rows.
@@ -54,25 +56,27 @@ inline void PackQuadColumns(const PackRows& pack) {
 
 // B of a panel: rows are its columns.
 inline void PackQuadPanel(const PackRows& pack) {
-  alignas(64) uint16_t two[2 * kMaxDim];
-  for (int64_t row = 0; row < kPanel; row += 2) {
-    TakeBf16Rows<2>(pack, row, two);
-    auto* to = static_cast<uint16_t*>(pack.to) + row * 4;
-    StoreTwoRows(two, pack.padded_dim, [&](int64_t q) { return to + q * 4 * kPanel; });
-  }
+  ForEachDims(pack, [](const PackRows& part, int64_t first) HWY_ATTR {
+    alignas(64) uint16_t two[2 * kMostDims];
+    for (int64_t row = 0; row < kPanel; row += 2) {
+      TakeBf16Rows<2>(part, row, two);
+      auto* to = static_cast<uint16_t*>(part.to) + first * kPanel + row * 4;
+      StoreTwoRows(two, part.padded_dim, [&](int64_t q) { return to + q * 4 * kPanel; });
+    }
+  });
 }
 
 // B of rows: dims are its columns, and rows its k.
-inline void PackQuadBRows(const PackRows& pack) {
+inline void PackQuadBRowsOfDims(const PackRows& pack) {
   const D8 d;
   const hn::FixedTag<uint32_t, 4> dw;
-  alignas(64) uint16_t four[4 * kMaxDim];
+  alignas(64) uint16_t four[4 * kMostDims];
   for (int64_t row = 0; row < pack.padded_rows; row += 4) {
     TakeBf16Rows<4>(pack, row, four);
     auto* to = static_cast<uint32_t*>(pack.to) + row / 2 * pack.to_stride;
     for (int64_t dim = 0; dim < pack.padded_dim; dim += 8) {
       V8 rows[4];
-      for (int i = 0; i < 4; ++i) rows[i] = hn::Load(d, four + i * kMaxDim + dim);
+      for (int i = 0; i < 4; ++i) rows[i] = hn::Load(d, four + i * kMostDims + dim);
       const auto low01 = hn::BitCast(dw, hn::InterleaveLower(d, rows[0], rows[1]));
       const auto low23 = hn::BitCast(dw, hn::InterleaveLower(d, rows[2], rows[3]));
       const auto high01 = hn::BitCast(dw, hn::InterleaveUpper(d, rows[0], rows[1]));
@@ -83,6 +87,12 @@ inline void PackQuadBRows(const PackRows& pack) {
       hn::StoreU(hn::InterleaveUpper(dw, high01, high23), dw, to + 2 * dim + 12);
     }
   }
+}
+inline void PackQuadBRows(const PackRows& pack) {
+  ForEachDims(pack, [](PackRows part, int64_t first) HWY_ATTR {
+    part.to = static_cast<uint32_t*>(part.to) + 2 * first;
+    PackQuadBRowsOfDims(part);
+  });
 }
 
 // Probabilities and score gradients: a vector of four queries of one key is a quad of A.

@@ -136,6 +136,30 @@ HWY_INLINE void Rescale(float* HWY_RESTRICT out, int64_t rows, const VF (&factor
   }
 }
 
+// Scaling and subtracting the maximum in one instruction rounds once, and the maximum was rounded too: between logits
+// so large that this shows, it would leave the largest weight far above 1, or at 0.
+constexpr float kLargeLogit = 4096.0F;
+
+HWY_INLINE bool HasLargeLogit(const VF (&top)[kVectors], VF scale) {
+  const DF d;
+  bool has_large = false;
+  for (int v = 0; v < kVectors; ++v) {
+    const VF logit = hn::Mul(top[v], scale);
+    const MF is_large = hn::Gt(hn::Abs(logit), hn::Set(d, kLargeLogit));
+    has_large = has_large || !hn::AllFalse(d, hn::And(is_large, hn::Gt(logit, hn::Set(d, kMinusInf))));
+  }
+  return has_large;
+}
+
+// So those are scaled first, each as the maximum was.
+HWY_NOINLINE void ScaleScores(const SoftmaxStep& step, VF (&top)[kVectors], VF scale) {
+  const DF d;
+  for (int v = 0; v < kVectors; ++v) top[v] = hn::Mul(top[v], scale);
+  for (int64_t at = 0; at < step.num_keys * kPanel; at += kLanes) {
+    hn::Store(hn::Mul(hn::Load(d, step.scores + at), scale), d, step.scores + at);
+  }
+}
+
 template <class Operand>
 void Softmax(const SoftmaxStep& step) {
   const DF d;
@@ -158,7 +182,11 @@ void Softmax(const SoftmaxStep& step) {
   }
   if (step.row_nan != nullptr) NoteNan(step);
 
-  const VF scale = hn::Set(d, logits == Logits::kScaleLater ? step.score.scale_log2 : 1.0F);
+  VF scale = hn::Set(d, logits == Logits::kScaleLater ? step.score.scale_log2 : 1.0F);
+  if (logits == Logits::kScaleLater && HasLargeLogit(top, scale)) {
+    ScaleScores(step, top, scale);
+    scale = hn::Set(d, 1.0F);
+  }
   const VF minus_inf = hn::Set(d, kMinusInf);
   VF shift[kVectors];
   VF factor[kVectors];
@@ -213,8 +241,8 @@ HWY_INLINE void GradientVectors(const GradientStep& step, const KeyTest& test, i
     if constexpr (kSoftcap) x[i] = Tanh(Operand::kScaled ? x[i] : hn::Mul(inner, x[i]));
     const VF lse = hn::Load(d, step.lse_log2 + (v + i % kWide) * kLanes);
     p[i] = Operand::kScaled && !kSoftcap ? hn::Sub(x[i], lse) : hn::MulSub(x[i], scale, lse);
-    // Above 128 a power is infinite; only a log-sum-exp of another run could ask for that.
-    p[i] = AtMost(hn::Set(d, 128.0F), p[i]);
+    // No weight is above 1, whatever rounding the log-sum-exp has been through (lanes/weights.h).
+    p[i] = AtMost(hn::Zero(d), p[i]);
   }
   Exp2(p);
   VF ds[kCount];

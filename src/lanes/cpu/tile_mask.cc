@@ -204,16 +204,16 @@ PanelMask MaskPanel(const TileAt& tile, const PanelRows& rows, const PanelMaskMe
   }
   if (TryStretches(of_tile, rows, memory)) return FromStretches(rows, memory);
   // Steps read whole groups of keys, so the cells go on past the last key.
-  const int64_t num_cells = (int64_t{tile.worklist->tile_kv} + kCellSlack) * rows.panel;
+  const int64_t num_cells = (of_tile.num_keys() + kCellSlack) * rows.panel;
   std::fill_n(memory.cells, num_cells, uint8_t{0});
   FillStretches(rows, memory, 0, 0);
   FillCells(tile, of_tile, rows, memory.cells);
   return FromCells(rows, memory, of_tile.num_keys());
 }
 
-TileMasks::TileMasks(Scratch& scratch, int64_t num_panels, int64_t panel, int64_t tile_kv)
+TileMasks::TileMasks(Scratch& scratch, int64_t num_panels, int64_t panel, int64_t most_keys)
     : panel_(panel),
-      cells_per_panel_((tile_kv + kCellSlack) * panel),
+      cells_per_panel_((most_keys + kCellSlack) * panel),
       masks_(scratch.Take<PanelMask>(num_panels)),
       begin_(scratch.Take<int32_t>(num_panels * panel)),
       end_(scratch.Take<int32_t>(num_panels * panel)),

@@ -36,7 +36,7 @@ struct TileAt {
 struct PanelMaskMemory {
   int32_t* begin = nullptr;  // [panel]
   int32_t* end = nullptr;
-  uint8_t* cells = nullptr;  // [tile_kv rounded up, panel]
+  uint8_t* cells = nullptr;  // [the tile's keys and the slack, panel]
   uint8_t* seen = nullptr;   // [panel]: set for queries that see a key; null: not wanted
 };
 
@@ -67,7 +67,7 @@ PanelMask MaskPanel(const TileAt& tile, const PanelRows& rows, const PanelMaskMe
 class TileMasks {
  public:
   TileMasks() = default;
-  TileMasks(Scratch& scratch, int64_t num_panels, int64_t panel, int64_t tile_kv);
+  TileMasks(Scratch& scratch, int64_t num_panels, int64_t panel, int64_t most_keys);
 
   // For the tile's first `num_rows` queries. `seen`, where given, is set for queries that see a key.
   void Fill(const TileAt& tile, int64_t num_rows, uint8_t* seen = nullptr);
@@ -79,7 +79,7 @@ class TileMasks {
   PanelMask* masks_ = nullptr;  // [panels]
   int32_t* begin_ = nullptr;    // [panels][panel]
   int32_t* end_ = nullptr;
-  uint8_t* cells_ = nullptr;  // [panels][tile_kv + slack][panel]
+  uint8_t* cells_ = nullptr;  // [panels][most_keys + slack][panel]
 };
 
 // Whether query `lane` sees key `key` (tile-relative).

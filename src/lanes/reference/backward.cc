@@ -5,6 +5,7 @@
 
 #include "lanes/reference/walk.h"
 #include "lanes/scratch.h"
+#include "lanes/weights.h"
 
 namespace tessera::lanes::reference {
 namespace {
@@ -80,7 +81,7 @@ class BackwardPass {
   };
   PairGradient GradientOf(double lse, double delta) const {
     const Logit logit = LogitOf(contract_.score, Dot(scratch_.q, scratch_.k));
-    const double p = std::exp(logit.value - lse);
+    const double p = WeightOf(logit.value, LeanLse(lse));
     const double dp = Dot(scratch_.dout, scratch_.v);
     return {p, p * (dp - delta) * logit.slope * contract_.score.scale};
   }
@@ -159,7 +160,7 @@ class BackwardPass {
     double sum = 0.0;
     for (int64_t b = 0; b < shape_.batch; ++b) {
       for (int64_t q = 0; q < shape_.q_len; ++q) {
-        if (!IsEmpty(b, h, q)) sum -= std::exp(sink - Lse(b, h, q)) * ComputeDelta(b, h, q);
+        if (!IsEmpty(b, h, q)) sum -= WeightOf(sink, LeanLse(Lse(b, h, q))) * ComputeDelta(b, h, q);
       }
     }
     args_.dsink_logits[static_cast<size_t>(h)] = static_cast<float>(sum);

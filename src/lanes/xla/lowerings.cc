@@ -4,6 +4,7 @@
 
 #include <limits>
 
+#include "lanes/xla/store/limits.h"
 #include "lanes/xla/xla.h"
 
 namespace tessera::lanes::xla {
@@ -46,6 +47,18 @@ const Lowering* FindLowering(std::string_view name) {
 
 Decision CheckSize(const stablehlo::ProgramSpec& spec) {
   for (const stablehlo::ListShape& list : spec.lists) {
+    // A program has several matrices of a tile's scores at a time.
+    if (list.tile_q * list.tile_kv > kMaxTileScores) {
+      return Decision::No(ReasonCode::kXlaTooLarge,
+                          fmt::format("a tile of {} x {} has more than {} scores; smaller tiles make it fit",
+                                      list.tile_q, list.tile_kv, kMaxTileScores));
+    }
+    const double rows = static_cast<double>(spec.shape.batch * spec.shape.num_q_heads) * static_cast<double>(list.rows);
+    if (rows > std::numeric_limits<int32_t>::max()) {
+      return Decision::No(
+          ReasonCode::kXlaTooLarge,
+          fmt::format("all heads together have {:.0f} rows of tiles, more than 2^31; larger tiles make fewer", rows));
+    }
     const double slots = static_cast<double>(spec.masks) * static_cast<double>(list.rows) *
                          static_cast<double>(list.width) * stablehlo::kSlotColumns;
     if (slots > std::numeric_limits<int32_t>::max()) {

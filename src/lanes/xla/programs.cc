@@ -171,7 +171,7 @@ Hash128 MemoryKey(const Session& session, const ProgramQuestion& question) {
   }
   for (const bool flag : {has_softcap, has_sink_logits, has_documents, has_valid}) hasher.Int(flag ? 1 : 0);
   for (const stablehlo::ListShape& list : lists) {
-    for (const int64_t value : {list.tile_q, list.tile_kv, list.rows, list.width}) hasher.Int(value);
+    for (const int64_t value : {list.tile_q, list.tile_kv, list.rows, list.width, list.row_words}) hasher.Int(value);
   }
   return hasher.Finish();
 }

@@ -33,10 +33,16 @@ struct Judged {
 Judged Judge(double got, double want, double bound, const CastError& cast) {
   constexpr double kWrong = std::numeric_limits<double>::infinity();
   if (std::isnan(want) || std::isnan(got)) return {0.0, 0.0, std::isnan(want) && std::isnan(got) ? 0.0 : kWrong};
-  if (std::isinf(want) || std::isinf(got)) return {0.0, 0.0, want == got ? 0.0 : kWrong};
+  if (want == got) return {};
+  if (std::isinf(want)) return {0.0, 0.0, kWrong};
+  if (std::isinf(got)) {
+    // Right where a result within its tolerance is too large for the output's type.
+    const double most = (got > 0.0 ? want : -want) + bound;
+    return {0.0, bound, bound > 0.0 && most >= cast.overflow ? 0.0 : kWrong};
+  }
   const double error = std::abs(got - want);
   if (bound == 0.0) return {error, 0.0, error == 0.0 ? 0.0 : kWrong};
-  const double tolerance = bound + cast.Of(want);
+  const double tolerance = bound + cast.Of(std::abs(want) + bound);  // what is cast may be that much larger
   if (!std::isfinite(tolerance)) return {error, tolerance, kWrong};
   return {error, tolerance, error / tolerance};
 }

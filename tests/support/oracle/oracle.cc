@@ -56,15 +56,17 @@ void AddRow(KeyGradients& out, const Problem& problem, double scale, const Row& 
     for (int64_t d = 0; d < problem.k_side.dim; ++d) {
       const double query = scale * row.q[Idx(d)];
       out.dk.value[Idx(dk_at + d)] += grad.dx[n] * query;
-      out.dk.bound[Idx(dk_at + d)] += grad.dx_error[n] * std::abs(query);
-      out.dk_magnitude[Idx(dk_at + d)] += std::abs(grad.dx[n] * query);
+      out.dk.bound[Idx(dk_at + d)] +=
+          grad.dx_error[n] * std::abs(query) + problem.GradientLost(row.q[Idx(d)], grad.dx[n]);
+      out.dk_magnitude[Idx(dk_at + d)] += (std::abs(grad.dx[n]) + grad.dx_error[n]) * std::abs(query);
     }
     for (int64_t d = 0; d < problem.v_side.dim; ++d) {
       const double dout = grad.dout[Idx(d)];
       out.dv.value[Idx(dv_at + d)] += row.p[n] * dout;
-      out.dv.bound[Idx(dv_at + d)] +=
-          (row.p[n] * (grad.p_error[n] + problem.OperandUnit()) + problem.OperandTiny()) * std::abs(dout);
-      out.dv_magnitude[Idx(dv_at + d)] += std::abs(row.p[n] * dout);
+      const double p_error =
+          grad.p_error[n] + (row.p[n] + grad.p_error[n]) * problem.OperandUnit() + problem.OperandTiny();
+      out.dv.bound[Idx(dv_at + d)] += p_error * std::abs(dout) + problem.Lost(1.0, 1.0 + std::abs(dout));
+      out.dv_magnitude[Idx(dv_at + d)] += (row.p[n] + p_error) * std::abs(dout);
     }
   }
 }
@@ -150,10 +152,11 @@ Result<OracleBackwardResult> OracleBackward(const Contract& contract, const Batc
         if (contract.score.sink_logits && !row.keys.empty()) {
           // The sink's own value is zero, so its gradient is p * (0 - delta).
           const double u = problem->unit();
-          const double p_error = row.lse_bound + CastErrorOf(ElementType::kF32).Of(row.lse) + kFew * u;
           const double sum_error = u * (Growth(shape.batch * shape.q_len) + kFew);
           out.dsink.value[Idx(h)] -= row.sink_p * grad.delta;
-          out.dsink.bound[Idx(h)] += row.sink_p * (grad.delta_error + std::abs(grad.delta) * (p_error + sum_error));
+          const double p_most = row.sink_p + grad.sink_p_error;
+          out.dsink.bound[Idx(h)] += p_most * (grad.delta_error + std::abs(grad.delta) * sum_error) +
+                                     grad.sink_p_error * std::abs(grad.delta) + problem->Lost(1.0, 1.0);
         }
       }
     }

@@ -43,7 +43,9 @@ struct Row {
   std::vector<double> slope;        // d logit / d score: 1, or 1 - tanh^2
   std::vector<double> score_error;  // of the score, absolute
   std::vector<double> p;
+  std::vector<double> log_p;
   double sink_p = 0.0;
+  double sink_log_p = -std::numeric_limits<double>::infinity();
   double max = -std::numeric_limits<double>::infinity();
   double max_bound = 0.0;
   double lse = -std::numeric_limits<double>::infinity();
@@ -56,7 +58,8 @@ struct RowGradient {
   std::vector<double> dout;
   std::vector<double> dx;        // gradient of the scores
   std::vector<double> dx_error;  // absolute
-  std::vector<double> p_error;   // of the probability as the backward recomputes it, relative
+  std::vector<double> p_error;   // of the probability as the backward recomputes it, absolute
+  double sink_p_error = 0.0;     // the same of the sink
   double delta = 0.0;            // sum of p * dP
   double delta_error = 0.0;
   std::vector<double> dq;
@@ -77,6 +80,13 @@ class Problem {
   double OperandUnit() const { return arithmetic_.round_operands ? CastErrorOf(input_type_).unit : 0.0; }
   double OperandTiny() const { return arithmetic_.round_operands ? CastErrorOf(input_type_).tiny : 0.0; }
   double unit() const { return arithmetic_.unit; }
+  // What taking small numbers for zero loses of a sum of products: `sizes` is the sum of both factors' sizes, and 1 for
+  // the product, over all of them; `factor` is what the sum is multiplied by afterwards, or may have been before.
+  double Lost(double factor, double sizes) const { return arithmetic_.least * std::max(1.0, factor) * sizes; }
+  // The same of one element of dq and dk, for one pair.
+  double GradientLost(double other, double dx) const {
+    return Lost(contract_->score.scale, 1.0 + std::abs(other) + std::abs(dx));
+  }
 
   Side q_side, k_side, v_side, o_side;
 

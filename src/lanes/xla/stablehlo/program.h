@@ -16,14 +16,16 @@
 namespace tessera::stablehlo {
 
 // Of the text's form: it changes when a program of the same class is written another way.
-inline constexpr std::string_view kProgramVersion = "1";
+inline constexpr std::string_view kProgramVersion = "2";
 
-// One direction's worklist, padded to the class.
+// One direction's worklist, padded to the class. A tile here is no longer than what there is of either side: the plan's
+// may be far larger, and a program's tensors are whole tiles.
 struct ListShape {
   int64_t tile_q = 0;
   int64_t tile_kv = 0;
-  int64_t rows = 0;   // per mask
-  int64_t width = 0;  // slots per row
+  int64_t rows = 0;       // per mask
+  int64_t width = 0;      // slots per row
+  int64_t row_words = 0;  // 32-bit words of stored bits for each row of the plan's tile
   bool operator==(const ListShape&) const = default;
 };
 

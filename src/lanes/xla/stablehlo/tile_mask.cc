@@ -133,9 +133,11 @@ class TileMask {
   }
 
   Value TileBits(const Item& item) {
-    const int64_t padded = RoundUp(list_.tile_kv, 64);
-    const Value words = b_.Reshape(Words(item, list_.tile_q * padded / 32), {list_.tile_q, padded / 32});
-    const Value bits = b_.Reshape(BitsOf(b_, words), {list_.tile_q, padded});
+    const Value words = b_.Reshape(Words(item, list_.tile_q * list_.row_words), {list_.tile_q, list_.row_words});
+    const int64_t needed = CeilDiv(list_.tile_kv, 32);
+    const int64_t first[] = {0, 0};
+    const int64_t last[] = {list_.tile_q, needed};
+    const Value bits = b_.Reshape(BitsOf(b_, b_.Slice(words, first, last)), {list_.tile_q, needed * 32});
     const int64_t begin[] = {0, 0};
     const int64_t end[] = {list_.tile_q, list_.tile_kv};
     return b_.Slice(bits, begin, end);

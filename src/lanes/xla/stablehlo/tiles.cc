@@ -55,7 +55,11 @@ ProgramSpec SpecOf(const Contract& contract, const PlanView& plan, TargetKind ta
   spec.masks = plan.mask_capacity;
   for (size_t d = 0; d < kNumDirections; ++d) {
     const Worklist& list = plan.worklists[d];
-    spec.lists[d] = {list.tile_q, list.tile_kv, list.rows_per_mask, list.width_capacity};
+    spec.lists[d] = {.tile_q = std::min<int64_t>(list.tile_q, plan.q_len),
+                     .tile_kv = std::min<int64_t>(list.tile_kv, plan.kv_len),
+                     .rows = list.rows_per_mask,
+                     .width = list.width_capacity,
+                     .row_words = RoundUp(int64_t{list.tile_kv}, 64) / 32};
   }
   // One more item for full tiles of a last column that is padded.
   spec.items = Ceil2(std::max(static_cast<int64_t>(plan.items.size()) + 1, kLeastItems));
@@ -86,7 +90,7 @@ std::vector<NamedType> CommonInputs(const ProgramSpec& spec, const std::vector<D
     const int64_t rows = spec.masks * list.rows;
     inputs.push_back({ListInput(direction, "counts"), {Element::kI32, {rows}}});
     inputs.push_back({ListInput(direction, "slots"), {Element::kI32, {rows * list.width, kSlotColumns}}});
-    tile_words = std::max(tile_words, list.tile_q * RoundUp(list.tile_kv, 64) / 32);
+    tile_words = std::max(tile_words, list.tile_q * list.row_words);
   }
   inputs.push_back({"items", {Element::kI32, {spec.items, kItemColumns}}});
   // A tile's words are read as one piece, which must not run over the end.
@@ -200,7 +204,9 @@ Values SumSafely(Builder& b, const Values& init, const std::vector<size_t>& sums
   return done;
 }
 
-Value SafeDot(Builder& b, const Weighted& lhs, const Value& rhs, const Trial& trial) {
+Value SafeDot(Builder& b, const Weighted& lhs, const Value& values, const Trial& trial) {
+  // A score gradient may be beyond what f16 holds where no result is.
+  const Value rhs = values.type.element == Element::kF16 ? b.Convert(values, Element::kF32) : values;
   const Value zero = b.Constant({Element::kF32, {}}, 0.0);
   const Value one = b.Constant({Element::kF32, {}}, 1.0);
   const Value visible = b.Select(Visible(b, lhs.logits), one, zero);
