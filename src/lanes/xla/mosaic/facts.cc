@@ -2,6 +2,7 @@
 #include "lanes/xla/mosaic/facts.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <numeric>
 
 namespace tessera::mosaic {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 
 #include "base/try.h"
 #include "lanes/xla/mosaic/machine.h"

@@ -1,4 +1,6 @@
 // The rules of control: regions, what they are given and what they give.
+#include <span>
+
 #include "lanes/xla/mosaic/verify_op.h"
 
 namespace tessera::mosaic {

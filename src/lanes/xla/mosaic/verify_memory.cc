@@ -1,6 +1,8 @@
 // The rules of memory: which kind is read how, and where.
 #include <fmt/format.h>
 
+#include <span>
+
 #include "lanes/xla/mosaic/verify_op.h"
 
 namespace tessera::mosaic {

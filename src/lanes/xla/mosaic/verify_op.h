@@ -1,6 +1,7 @@
 // The rule of each operation: what its operands, results, attributes and regions must be. Private to the verifier.
 #pragma once
 
+#include <initializer_list>
 #include <string>
 
 #include "lanes/xla/mosaic/facts.h"
