@@ -290,7 +290,10 @@ Attribute Scanner::Dialect() {
   int open = 0;
   while (ok() && at_ < text_.size()) {
     const char c = text_[at_];
-    if (c < ' ' || c > '~' || c == '"') Fail("expected a dialect's attribute");
+    if (c < ' ' || c > '~' || c == '"') {
+      Fail("expected a dialect's attribute");
+      return {};
+    }
     if (c == '<') ++open;
     if (c == '>') --open;
     if (open <= 0 && c != '>') break;
