@@ -143,6 +143,13 @@ Attempt<std::shared_ptr<const AttentionState>> PrepareAttention(const std::share
 
 Result<PlanResult> PlanFor(const AttentionState& attention, const Batch& batch, const RouteInputs* route) {
   RouteInputs with_threads;
+  if (route != nullptr && attention.contract.routing) {
+    for (const auto& [name, ref] : {std::pair("q", &route->q), std::pair("k", &route->k)}) {
+      if (ref->data == nullptr || ref->space.kind == MemoryKind::kHost) continue;
+      return Fail(ErrorCode::kTensorMismatch,
+                  {{name, fmt::format("memory of host expected, which routing reads, got {}", ToText(ref->space))}});
+    }
+  }
   if (route != nullptr) {
     with_threads = *route;
     with_threads.parallel = [threads = attention.threads](int64_t count, const std::function<void(int64_t)>& work) {

@@ -70,6 +70,28 @@ TEST(Class, BatchBeyondTheCapacity_IsAnErrorOrAWiderClass) {
   EXPECT_EQ(widened.plan.view().contract_key, small.plan.view().contract_key);
 }
 
+// A GPU's workers take rows of heads: rows are cut only where there are too few of them for the machine.
+TEST(Class, HeadsApart_PartsOnlyWhereWorkersWouldBeIdle) {
+  Result<Target> found = FindTarget("h200");
+  ASSERT_TRUE(found.has_value());
+  Target target = *found;
+  ASSERT_TRUE(target.heads_apart);
+  Contract contract = MakeContract("causal", 16384, 16384);
+  const auto cut = [&](int64_t heads, Direction direction) {
+    contract.shape.num_q_heads = contract.shape.num_kv_heads = heads;
+    const Result<PlanResult> made = MakePlan(contract, {}, target);
+    EXPECT_TRUE(made.has_value());
+    const Worklist& list = made->plan.view().Of(direction);
+    return list.parts.size() > list.rows_per_mask;
+  };
+  for (const Direction direction : {Direction::kForward, Direction::kDq, Direction::kDkv}) {
+    EXPECT_FALSE(cut(16, direction)) << ToText(direction);
+    EXPECT_TRUE(cut(1, direction)) << ToText(direction);
+  }
+  target.heads_apart = false;
+  EXPECT_TRUE(cut(16, Direction::kForward)) << "as if one head existed";
+}
+
 TEST(Class, Pow2RoundsUp) {
   Contract contract = MakeContract("causal and window(1000, 0)", 4096, 4096);
   const int64_t exact = MakeGood(contract).shape.width[0];

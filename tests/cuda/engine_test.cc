@@ -1,0 +1,139 @@
+// The engine with the CUDA lane on a driver that only writes down: one-shot runs that copy, bound calls that do not,
+// and what receipts say of both.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cuda/fake_driver.h"
+#include "dispatch/lane_table.h"
+#include "engine/state.h"
+#include "lanes/cuda/cuda.h"
+#include "lanes/cuda/kernels.h"
+#include "tessera/tessera.h"
+
+namespace tessera::lanes::cuda {
+namespace {
+
+using testing::HasSubstr;
+
+class CudaEngine : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (EmbeddedCubins().empty()) GTEST_SKIP() << "this build has no CUDA kernels: it was made without nvcc";
+    rows_.assign(LaneTable().begin(), LaneTable().end());
+    for (LaneRow& row : rows_) {
+      if (row.name != "cuda") continue;
+      row.make = [state = MakeCudaState(&fake_.driver())](const LaneContext& context) {
+        return std::shared_ptr<const Lane>(MakeCudaLane(state, {.memory = context.memory}));
+      };
+    }
+    engine_ = std::make_unique<Engine>(EngineAccess::Make({}, rows_));
+    contract_.shape = {.batch = 1,
+                       .q_len = 200,
+                       .kv_len = 200,
+                       .num_q_heads = 2,
+                       .num_kv_heads = 2,
+                       .dim_qk = 128,
+                       .dim_v = 128,
+                       .dtype = DType::kBf16};
+    contract_.mask.heads = {ParseMaskExpr("causal").value()};
+    contract_.score.scale = 0.1;
+  }
+  void TearDown() override {
+    engine_.reset();
+    rows_.clear();
+  }
+
+  FakeDriver fake_;
+  std::vector<LaneRow> rows_;
+  std::unique_ptr<Engine> engine_;
+  Contract contract_;
+  Target target_ = FindTarget("h200").value();
+};
+
+TEST_F(CudaEngine, OneShot_CopiesAndSaysHowMuch) {
+  RunOptions options;
+  options.backward = true;
+  options.strict = true;
+  const RunOutcome outcome = tessera::Run(*engine_, contract_, {}, MakeInputs(contract_, 1, true), target_, options);
+  ASSERT_FALSE(outcome.error.has_value()) << ToText(*outcome.error);
+  const Receipt& receipt = outcome.receipt;
+  EXPECT_EQ(receipt.executed, "cuda");
+  EXPECT_EQ(receipt.ran_on, "NVIDIA H200");
+  EXPECT_EQ(receipt.device.kind, "gpu");
+  EXPECT_EQ(receipt.fallback_reason, "");
+  const int64_t tensor = 2 * 200 * 128 * 2;
+  const int64_t stat = 2 * 200 * 4;
+  EXPECT_EQ(receipt.device.memory, fmt::format("host, {} bytes copied to gpu:0 and back", 12 * tensor + 2 * stat));
+  EXPECT_THAT(receipt.kernel, HasSubstr("forward_bf16_128_128_none prepare_bf16_0_0_none dq_bf16"));
+  EXPECT_TRUE(CheckReceipt(receipt).empty()) << CheckReceipt(receipt)[0].field;
+  const Result<RunOptions> again = OptionsOf(receipt);
+  ASSERT_TRUE(again.has_value()) << ToText(again.error());
+}
+
+TEST_F(CudaEngine, BoundCalls_NeverCopy) {
+  AttentionOptions host;
+  host.lane = "cuda";
+  const Result<Attention> on_host = engine_->Prepare(contract_, target_, host);
+  ASSERT_TRUE(on_host.has_value());
+  EXPECT_FALSE(on_host->CheckAccepted().has_value());
+  EXPECT_THAT(ToText(on_host->CheckAccepted().error()), HasSubstr("dispatch.memory_space"));
+  AttentionOptions options = host;
+  options.memory = {MemoryKind::kGpu, 0};
+  const Result<Attention> attention = engine_->Prepare(contract_, target_, options);
+  ASSERT_TRUE(attention.has_value());
+  const Result<Bound> bound = attention->Bind(std::move(attention->Plan({})->plan));
+  ASSERT_TRUE(bound.has_value()) << ToText(bound.error());
+  EXPECT_EQ(bound->workspace_bytes(), 64);
+  const tessera::TensorMap inputs = MakeInputs(contract_, 1, false);
+  RunTensors tensors;
+  tensors.q = DenseView(inputs.at("q"));
+  tensors.k = DenseView(inputs.at("k"));
+  tensors.v = DenseView(inputs.at("v"));
+  tensors.o = tensors.q;
+  const Status refused = bound->Forward(tensors);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_THAT(ToText(refused.error()), HasSubstr("memory of gpu:0 expected, got host"));
+  EXPECT_TRUE(fake_.launches.empty());
+}
+
+TEST_F(CudaEngine, OtherGpu_FallsBackByReason) {
+  fake_.major = 12;
+  fake_.name = "NVIDIA RTX";
+  const RunOutcome outcome = tessera::Run(*engine_, contract_, {}, MakeInputs(contract_, 1, false), target_, {});
+  ASSERT_FALSE(outcome.error.has_value()) << ToText(*outcome.error);
+  EXPECT_EQ(outcome.receipt.executed, "cpu");
+  EXPECT_EQ(outcome.receipt.fallback_reason, "cuda.other_gpu");
+  RunOptions strict;
+  strict.strict = true;
+  EXPECT_TRUE(tessera::Run(*engine_, contract_, {}, MakeInputs(contract_, 1, false), target_, strict).error);
+}
+
+TEST_F(CudaEngine, RoutedInDeviceMemory_IsRefusedByReason) {
+  contract_.shape.q_len = contract_.shape.kv_len = 4096;
+  contract_.mask.heads = {ParseMaskExpr("causal and blocks").value()};
+  contract_.routing = Routing{};
+  AttentionOptions options;
+  options.memory = {MemoryKind::kGpu, 0};
+  const Result<Attention> attention = engine_->Prepare(contract_, target_, options);
+  ASSERT_TRUE(attention.has_value()) << ToText(attention.error());
+  for (const LaneDecision& decision : attention->selection().decisions) {
+    if (decision.lane != "cuda") continue;
+    EXPECT_EQ(ReasonText(decision.decision.reason), "cuda.routing");
+  }
+  // And routing itself does not read what is not the host's.
+  std::vector<std::byte> q(2 * 4096 * 128 * 2);
+  TensorRef ref = DenseView(q.data(), ElementType::kBf16, {1, 2, 4096, 128});
+  ref.space = {MemoryKind::kGpu, 0};
+  const Result<PlanResult> plan = attention->Plan({}, ref, ref);
+  ASSERT_FALSE(plan.has_value());
+  EXPECT_THAT(ToText(plan.error()), HasSubstr("memory of host expected, which routing reads, got gpu:0"));
+}
+
+}  // namespace
+}  // namespace tessera::lanes::cuda
