@@ -76,6 +76,14 @@ fresh_environment() {
     --no-deps --no-index "$root"/build/wheel/*.whl
 }
 
+# python_environment FOLDER: a fresh one that looks where PyTorch and JAX are, of those that are there.
+python_environment() {
+  local peers torch_dir=$python_dir/torch
+  peers=$(echo "$peers_dir"/lib/python3*/site-packages)
+  [[ -d $torch_dir ]] || torch_dir=$peers
+  fresh_environment "$1" "$python_dir/base" "$torch_dir" "$peers"
+}
+
 # run_pytest ENVIRONMENT ARGUMENT...: from a folder that has no `tessera` beside the installed one.
 run_pytest() {
   local environment=$1
@@ -87,13 +95,11 @@ run_pytest() {
 # python_tests: the wheel in a fresh environment that has NumPy and nothing else of weight; then, in another, what needs
 # PyTorch and JAX, of those that are there.
 python_tests() {
-  local environment=$root/build/python_tests package peers torch_dir=$python_dir/torch
+  local environment=$root/build/python_tests package
   build_wheel
   fresh_environment "$environment" "$python_dir/base"
   package=$(echo "$environment"/lib/python3*/site-packages/tessera)
   run_pytest "$environment" "$package" "$root/python/tests"
-  peers=$(echo "$peers_dir"/lib/python3*/site-packages)
-  [[ -d $torch_dir ]] || torch_dir=$peers
-  fresh_environment "$environment" "$python_dir/base" "$torch_dir" "$peers"
+  python_environment "$environment"
   run_pytest "$environment" "$package"/{torch,_flex,jax}.py "$root"/python/tests/test_{torch,jax,docs}.py
 }

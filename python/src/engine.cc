@@ -2,6 +2,8 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -192,6 +194,29 @@ nb::object Backward(const Bound& bound, const nb::dict& given, int64_t wants) {
   return Call(tessera_bound_backward, bound, args, wants);
 }
 
+// For script/bench python: nanoseconds of the fastest of `repeat` bare calls, so that what Python adds can be seen
+// beside.
+int64_t TimeBare(const Bound& bound, nb::handle q, nb::handle k, nb::handle v, nb::handle o, nb::handle lse,
+                 int64_t repeat) {
+  const tessera_shape& s = bound.shape;
+  ArrayReader reader;
+  tessera_args args = tessera_args_init();
+  args.q = reader.Input(q, "q", AxesOfQ(s));
+  args.k = reader.Input(k, "k", AxesOfK(s));
+  args.v = reader.Input(v, "v", AxesOfV(s));
+  args.o = reader.Output(o, "o", AxesOfO(s));
+  args.lse = reader.OutputFloats(lse, "lse", s.batch * s.num_q_heads * s.q_len);
+  int64_t best = INT64_MAX;
+  for (int64_t i = 0; i < repeat; ++i) {
+    tessera_error* error = nullptr;
+    const auto begin = std::chrono::steady_clock::now();
+    Check(tessera_bound_forward(bound.handle.get(), &args, nullptr, nullptr, &error), error);
+    const auto took = std::chrono::steady_clock::now() - begin;
+    best = std::min<int64_t>(best, std::chrono::duration_cast<std::chrono::nanoseconds>(took).count());
+  }
+  return best;
+}
+
 }  // namespace
 
 void AddEngine(nb::module_& m) {
@@ -224,6 +249,7 @@ void AddEngine(nb::module_& m) {
       .def("forward", Forward, nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(),
            nb::arg("sink_logits").none(), nb::arg("o").none(), nb::arg("lse").none(), nb::arg("row_max").none(),
            nb::arg("wants"))
+      .def("time_bare", TimeBare)
       .def("backward", Backward, nb::arg("arrays"), nb::arg("wants"));
 }
 

@@ -116,10 +116,45 @@ def attention(
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     elif layout != "bhtd":
         raise ValueError(f"layout: 'bhtd' or 'bthd' expected, got {layout!r}")
-    o, lse = torch.ops.tessera.forward(q, k, v, plan.operand, sink_logits, plan.number)
+    if not torch.compiler.is_compiling() and _is_plain(q, k, v, sink_logits):
+        o, lse = _Attention.apply(q, k, v, plan.operand, sink_logits, plan.number)
+    else:
+        o, lse = torch.ops.tessera.forward(q, k, v, plan.operand, sink_logits, plan.number)
     if layout == "bthd":
         o = o.transpose(1, 2)
     return (o, lse) if return_lse else o
+
+
+# --- Without the dispatcher ------------------------------------------------------------------------------------------
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def _is_plain(*tensors: Tensor | None) -> bool:
+    """Whether nothing but autograd looks at these: no subclass, no transform, no mode, no lazy view. Then the operator's
+    way through the dispatcher, which costs several times the call, is not needed."""
+    return (
+        not torch._C._are_functorch_transforms_active()
+        and torch._C._len_torch_dispatch_stack() == 0
+        and all(x is None or (type(x) in _PLAIN and not x.is_neg() and not x.is_sparse) for x in tensors)
+    )
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q, k, v, plan, sink_logits, attention):
+        o, lse = _forward(q, k, v, plan, sink_logits, attention)
+        _setup(ctx, (q, k, v, plan, sink_logits, attention), (o, lse))
+        return o, lse
+
+    @staticmethod
+    def backward(ctx, dout, unused):
+        # With create_graph somebody will differentiate again, which the operator refuses.
+        if dout is None or torch.is_grad_enabled():
+            return _gradient(ctx, dout, unused)
+        q, k, v, o, lse, plan, sink_logits = ctx.saved_tensors
+        dq, dk, dv, dsinks = _backward(dout, q, k, v, o, lse, plan, sink_logits, ctx.attention)
+        return dq, dk, dv, None, None if sink_logits is None else dsinks, None
 
 
 # --- The operators --------------------------------------------------------------------------------------------------
@@ -161,10 +196,12 @@ def _check_inputs(q: Tensor, k: Tensor, v: Tensor, plan: Tensor, sink_logits: Te
 
 def _new(like: Tensor, shape: tuple[int, int, int, int]) -> Tensor:
     """In memory as `like` is: [B,T,H,D] memory stays that."""
+    if like.shape == shape:
+        return torch.empty_like(like)
     batch, heads, tokens, dim = shape
     if like.stride(1) < like.stride(2):
-        return like.new_empty((batch, tokens, heads, dim)).transpose(1, 2)
-    return like.new_empty(shape)
+        return torch.empty((batch, tokens, heads, dim), dtype=like.dtype, device=like.device).transpose(1, 2)
+    return torch.empty(shape, dtype=like.dtype, device=like.device)
 
 
 def _place(x: Tensor) -> tuple[int, int, int, int]:
@@ -172,20 +209,53 @@ def _place(x: Tensor) -> tuple[int, int, int, int]:
     return x.data_ptr(), batch, head, token
 
 
-def _where(q: Tensor, shape: Any) -> tuple[int, int, int, int]:
+def _where(q: Tensor, call: "_Call") -> tuple[int, int, int, int]:
+    if q.is_cpu:
+        return call.number, 0, 0, 0
     device = q.device
     stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
-    return DTYPES.index(shape.dtype), _MEMORIES[device.type], device.index or 0, stream
+    return call.number, _MEMORIES[device.type], device.index or 0, stream
+
+
+class _Call:
+    """What calls of one attention are compared with at once; what differs is looked at again, to say what it is."""
+
+    def __init__(self, number: int):
+        self.shape = shape_of_number(number)
+        self.dtype = next(of for of, name in _DTYPES.items() if name == self.shape.dtype)
+        self.number = DTYPES.index(self.shape.dtype)
+
+    def is_good(self, q: Tensor, k: Tensor, v: Tensor, strides: tuple[int, int, int]) -> bool:
+        return (
+            q.shape == self.shape.q and k.shape == self.shape.k and v.shape == self.shape.v
+            and q.dtype is k.dtype is v.dtype is self.dtype and strides == (1, 1, 1)
+            and q.device == k.device == v.device
+        )  # fmt: skip
+
+
+_calls: dict[int, _Call] = {}
+
+
+def _call(number: int) -> _Call:
+    found = _calls.get(number)
+    if found is None:
+        found = _calls[number] = _Call(number)
+    return found
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, plan: Tensor, sink_logits: Tensor | None, attention: int):
-    shape = shape_of_number(attention)
-    _check_inputs(q, k, v, plan, sink_logits, shape)
+    call = _call(attention)
+    shape = call.shape
+    at_q, at_k, at_v = q.stride(), k.stride(), v.stride()
+    last = at_q[-1:] + at_k[-1:] + at_v[-1:]
+    if sink_logits is not None or not call.is_good(q, k, v, last) or plan.dtype is not torch.uint8 or not plan.is_cpu:
+        _check_inputs(q, k, v, plan, sink_logits, shape)
     o = _new(q, shape.o)
-    lse = q.new_empty(shape.rows, dtype=torch.float32)
+    lse = torch.empty(shape.rows, dtype=torch.float32, device=q.device)
     _native.call_forward(
-        attention, (plan.data_ptr(), plan.numel()), _where(q, shape), _place(q), _place(k), _place(v),
-        0 if sink_logits is None else sink_logits.data_ptr(), _place(o), lse.data_ptr(),
+        attention, (plan.data_ptr(), plan.numel()), _where(q, call), (q.data_ptr(), *at_q[:3]),
+        (k.data_ptr(), *at_k[:3]), (v.data_ptr(), *at_v[:3]), 0 if sink_logits is None else sink_logits.data_ptr(),
+        _place(o), lse.data_ptr(),
     )  # fmt: skip
     return o, lse
 
@@ -196,20 +266,22 @@ def _forward_fake(q: Tensor, k: Tensor, v: Tensor, plan: Tensor, sink_logits: Te
     return _new(q, shape.o), q.new_empty(shape.rows, dtype=torch.float32)
 
 
-def _outputs(q: Tensor, k: Tensor, v: Tensor, sink_logits: Tensor | None, shape: Any):
-    sinks = shape.num_q_heads if sink_logits is not None else 0
-    return _new(q, shape.q), _new(k, shape.k), _new(v, shape.v), q.new_empty((sinks,), dtype=torch.float32)
+def _outputs(q: Tensor, k: Tensor, v: Tensor, sink_logits: Tensor | None):
+    dsinks = torch.empty(0, dtype=torch.float32, device=q.device) if sink_logits is None else torch.empty_like(sink_logits)
+    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), dsinks
 
 
 def _backward(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, plan: Tensor,
               sink_logits: Tensor | None, attention: int):  # fmt: skip
-    shape = shape_of_number(attention)
+    call = _call(attention)
+    shape = call.shape
     if dout.stride(-1) != 1:
         dout = dout.contiguous()  # a gradient that was spread out of one number, as that of sum()
-    _check("dout", dout, shape.o, q, shape.dtype)
-    dq, dk, dv, dsinks = _outputs(q, k, v, sink_logits, shape)
+    if dout.shape != shape.o or dout.dtype is not call.dtype or dout.device != q.device:
+        _check("dout", dout, shape.o, q, shape.dtype)
+    dq, dk, dv, dsinks = _outputs(q, k, v, sink_logits)
     _native.call_backward(
-        attention, (plan.data_ptr(), plan.numel()), _where(q, shape),
+        attention, (plan.data_ptr(), plan.numel()), _where(q, call),
         (_place(q), _place(k), _place(v), _place(o), _place(dout), _place(dq), _place(dk), _place(dv)),
         (0, lse.data_ptr(), 0) if sink_logits is None else (sink_logits.data_ptr(), lse.data_ptr(), dsinks.data_ptr()),
     )  # fmt: skip
@@ -218,7 +290,7 @@ def _backward(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Ten
 
 def _backward_fake(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, plan: Tensor,
                    sink_logits: Tensor | None, attention: int):  # fmt: skip
-    return _outputs(q, k, v, sink_logits, shape_of_number(attention))
+    return _outputs(q, k, v, sink_logits)
 
 
 def _setup(ctx, inputs, output):

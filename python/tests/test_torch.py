@@ -167,9 +167,10 @@ def test_compiled_once_for_a_thousand_batches(rng, backend):
 def test_what_has_no_derivative_is_refused(rng):
     plan = tt.plan(prepare(mask=m.causal, num_kv_heads=H, dim_v=D))
     x = torch.from_numpy(rng.standard_normal((B, H, T, D), np.float32)).requires_grad_()
-    (first,) = torch.autograd.grad(tt.attention(x, x, x, plan).sum(), x, create_graph=True)
-    with pytest.raises(NotImplementedError, match="second derivative"):
-        first.sum().backward()
+    for call in (tt.attention, _by_operator):
+        (first,) = torch.autograd.grad(call(x, x, x, plan).sum(), x, create_graph=True)
+        with pytest.raises(NotImplementedError, match="second derivative"):
+            (first.sum() + x.sum()).backward()
     y = x.detach()
     with pytest.raises(NotImplementedError, match="forward-mode"):
         torch.func.jvp(lambda z: tt.attention(z, y, y, plan), (y,), (torch.ones_like(y),))
@@ -179,6 +180,30 @@ def test_what_has_no_derivative_is_refused(rng):
             tt.attention(y, dual, y, plan)
     with pytest.raises(NotImplementedError, match="vmap"):
         torch.vmap(lambda z: tt.attention(z, y, y, plan))(torch.stack([y, y]))
+
+
+def _by_operator(q, k, v, plan):
+    return torch.ops.tessera.forward(q, k, v, plan.operand, None, plan.number)[0]
+
+
+def test_the_operator_and_the_short_way_are_the_same(rng):
+    """A mode that looks at operators sees one; without a mode the same numbers come without it."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen = []
+
+    class Look(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            seen.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    plan = tt.plan(prepare(mask=m.causal))
+    q, k, v = inputs(rng)
+    plain = torch.autograd.grad(tt.attention(q, k, v, plan).sum(), (q, k, v))
+    with Look():
+        looked = torch.autograd.grad(tt.attention(q, k, v, plan).sum(), (q, k, v))
+    assert "tessera.forward.default" in seen and "tessera.backward.default" in seen
+    assert all(map(torch.equal, plain, looked))
 
 
 def test_bad_tensors(rng):
