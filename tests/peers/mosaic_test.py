@@ -3,7 +3,8 @@
 
 Each kernel is lowered for a TPU, which needs none, and its text taken out of the custom call; the same kernel runs in
 Pallas' interpret mode on the CPU. Our side reads the text (and prints it as it was), runs it, and compares. So a
-misreading of the language cannot pass on both sides: our kernels never see this text, and JAX never sees ours.
+misreading of the language cannot pass on both sides. And one kernel of ours that has every operation goes through
+jaxlib's own parser and verifier.
 
 Needs jax; exits 77 without.
 """
@@ -152,6 +153,24 @@ def record(jax, np, folder, seed):
     return recorder.count
 
 
+def check_dialect(program, folder):
+    """Our own kernel with every operation in it, through jaxlib's parser, its upgrade and its verifier."""
+    from jax._src.interpreters import mlir
+    from jax._src.lib import tpu
+    from jax._src.lib.mlir import ir, passmanager
+
+    path = folder / "sample.txt"
+    subprocess.run([program, "--gtest_filter=Verify_Sample.*"], check=True, capture_output=True,
+                   env=dict(os.environ, TESSERA_WRITE_SAMPLE=str(path)))
+    context = mlir.make_ir_context()
+    tpu.register_dialect(context)
+    context.allow_unregistered_dialects = True
+    with context:
+        module = ir.Module.parse(path.read_text())
+        passmanager.PassManager.parse("builtin.module(mosaic-serde{serialize=false})").run(module.operation)
+        return module.operation.verify()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--program", required=True, help="mosaic_test")
@@ -167,6 +186,9 @@ def main():
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(args.keep or temporary)
         folder.mkdir(parents=True, exist_ok=True)
+        if not check_dialect(args.program, folder):
+            print("jaxlib's dialect refuses our kernel with every operation")
+            return 1
         count = record(jax, np, folder, args.seed)
         environment = dict(os.environ, TESSERA_MOSAIC_KERNELS=str(folder))
         done = subprocess.run([args.program, "--gtest_filter=Interpret_GivenKernels.*"], env=environment,
@@ -179,7 +201,8 @@ def main():
         print(report[-4000:])
         print(f"repeat with --seed {args.seed}")
         return 1
-    print(f"{count} of JAX {jax.__version__}'s kernels parse, print as they were, and give JAX's numbers")
+    print(f"{count} of JAX {jax.__version__}'s kernels parse, print as they were, and give JAX's numbers; "
+          "its dialect accepts every operation the builder makes")
     return 0
 
 
