@@ -87,7 +87,7 @@ OWNER = {
     "tensor.h": "src/base",
     "io.h": "src/io", "bitmap.h": "src/io",
     "contract.h": "src/contract", "make_contract.h": "src/contract", "mask_term.h": "src/contract",
-    "mask_leak.h": "src/contract", "batch.h": "src/contract", "target.h": "src/contract",
+    "mask_leak.h": "src/contract", "named_files.h": "src/contract", "batch.h": "src/contract", "target.h": "src/contract",
     "plan.h": "src/plan", "stages.h": "src/plan",
     "planner.h": "src/planner", "route.h": "src/routing", "export.h": "src/export",
     "view.h": "src/view",

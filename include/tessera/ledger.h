@@ -70,6 +70,9 @@ Status WriteLedger(const std::string& path, const Ledger& ledger);
 // Puts an entry at the end, in place of an older one of the same lanes, kind, shape, direction, machine and software.
 // Refused when it does not follow from its receipts (TSR-L006).
 Status AddEntry(Ledger& ledger, LedgerEntry entry);
+// The same to a file, which it begins where there is none: read, changed and written while nobody else does, so that
+// several programs which add at once lose nothing. Gives the ledger as it is then.
+Result<Ledger> AddToLedger(const std::string& path, LedgerEntry entry);
 // 32 hex digits of everything an entry says, receipts and all.
 std::string EntryId(const LedgerEntry& entry);
 

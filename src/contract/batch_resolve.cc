@@ -17,6 +17,8 @@ namespace {
 // Of any two numbers a file can hold: base's CeilDiv adds them up first.
 int64_t CeilDiv(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 
+constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
+
 class Resolver {
  public:
   Resolver(const Contract& contract, const MaskFacts& facts, const Batch& batch)
@@ -114,8 +116,9 @@ class Resolver {
     CheckCounts("valid_tokens", batch_.valid_tokens, std::min(shape_.q_len, shape_.kv_len));
     CheckCounts("q_valid_tokens", batch_.q_valid_tokens, shape_.q_len);
     CheckCounts("kv_valid_tokens", batch_.kv_valid_tokens, shape_.kv_len);
-    // The last slot may be only partly inside the row, so slots have no upper bound of their own.
-    CheckCounts("valid_slots", batch_.valid_slots, std::numeric_limits<int64_t>::max());
+    // The last slot may be only partly inside the row; one that begins after it is as wrong as a token there.
+    const int64_t base = batch_.base_block_tokens.value_or(1);
+    CheckCounts("valid_slots", batch_.valid_slots, base < 1 ? kNoLimit : CeilDiv(shape_.q_len, base));
   }
 
   void CheckCounts(const std::string& field, const std::optional<std::vector<int64_t>>& counts, int64_t limit) {

@@ -9,6 +9,7 @@
 
 #include "base/spelling.h"
 #include "base/try.h"
+#include "contract/bitmap_shape.h"
 #include "contract/contract_section.h"
 #include "contract/default_scale.h"
 #include "contract/limits.h"
@@ -268,7 +269,21 @@ class ContractReader {
     std::vector<Violation> violations = std::move(mask_problems_);
     for (Violation& violation : Validate(contract_)) violations.push_back(std::move(violation));
     if (violations.empty()) return std::move(contract_);
+    // Where nothing but bitmaps is wrong, their files are.
+    if (!mask_error_ && NumBitmapProblems() == violations.size()) mask_error_ = ErrorCode::kBitmapInvalid;
     return Fail(mask_error_.value_or(ErrorCode::kContractInvalid), std::move(violations));
+  }
+
+  size_t NumBitmapProblems() const {
+    size_t count = 0;
+    for (const MaskExpr& head : contract_.mask.heads) count += NumBitmapProblems(head);
+    return count;
+  }
+  size_t NumBitmapProblems(const MaskExpr& expr) const {
+    size_t count = 0;
+    for (const MaskExpr& child : expr.children) count += NumBitmapProblems(child);
+    const bool is_bitmap = expr.op == MaskExpr::Op::kTerm && expr.term.bitmap != nullptr;
+    return is_bitmap ? BitmapShapeProblems(contract_.shape, expr.term).size() : count;
   }
 
   BitmapLoader loader_;

@@ -8,6 +8,7 @@
 
 #include "base/checked.h"
 #include "base/spelling.h"
+#include "contract/bitmap_shape.h"
 #include "contract/limits.h"
 #include "contract/mask_registry.h"
 #include "contract/mask_terms.h"
@@ -229,15 +230,7 @@ class Validator {
       return;
     }
     const Bitmap& bitmap = *term.bitmap;
-    const Shape& shape = contract_.shape;
-    if (bitmap.q_len != shape.q_len || bitmap.kv_len != shape.kv_len) {
-      Broken(field_, fmt::format("expected the bitmap {} to be q_len x kv_len ({} x {}), found {} x {}",
-                                 Excerpt(term.path), shape.q_len, shape.kv_len, bitmap.q_len, bitmap.kv_len));
-    }
-    if (bitmap.heads != 1 && bitmap.heads != shape.num_q_heads) {
-      Broken(field_, fmt::format("expected the bitmap {} to have 1 or num_q_heads ({}) heads, found {}",
-                                 Excerpt(term.path), shape.num_q_heads, bitmap.heads));
-    }
+    for (std::string& problem : BitmapShapeProblems(contract_.shape, term)) Broken(field_, std::move(problem));
     if (bitmap.digest.size() != 32) {
       Broken(field_, fmt::format("expected the bitmap {} to carry its digest of 32 hex digits", Excerpt(term.path)));
     }
@@ -335,6 +328,20 @@ class Validator {
 };
 
 }  // namespace
+
+std::vector<std::string> BitmapShapeProblems(const Shape& shape, const MaskTerm& term) {
+  std::vector<std::string> problems;
+  const Bitmap& bitmap = *term.bitmap;
+  if (bitmap.q_len != shape.q_len || bitmap.kv_len != shape.kv_len) {
+    problems.push_back(fmt::format("expected the bitmap {} to be q_len x kv_len ({} x {}), found {} x {}",
+                                   Excerpt(term.path), shape.q_len, shape.kv_len, bitmap.q_len, bitmap.kv_len));
+  }
+  if (bitmap.heads != 1 && bitmap.heads != shape.num_q_heads) {
+    problems.push_back(fmt::format("expected the bitmap {} to have 1 or num_q_heads ({}) heads, found {}",
+                                   Excerpt(term.path), shape.num_q_heads, bitmap.heads));
+  }
+  return problems;
+}
 
 std::vector<Violation> Validate(const Contract& contract) { return Validator(contract).Check(); }
 

@@ -9,6 +9,9 @@ namespace tessera {
 // Beyond any machine's memory: asked for, it is a lane's mistake and not worth an allocator's time.
 inline constexpr int64_t kMaxWorkspaceBytes = int64_t{1} << 40;
 
+// More than any machine has; what a lane keeps for each of them is taken before the first one starts.
+inline constexpr int64_t kMaxThreads = 4096;
+
 // Of workspaces that no run uses, kept for the next ones.
 inline constexpr int64_t kMaxIdleWorkspaceBytes = int64_t{1} << 30;
 

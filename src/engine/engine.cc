@@ -40,10 +40,10 @@ LaneContext ContextOf(const EngineState& engine, const AttentionOptions& options
 // What stands before preparing: names, threads, passes.
 Status CheckRequest(const PrepareRequest& request) {
   TESSERA_TRY(CheckNames(request));
-  if (const int64_t threads = request.options.threads.value_or(1); threads < 1) {
+  if (const int64_t threads = request.options.threads.value_or(1); threads < 1 || threads > kMaxThreads) {
     return Fail(ErrorCode::kBadArgument,
-                fmt::format("threads must be 1 or more, got {}; not given, they are as many as the target has workers",
-                            threads));
+                fmt::format("threads must be 1 to {}, got {}; not given, they are as many as the target has workers",
+                            kMaxThreads, threads));
   }
   if (!request.options.forward && !request.options.backward) {
     return Fail(ErrorCode::kBadArgument, "a run needs a forward, a backward or both, got neither");

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
+#include <string_view>
 
 #include "tessera/engine.h"
 #include "tessera/io.h"
+#include "tessera/named_files.h"
 
 namespace tessera {
 namespace {
@@ -37,6 +39,16 @@ std::string XlaFlags() {
 }
 
 }  // namespace
+
+std::vector<std::string> FilesOfEnvironment() {
+  std::vector<std::string> files;
+  for (const char* name : {"TESSERA_PJRT_PLUGIN", "TESSERA_LEDGER", "XLA_FLAGS", "LIBTPU_INIT_ARGS"}) {
+    std::string value = Variable(name);
+    const bool is_text = std::string_view(name).substr(0, 8) != "TESSERA_" && (value.empty() || value[0] == '-');
+    if (!value.empty() && !is_text) files.push_back(std::move(value));
+  }
+  return files;
+}
 
 EngineOptions OptionsFromEnvironment() {
   EngineOptions options;

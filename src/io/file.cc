@@ -145,31 +145,36 @@ int WriteAll(int fd, std::string_view bytes) {
   return 0;
 }
 
-// While it lives, a pipe that nobody reads any more is an error of the write, not the end of the process.
-class NoPipeSignal {
+// While it lives, a pipe that nobody reads any more and a file that may not grow further (ulimit -f) are errors of the
+// write, not the end of the process, which would leave the temporary file behind.
+class NoWriteSignals {
  public:
-  NoPipeSignal() {
-    sigemptyset(&pipe_);
-    sigaddset(&pipe_, SIGPIPE);
+  NoWriteSignals() {
+    sigemptyset(&quiet_);
     sigset_t pending;
     sigpending(&pending);
-    was_pending_ = sigismember(&pending, SIGPIPE) == 1;
-    pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
+    // One that waits already is not ours to take away.
+    for (const int signal : {SIGPIPE, SIGXFSZ}) {
+      if (sigismember(&pending, signal) != 1) sigaddset(&quiet_, signal);
+    }
+    sigset_t both = quiet_;
+    sigaddset(&both, SIGPIPE);
+    sigaddset(&both, SIGXFSZ);
+    pthread_sigmask(SIG_BLOCK, &both, &before_);
   }
-  ~NoPipeSignal() {
+  ~NoWriteSignals() {
     const timespec at_once{};
-    // The signal that our own write raised must not arrive once it is unblocked.
-    while (!was_pending_ && sigtimedwait(&pipe_, nullptr, &at_once) < 0 && errno == EINTR) {
+    // The signals that our own writes raised must not arrive once they are unblocked.
+    while (sigtimedwait(&quiet_, nullptr, &at_once) > 0 || errno == EINTR) {
     }
     pthread_sigmask(SIG_SETMASK, &before_, nullptr);
   }
-  NoPipeSignal(const NoPipeSignal&) = delete;
-  NoPipeSignal& operator=(const NoPipeSignal&) = delete;
+  NoWriteSignals(const NoWriteSignals&) = delete;
+  NoWriteSignals& operator=(const NoWriteSignals&) = delete;
 
  private:
-  sigset_t pipe_;
+  sigset_t quiet_;
   sigset_t before_;
-  bool was_pending_ = false;
 };
 
 // Character devices and pipes hold nothing that could be left half written, and must not be replaced by a file.
@@ -180,27 +185,10 @@ Status WriteInPlace(const std::string& path, std::string_view bytes) {
   if (const int flags = ::fcntl(file.get(), F_GETFL);
       flags < 0 || ::fcntl(file.get(), F_SETFL, flags & ~O_NONBLOCK) != 0)
     return WriteError(path, Reason(errno));
-  const NoPipeSignal quiet;
+  const NoWriteSignals quiet;
   if (const int error = WriteAll(file.get(), bytes)) return WriteError(path, Reason(error));
   if (file.Close() != 0) return WriteError(path, Reason(errno));
   return {};
-}
-
-// Where the bytes really go: a chain of symbolic links is followed to its end, which need not exist yet.
-Result<std::string> FollowLinks(const std::string& path) {
-  std::string current = path;
-  for (int i = 0; i < kMaxLinks; ++i) {
-    struct stat info {};
-    if (::lstat(current.c_str(), &info) != 0 || !S_ISLNK(info.st_mode)) return current;
-    std::string link(PATH_MAX, '\0');
-    const ssize_t size = ::readlink(current.c_str(), link.data(), link.size());
-    if (size < 0) return WriteError(path, Reason(errno));
-    link.resize(static_cast<size_t>(size));
-    const size_t slash = current.rfind('/');
-    const bool is_relative = link.empty() || link[0] != '/';
-    current = is_relative && slash != std::string::npos ? current.substr(0, slash + 1) + link : link;
-  }
-  return WriteError(path, Reason(ELOOP));
 }
 
 // Removes the temporary file unless it was renamed away.
@@ -238,6 +226,7 @@ Status WriteByRename(const std::string& path, const std::string& target, std::st
   if (fd < 0) return WriteError(path, "no free temporary name in its folder");
   FileDescriptor file(fd);
   TemporaryFile temporary(name);
+  const NoWriteSignals quiet;
   if (mode != nullptr && ::fchmod(file.get(), *mode & 07777) != 0) return WriteError(path, Reason(errno));
   if (const int error = WriteAll(file.get(), bytes)) return WriteError(path, Reason(error));
   // Without this a crash after the rename can leave an empty file under the final name.
@@ -279,6 +268,22 @@ Result<std::string> ReadFile(const std::string& path, int64_t max_bytes, const H
 
 Result<std::string> ReadFile(const std::string& path, int64_t max_bytes) { return ReadFile(path, max_bytes, nullptr); }
 
+Result<std::string> FollowLinks(const std::string& path) {
+  std::string current = path;
+  for (int i = 0; i < kMaxLinks; ++i) {
+    struct stat info {};
+    if (::lstat(current.c_str(), &info) != 0 || !S_ISLNK(info.st_mode)) return current;
+    std::string link(PATH_MAX, '\0');
+    const ssize_t size = ::readlink(current.c_str(), link.data(), link.size());
+    if (size < 0) return WriteError(path, Reason(errno));
+    link.resize(static_cast<size_t>(size));
+    const size_t slash = current.rfind('/');
+    const bool is_relative = link.empty() || link[0] != '/';
+    current = is_relative && slash != std::string::npos ? current.substr(0, slash + 1) + link : link;
+  }
+  return WriteError(path, Reason(ELOOP));
+}
+
 Status WriteFile(const std::string& path, std::string_view bytes) {
   if (path.empty()) return WriteError(path, "the name is empty");
   if (path.find('\0') != std::string::npos) return WriteError(path.c_str(), "its name holds a zero byte");
@@ -292,6 +297,10 @@ Status WriteFile(const std::string& path, std::string_view bytes) {
   if (exists && ::faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) != 0 && errno != ENOENT)  // gone since: as good
     return WriteError(path, Reason(errno));
   const std::string target = TESSERA_TRY(FollowLinks(path));
+  struct stat there {};
+  // A link of /proc leads to a file also where its name is gone, and says a name that was never a file's.
+  if (exists && (::lstat(target.c_str(), &there) != 0 || there.st_dev != info.st_dev || there.st_ino != info.st_ino))
+    return WriteError(path, "it has no name any more that a new file could take");
   return WriteByRename(path, target, bytes, exists ? &info.st_mode : nullptr);
 }
 

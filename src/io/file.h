@@ -19,4 +19,7 @@ inline constexpr size_t kHeadBytes = size_t{1} << 17;
 // A pipe has no size to check, so it is read without the check.
 Result<std::string> ReadFile(const std::string& path, int64_t max_bytes, const HeadCheck& check);
 
+// Where the bytes really go: a chain of symbolic links is followed to its end, which need not exist yet.
+Result<std::string> FollowLinks(const std::string& path);
+
 }  // namespace tessera

@@ -80,6 +80,9 @@ class Bridge : public nlohmann::json_sax<Json> {
 }  // namespace
 
 std::string WalkJson(std::string_view text, int max_depth, JsonHandler& handler) {
+  // The library takes a zero byte for the end of the text, and would leave what follows unread.
+  if (const size_t zero = text.find('\0'); zero != std::string_view::npos)
+    return fmt::format("byte {} is zero, and no JSON has a zero byte", zero);
   Bridge bridge(max_depth, &handler);
   if (Json::sax_parse(text.begin(), text.end(), &bridge)) return {};
   if (!handler.refusal().empty()) return handler.refusal();

@@ -9,6 +9,7 @@ namespace tessera {
 inline constexpr int64_t kMaxFileBytes = int64_t{1} << 36;  // of any file whose reader sets no lower limit
 inline constexpr int64_t kMaxPipeBytes = int64_t{1} << 30;  // a pipe tells no size and may never end
 inline constexpr int kMaxLinks = 40;                        // symbolic links from a name to what is written
+inline constexpr int64_t kMaxLockSeconds = 60;              // for another process that changes the same file
 inline constexpr uint64_t kMaxNpyHeaderBytes = 65536;
 inline constexpr int64_t kMaxBitmapBytes = int64_t{1} << 34;          // of one .npy file
 inline constexpr uint64_t kMaxTensorHeaderBytes = uint64_t{1} << 24;  // of a safetensors file

@@ -2,11 +2,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <system_error>
+#include <utility>
 
 #include "base/hash.h"
 #include "base/spelling.h"
+#include "base/try.h"
 #include "io/file.h"
+#include "io/file_lock.h"
 #include "io/json_events.h"
 #include "ledger/ledger.h"
 #include "ledger/limits.h"
@@ -240,6 +245,16 @@ Status AddEntry(Ledger& ledger, LedgerEntry entry) {
   }
   ledger.entries.push_back(std::move(entry));
   return {};
+}
+
+Result<Ledger> AddToLedger(const std::string& path, LedgerEntry entry) {
+  const FileLock lock = TESSERA_TRY(FileLock::Take(path));
+  Ledger ledger;
+  // One that cannot be read is never written over.
+  if (std::error_code ignored; std::filesystem::exists(path, ignored)) ledger = TESSERA_TRY(ReadLedger(path));
+  TESSERA_TRY(AddEntry(ledger, std::move(entry)));
+  TESSERA_TRY(WriteLedger(path, ledger));
+  return ledger;
 }
 
 std::string EntryId(const LedgerEntry& entry) {

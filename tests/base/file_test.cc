@@ -5,15 +5,20 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <filesystem>
 #include <thread>
 #include <vector>
 
 #include "base/test_files.h"
+#include "io/file_lock.h"
+#include "support/run_program.h"
 #include "tessera/io.h"
 
 namespace tessera {
@@ -337,6 +342,66 @@ TEST(WriteFile, ManyThreads_LeaveOneWholeFile) {
   ASSERT_EQ(content.size(), 100'000u);
   EXPECT_EQ(content, std::string(content.size(), content[0]));
   EXPECT_EQ(folder.NumEntries(), 1);
+}
+
+// A process that may write no larger file gets an error, not a signal, and its temporary file is gone.
+TEST(WriteFile, BeyondALimitOnSizes_IsAnErrorThatLeavesNothing) {
+  const TemporaryFolder folder;
+  const std::string path = folder.File("x");
+  ASSERT_TRUE(WriteFile(path, "what was there"));
+  const pid_t child = fork();
+  if (child == 0) {
+    const rlimit limit{1000, 1000};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    const Status written = WriteFile(path, std::string(5000, 'x'));
+    _exit(!written && written.error().code == ErrorCode::kFileWrite ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  EXPECT_EQ(ReadWhole(path), "what was there");
+  EXPECT_EQ(folder.NumFiles(), 1u);
+}
+
+TEST(FileLock, KeepsOthersOut_ByWhateverName) {
+  const TemporaryFolder folder;
+  const std::string path = folder.File("x");
+  std::filesystem::create_symlink("x", folder.File("link"));
+  int64_t inside = 0;
+  int64_t most = 0;
+  int64_t turns = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 8; ++i) {
+    threads.emplace_back([&, i] {
+      for (int turn = 0; turn < 20; ++turn) {
+        const Result<FileLock> lock = FileLock::Take(i % 2 == 0 ? path : folder.File("link"));
+        if (!lock) return;
+        // Plain numbers: without the lock, the sanitizers would object too.
+        most = std::max(most, ++inside);
+        ++turns;
+        --inside;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(turns, 160);
+  EXPECT_EQ(most, 1);
+  EXPECT_EQ(folder.NumFiles(), 1u) << "a lock file was left behind";
+}
+
+TEST(FileLock, OfAProcessThatWasKilled_HoldsNobodyUp) {
+  const TemporaryFolder folder;
+  const pid_t child = fork();
+  if (child == 0) {
+    const Result<FileLock> lock = FileLock::Take(folder.File("x"));
+    kill(getpid(), SIGKILL);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(folder.NumFiles(), 1u) << "the lock file of the one that was killed";
+  EXPECT_TRUE(FileLock::Take(folder.File("x")));
+  EXPECT_EQ(folder.NumFiles(), 0u);
+  EXPECT_FALSE(FileLock::Take(folder.File("no/folder"))) << "there is no place for a lock";
 }
 
 }  // namespace

@@ -261,11 +261,22 @@ TEST(ResolveBatch, SlotsWithAnotherTile_StillCount) {
   }
 }
 
-TEST(ResolveBatch, HugeSlots_DoNotOverflow) {
-  Batch batch;
-  batch.valid_slots = {{INT64_MAX}};
-  batch.base_block_tokens = INT64_MAX;
-  EXPECT_EQ(Resolved(Lengths(1, 10, 10), kValid, batch)[0].q_valid, std::optional<int64_t>(10));
+// The last slot may reach past the row; one that begins past it is refused, as tokens past it are.
+TEST(ResolveBatch, SlotsBeyondTheRow_AreAViolation) {
+  for (const int64_t len : {1, 9, 10, 12}) {
+    for (const int64_t base : {int64_t{1}, int64_t{4}, int64_t{10}, int64_t{1000}, INT64_MAX}) {
+      const int64_t most = (len - 1) / base + 1;
+      const Contract contract = Lengths(1, len, len);
+      Batch batch;
+      batch.base_block_tokens = base;
+      batch.valid_slots = {{most}};
+      EXPECT_EQ(Resolved(contract, kValid, batch)[0].q_valid, std::optional<int64_t>(len)) << len << " " << base;
+      for (const int64_t slots : {most + 1, INT64_MAX}) {
+        batch.valid_slots = {{slots}};
+        EXPECT_THAT(Fields(contract, kValid, batch), UnorderedElementsAre("valid_slots[0]")) << len << " " << base;
+      }
+    }
+  }
 }
 
 TEST(ResolveBatch, SlotsAndBase_NeedEachOther) {

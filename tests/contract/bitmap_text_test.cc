@@ -135,7 +135,7 @@ TEST_F(BitmapText, WrongShapeInAContract_IsAViolation) {
     return ParseContract("version = 1\nshape = { q_len = 4, dim_qk = 4 }\nmask = { expr = \"" + expr + "\" }\n",
                          dir_.string());
   };
-  EXPECT_EQ(read("bitmap('m.npy')").error().code, ErrorCode::kContractInvalid);
+  EXPECT_EQ(read("bitmap('m.npy')").error().code, ErrorCode::kBitmapInvalid) << "a file of another shape";
   EXPECT_EQ(read("bitmap('absent.npy')").error().code, ErrorCode::kBitmapInvalid);
 }
 

@@ -154,6 +154,8 @@ TEST(LimitsPage, Table_MatchesTheConstants) {
       {"kMaxProgramKeyBytes", number(lanes::xla::kMaxProgramKeyBytes)},
       {"kMaxCpuinfoBytes", number(lanes::xla::kMaxCpuinfoBytes)},
       {"kMaxArrayBytes", number(exports::kMaxArrayBytes)},
+      {"kMaxThreads", number(kMaxThreads)},
+      {"kMaxLockSeconds", number(kMaxLockSeconds)},
       {"kMaxSlots", number(plan::kMaxSlots)},
       {"kMaxRows", number(plan::kMaxRows)},
       {"kMaxConditions", number(plan::kMaxConditions)},
