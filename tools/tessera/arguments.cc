@@ -4,6 +4,10 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <set>
+#include <type_traits>
 #include <utility>
 
 namespace tessera::program {
@@ -18,6 +22,12 @@ std::string CommandOf(const CLI::App& app) {
     name += " " + at->get_name();
   }
   return name;
+}
+
+const CLI::App& Root(const CLI::App& app) {
+  const CLI::App* at = &app;
+  while (at->get_parent() != nullptr) at = at->get_parent();
+  return *at;
 }
 
 Error ArgumentError(const CLI::App& app, const CLI::ParseError& error) {
@@ -38,6 +48,22 @@ Error ArgumentError(const CLI::App& app, const CLI::ParseError& error) {
 
 }  // namespace
 
+std::string NumberProblem(const std::string& text, NumberRange range) {
+  const bool is_negative = !text.empty() && text[0] == '-';
+  const std::string_view digits = std::string_view(text).substr(is_negative ? 1 : 0);
+  uint64_t size = 0;
+  const auto read = std::from_chars(digits.data(), digits.data() + digits.size(), size);
+  const bool is_number = !digits.empty() && digits.find_first_not_of("0123456789") == std::string_view::npos &&
+                         (digits[0] != '0' || text == "0");
+  const bool is_below = is_negative && (range.low >= 0 || size > uint64_t{0} - static_cast<uint64_t>(range.low));
+  const bool is_in_range =
+      read.ec == std::errc() && !is_below &&
+      (is_negative || (size <= range.high && (range.low <= 0 || size >= static_cast<uint64_t>(range.low))));
+  if (is_number && is_in_range) return {};
+  return fmt::format("'{}' is not a whole number from {} to {}{}", text, range.low, range.high,
+                     is_number ? "" : ", in decimal digits and without leading zeros");
+}
+
 Option* Option::TypeName(const std::string& name) {
   option_->type_name(name);
   return this;
@@ -53,7 +79,40 @@ Option* Option::ShowDefault() {
   return this;
 }
 
+Option* Option::Does(const std::string& type, PathRole role) {
+  path_ = NamedPath{.name = Name(), .path = {}, .role = role};
+  return TypeName(type);
+}
+
+Option* Option::Reads(const std::string& type) { return Does(type, PathRole::kInput); }
+Option* Option::ReadsOrInput(const std::string& type) { return Does(type, PathRole::kInputOrStandard); }
+Option* Option::Writes(const std::string& type) { return Does(type, PathRole::kOutput); }
+Option* Option::Changes(const std::string& type) { return Does(type, PathRole::kInPlace); }
+Option* Option::WritesInto(const std::string& type, const std::string& suffix) {
+  Does(type, PathRole::kFolder);
+  path_->suffix = suffix;
+  return this;
+}
+
+std::vector<NamedPath> Option::Paths() const {
+  std::vector<NamedPath> paths;
+  const auto add = [&](const std::string& value) {
+    if (value.empty()) return;
+    paths.push_back(*path_);
+    paths.back().path = value;
+  };
+  if (!path_) return paths;
+  if (const auto* one = std::get_if<const std::string*>(&values_)) add(**one);
+  if (const auto* many = std::get_if<const std::vector<std::string>*>(&values_)) {
+    for (const std::string& value : **many) add(value);
+  }
+  return paths;
+}
+
+std::string Option::Name() const { return option_->get_name(); }
+
 Option* Option::Repeated() {
+  is_repeated_ = true;
   option_->expected(1)->take_all();
   return this;
 }
@@ -73,11 +132,6 @@ Option* Option::FromEnvironment(const std::string& variable) {
   return this;
 }
 
-Option* Option::InRange(int64_t low, int64_t high) {
-  option_->check(CLI::Range(low, high));
-  return this;
-}
-
 Option* Option::OneOf(const std::vector<std::string>& words) {
   option_->check(CLI::IsMember(words));
   return this;
@@ -85,7 +139,16 @@ Option* Option::OneOf(const std::vector<std::string>& words) {
 
 bool Option::IsGiven() const { return option_->count() > 0; }
 
-Option* Command::Keep(CLI::Option* option) { return options_.emplace_back(std::make_unique<Option>(option)).get(); }
+bool Option::IsGivenTwice() const {
+  const std::vector<std::string>& given = option_->results();
+  if (!is_repeated_) return given.size() > 1;
+  if (path_) return false;  // a file can be compared with itself
+  return std::set<std::string>(given.begin(), given.end()).size() != given.size();
+}
+
+Option* Command::Keep(CLI::Option* option, Option::Values values) {
+  return options_.emplace_back(std::make_unique<Option>(option, values)).get();
+}
 
 Command* Command::AddCommand(const std::string& name, const std::string& about) {
   return commands_.emplace_back(std::make_unique<Command>(app_->add_subcommand(name, about))).get();
@@ -93,27 +156,74 @@ Command* Command::AddCommand(const std::string& name, const std::string& about) 
 
 template <class T>
 Option* Command::AddOption(const std::string& name, T& value, const std::string& about) {
-  return Keep(app_->add_option(name, value, about));
+  CLI::Option* option = app_->add_option(name, value, about);
+  option->check([](const std::string& given) { return given.empty() ? "an empty value was given" : std::string(); });
+  if constexpr (std::is_same_v<T, std::string> || std::is_same_v<T, std::vector<std::string>>) {
+    return Keep(option, &value);
+  } else {
+    return Keep(option);
+  }
 }
 // Every type that an option of ours has.
 template Option* Command::AddOption(const std::string&, std::string&, const std::string&);
 template Option* Command::AddOption(const std::string&, std::vector<std::string>&, const std::string&);
-template Option* Command::AddOption(const std::string&, int64_t&, const std::string&);
-template Option* Command::AddOption(const std::string&, uint64_t&, const std::string&);
-template Option* Command::AddOption(const std::string&, std::optional<int64_t>&, const std::string&);
 template Option* Command::AddOption(const std::string&, std::optional<std::string>&, const std::string&);
 
+template <class T>
+Option* Command::AddNumber(const std::string& name, T& value, NumberRange range, const std::string& about) {
+  constexpr bool is_unsigned = std::is_same_v<T, uint64_t>;
+  if constexpr (!is_unsigned) range.high = std::min<uint64_t>(range.high, std::numeric_limits<int64_t>::max());
+  CLI::Option* option = app_->add_option(name, value, about);
+  option->check([range](const std::string& given) { return NumberProblem(given, range); });
+  return Keep(option);
+}
+template Option* Command::AddNumber(const std::string&, int64_t&, NumberRange, const std::string&);
+template Option* Command::AddNumber(const std::string&, uint64_t&, NumberRange, const std::string&);
+template Option* Command::AddNumber(const std::string&, std::optional<int64_t>&, NumberRange, const std::string&);
+
 Option* Command::AddFlag(const std::string& name, bool& value, const std::string& about) {
-  return Keep(app_->add_flag(name, value, about));
+  return Keep(app_->add_flag(name, value, about)->disable_flag_override());  // --json=0 would be taken for true
 }
 
-Option* Command::Find(const std::string& name) { return Keep(app_->get_option(name)); }
+Option* Command::Find(const std::string& name) const {
+  const auto is_named = [&](const std::unique_ptr<Option>& option) { return option->Name() == name; };
+  return std::find_if(options_.begin(), options_.end(), is_named)->get();
+}
 void Command::Footer(const std::string& text) { app_->footer(text); }
 void Command::OnParsed(std::function<void()> callback) { app_->callback(std::move(callback)); }
 void Command::RequireCommand(int at_least, int at_most) {
   app_->require_subcommand(static_cast<size_t>(at_least), static_cast<size_t>(at_most));
 }
 bool Command::HasCommand() const { return !app_->get_subcommands().empty(); }
+bool Command::IsNamed() const { return app_->parsed(); }
+
+std::vector<const Option*> Command::OptionsInUse() const {
+  std::vector<const Option*> options;
+  for (const std::unique_ptr<Option>& option : options_) options.push_back(option.get());
+  for (const std::unique_ptr<Command>& command : commands_) {
+    if (!command->IsNamed()) continue;
+    for (const Option* option : command->OptionsInUse()) options.push_back(option);
+  }
+  return options;
+}
+
+Status Command::Refuse(std::string_view with, const std::vector<std::string>& names) const {
+  for (const std::unique_ptr<Option>& option : options_) {
+    if (!option->IsGiven() || std::find(names.begin(), names.end(), option->Name()) == names.end()) continue;
+    return Fail(ErrorCode::kBadArgument,
+                fmt::format("{} has no use with {} (see {} --help)", option->Name(), with, CommandOf(Root(*app_))),
+                CommandOf(Root(*app_)));
+  }
+  return {};
+}
+
+Status Command::AllowOnly(std::string_view with, const std::vector<std::string>& names) const {
+  std::vector<std::string> others;
+  for (const std::unique_ptr<Option>& option : options_) {
+    if (std::find(names.begin(), names.end(), option->Name()) == names.end()) others.push_back(option->Name());
+  }
+  return Refuse(with, others);
+}
 
 void RefuseTogether(const std::string& name, const std::string& other) { throw CLI::ExcludesError(name, other); }
 void RefuseMissing(const std::string& what) { throw CLI::RequiredError(what); }
@@ -126,7 +236,31 @@ CommandLine::~CommandLine() = default;
 
 std::string CommandLine::Help() const { return app_->help(); }
 
+std::vector<NamedPath> CommandLine::Paths() const {
+  std::vector<NamedPath> paths;
+  for (const Option* option : root_.OptionsInUse()) {
+    for (NamedPath& path : option->Paths()) paths.push_back(std::move(path));
+  }
+  return paths;
+}
+
+bool CommandLine::IsGiven(const std::string& flag) const {
+  const std::vector<const Option*> options = root_.OptionsInUse();
+  return std::any_of(options.begin(), options.end(),
+                     [&](const Option* option) { return option->Name() == flag && option->IsGiven(); });
+}
+
 Result<bool> CommandLine::Parse(int argc, char** argv) {
+  // The library takes the next argument for the value of "--name=".
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    if (argument == "--") break;
+    const bool is_empty =
+        argument.size() > 3 && argument.substr(0, 2) == "--" && argument.find('=') + 1 == argument.size();
+    if (!is_empty) continue;
+    return Fail(ErrorCode::kBadArgument, fmt::format("{}: an empty value was given (see {} --help)",
+                                                     argument.substr(0, argument.size() - 1), app_->get_name()));
+  }
   try {
     app_->parse(argc, argv);
   } catch (const CLI::Success& asked) {  // --help and --version
@@ -134,6 +268,11 @@ Result<bool> CommandLine::Parse(int argc, char** argv) {
     return false;
   } catch (const CLI::ParseError& error) {
     return tl::unexpected(ArgumentError(*app_, error));
+  }
+  for (const Option* option : root_.OptionsInUse()) {
+    if (!option->IsGivenTwice()) continue;
+    return Fail(ErrorCode::kBadArgument,
+                fmt::format("{} was given twice (see {} --help)", option->Name(), CommandOf(*app_)), CommandOf(*app_));
   }
   return true;
 }

@@ -71,7 +71,7 @@ int Show(Measured result, const Options& options) {
   return kGood;
 }
 
-int BenchPlanner(const Options& options) {
+int BenchPlanner(const Command&, const Options& options) {
   auto problem = ReadProblem(options.problem);
   if (!problem) return Report(problem.error(), options.json);
   Measured result;
@@ -92,9 +92,12 @@ int BenchPlanner(const Options& options) {
   return Show(std::move(result), options);
 }
 
-int BenchRun(const Options& options) {
+int BenchRun(const Command& command, const Options& options) {
   auto problem = ReadProblem(options.problem);
   if (!problem) return Report(problem.error(), options.json);
+  if (Status used = CheckXlaOptions(command, problem->contract, problem->target, options.run); !used) {
+    return Report(used.error(), options.json);
+  }
   if (auto fits = CheckTensorMemory(problem->contract, options.run.backward); !fits) {
     return Report(fits.error(), options.json);
   }
@@ -126,14 +129,15 @@ void AddStability(Command& bench, Action& action) {
   auto stability = std::make_shared<StabilityOptions>();
   Option* flag = bench.AddFlag("--stability", stability->is_asked,
                                "Run fresh batches under one contract and count builds, hits and plans");
-  bench.AddOption("--batches", stability->batches, "Batches for each contract")
+  bench.AddNumber("--batches", stability->batches, {1, 1'000'000}, "Batches for each contract")
+      ->TypeName("N")
       ->ShowDefault()
-      ->InRange(int64_t{1}, int64_t{1'000'000})
       ->Needs(flag);
   bench.AddOption("--contract", stability->contract, "This contract (.toml or .json) instead of a few small ones")
-      ->TypeName("FILE")
+      ->ReadsOrInput("FILE")
       ->Needs(flag);
-  bench.AddOption("--seed", stability->seed, "Seed of batches and inputs")->ShowDefault()->Needs(flag);
+  AddSeed(bench, stability->seed, "Seed of batches and inputs");
+  bench.Find("--seed")->Needs(flag);
   bench.AddFlag("--json", stability->json, "Print one JSON document")->Needs(flag);
   bench.AddFlag("--progress", stability->progress, "Report progress also when standard error is no terminal")
       ->Needs(flag);
@@ -153,25 +157,24 @@ void AddBench(Command& app, Action& action) {
   sub->RequireCommand(0, 1);
   sub->Footer(kFooter);
   AddStability(*sub, action);
-  const auto add = [&](const char* name, const char* about, int (*command)(const Options&)) {
+  const auto add = [&](const char* name, const char* about, int (*command)(const Command&, const Options&)) {
     Command* verb = sub->AddCommand(name, about);
-    verb->AddOption("contract", options->problem.contract, "Contract (.toml or .json, - = standard input)")
-        ->TypeName("FILE")
-        ->Required();
-    verb->AddOption("--repeat", options->repeat, "How many times; 0 = about half a second's worth")
-        ->ShowDefault()
-        ->InRange(int64_t{0}, int64_t{1'000'000});
+    AddContract(*verb, options->problem.contract)->Required();
+    verb->AddNumber("--repeat", options->repeat, {0, 1'000'000}, "How many times; 0 = about half a second's worth")
+        ->TypeName("N")
+        ->ShowDefault();
     AddProblemOptions(*verb, options->problem);
     verb->AddFlag("--json", options->json, "Print one JSON document");
     verb->AddFlag("--progress", options->progress, "Report progress also when standard error is no terminal");
     verb->Footer(kFooter);
-    verb->OnParsed([options, command, &action] { action = [options, command] { return command(*options); }; });
+    verb->OnParsed(
+        [options, command, verb, &action] { action = [options, command, verb] { return command(*verb, *options); }; });
     return verb;
   };
   add("planner", "Time the planner: every stage, forward and transposed, packed", BenchPlanner);
   Command* run = add("run", "Time a lane: forward, and with --backward both", BenchRun);
   AddLaneOption(*run, options->run);
-  run->AddOption("--seed", options->seed, "Seed of the inputs")->ShowDefault();
+  AddSeed(*run, options->seed, "Seed of the inputs");
   run->AddFlag("--backward", options->run.backward, "Also compute gradients");
   AddWorkOptions(*run, options->run);
 }

@@ -46,6 +46,10 @@ std::string EmittedFile(const Options& options, const ProgramText& program) {
 Status Emit(const Options& options, const Problem& problem, Outcome& outcome) {
   auto texts = LowerPrograms(TheEngine(), problem.contract, problem.batch, problem.target, options.run, problem.inputs);
   if (!texts) return tl::unexpected(texts.error());
+  for (const ProgramText& program : *texts) {
+    const NamedPath path{.name = "--emit", .path = EmittedFile(options, program), .role = PathRole::kOutput};
+    if (Status ok = DeclarePath(path); !ok) return ok;
+  }
   std::error_code error;
   std::filesystem::create_directories(options.emit, error);
   if (error)
@@ -103,6 +107,7 @@ bool IsOnlyEmit(const Options& options, const RunOutcome& compiled) {
 int CompileCommand(Options options) {
   RunOptions& run = options.run;
   const ProblemArguments& arguments = options.problem;
+  if (Status ok = DeclareEnvironment(); !ok) return Report(ok.error(), options.json);
   auto problem = ReadProblem(arguments);
   if (!problem) return Report(problem.error(), options.json);
   run.plan = problem->options;
@@ -147,13 +152,12 @@ void AddCompile(Command& app, Action& action) {
   RunOptions& run = options->run;
   run.lane = "xla_chunked";
   Command* sub = app.AddCommand("compile", "Compile a contract's programs and run nothing");
-  sub->AddOption("contract", options->problem.contract, "Contract (.toml or .json, - = standard input)")
-      ->TypeName("FILE")
-      ->Required();
+  AddContract(*sub, options->problem.contract)->Required();
   sub->AddFlag("--backward", run.backward, "Also the program of the gradients");
-  sub->AddOption("--emit", options->emit, "Write the StableHLO text of each program into this folder")->TypeName("DIR");
+  sub->AddOption("--emit", options->emit, "Write the StableHLO text of each program into this folder")
+      ->WritesInto("DIR", ".mlir");
   sub->AddOption("--receipt", options->receipt, "Write the receipt to this file, also when a plugin refuses")
-      ->TypeName("F.json");
+      ->Writes("F.json");
   sub->AddOption("--lane", run.lane, "Whose programs; auto = those of the lane that the target's table leads to")
       ->TypeName("LANE")
       ->ShowDefault();

@@ -101,11 +101,15 @@ int64_t TimeOf(const Receipt& receipt, std::string_view name) {
   return 0;
 }
 
-int Demo(const Options& options) {
+int Demo(const Command& command, const Options& options) {
+  if (Status ok = DeclareEnvironment(); !ok) return Report(ok.error(), options.json);
   auto contract = ParseContract(kContract);
   if (!contract) return Report(contract.error(), options.json);
   auto target = FindTarget("cpu");
   if (!target) return Report(target.error(), options.json);
+  if (Status used = CheckXlaOptions(command, *contract, *target, options.run); !used) {
+    return Report(used.error(), options.json);
+  }
   const Batch batch = MakeBatch(contract->shape.q_len);
   const auto say = [&](const std::string& text) { Say(options.json, options.ascii ? ToAscii(text) : text); };
   say(ProblemText(*contract));
@@ -168,14 +172,14 @@ int Demo(const Options& options) {
 void AddDemo(Command& app, Action& action) {
   auto options = std::make_shared<Options>();
   Command* sub = app.AddCommand("demo", "Plan, run and check a packed batch, with a picture and a receipt");
-  sub->AddOption("--seed", options->seed, "Seed of the inputs")->ShowDefault();
+  AddSeed(*sub, options->seed, "Seed of the inputs");
   AddWorkOptions(*sub, options->run);
-  sub->AddOption("--receipt", options->receipt, "Where the receipt goes")->TypeName("F.json")->ShowDefault();
+  sub->AddOption("--receipt", options->receipt, "Where the receipt goes")->Writes("F.json")->ShowDefault();
   sub->AddFlag("--ascii", options->ascii, "Draw with plain characters");
   sub->AddFlag("--json", options->json, "Print the receipt as one JSON document");
   sub->AddFlag("--progress", options->progress, "Report progress also when standard error is no terminal");
   sub->Footer(kFooter);
-  sub->OnParsed([options, &action] { action = [options] { return Demo(*options); }; });
+  sub->OnParsed([options, sub, &action] { action = [options, sub] { return Demo(*sub, *options); }; });
 }
 
 }  // namespace tessera::program

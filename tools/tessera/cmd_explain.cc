@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <memory>
 #include <optional>
 
@@ -79,18 +78,12 @@ struct Pair {
   int64_t k = 0;
 };
 
-Result<Pair> ParsePair(const PlanView& plan, const std::string& text) {
-  Pair pair;
-  const char* end = text.data() + text.size();
-  const auto first = std::from_chars(text.data(), end, pair.q);
-  bool good = first.ec == std::errc() && first.ptr != end && *first.ptr == ',';
-  if (good) {
-    const auto second = std::from_chars(first.ptr + 1, end, pair.k);
-    good = second.ec == std::errc() && second.ptr == end;
-  }
-  if (!good) {
+Result<Pair> PairOf(const PlanView& plan, const std::string& text) {
+  const auto numbers = ParsePair(text, ',');
+  if (!numbers) {
     return Fail(ErrorCode::kBadArgument, fmt::format("'{}' is not a pair: query,key, such as 300,290", text), "--at");
   }
+  const Pair pair{numbers->first, numbers->second};
   if (pair.q < 0 || pair.q >= plan.q_len || pair.k < 0 || pair.k >= plan.kv_len) {
     return Fail(ErrorCode::kBadArgument,
                 fmt::format("({}, {}) lies outside {} queries x {} keys", pair.q, pair.k, plan.q_len, plan.kv_len),
@@ -111,7 +104,7 @@ std::string TokenInWords(const std::vector<int32_t>& docs, int64_t at, int64_t v
 
 // Which tile decides about one pair, and how.
 int ExplainPair(const PlanView& plan, const Options& options) {
-  auto pair = ParsePair(plan, options.at);
+  auto pair = PairOf(plan, options.at);
   if (!pair) return Report(pair.error(), options.json);
   const Worklist& worklist = plan.Of(Direction::kForward);
   const auto row = static_cast<uint64_t>(pair->q / worklist.tile_q);
@@ -149,7 +142,7 @@ int ExplainPair(const PlanView& plan, const Options& options) {
     object.Raw("tile", fmt::format("[{},{}]", row, column)).Int("cleanup", slot == nullptr ? 0 : slot->cleanup);
     Print(object.Done() + "\n");
   }
-  std::fputs(text.c_str(), options.json ? stderr : stdout);
+  options.json ? PrintError(text) : Print(text);
   return kGood;
 }
 
@@ -211,7 +204,7 @@ int ExplainJson(const Subject& subject) {
       masks.push_back(mask.Done());
     }
     object.Raw("masks", JsonList(masks));
-    std::fputs(LeakNotes(subject.problem->contract).c_str(), stderr);
+    PrintError(LeakNotes(subject.problem->contract));
   }
   object.Raw("stages", JsonList(stages)).Raw("plan", ToJson(subject.plan.view()));
   Print(object.Done() + "\n");
@@ -244,6 +237,11 @@ int ExplainPlan(const Subject& subject, const Options& options) {
   return kGood;
 }
 
+bool HasRun(const Subject& subject, const std::string& name) {
+  return std::any_of(subject.stages.begin(), subject.stages.end(),
+                     [&](const StageReport& stage) { return stage.name == name; });
+}
+
 int Dump(const Subject& subject, const Options& options) {
   for (const StageReport& stage : subject.stages) {
     if (stage.name != options.dump) continue;
@@ -269,7 +267,27 @@ int Dump(const Subject& subject, const Options& options) {
                 options.json);
 }
 
-int Explain(const Options& options) {
+// What the rest of the arguments leaves without use.
+Status CheckArguments(const Command& command, const Options& options) {
+  if (options.policy) return command.AllowOnly("--policy", {"--policy", "--json"});
+  if (IsPlanFile(options.problem.contract)) {
+    Status ok = command.AllowOnly("a .plan file", {"contract", "--at", "--head", "--batch-row", "--dump", "--dense",
+                                                   "--cleanups", "--ascii", "--json"});
+    if (!ok) return ok;
+  }
+  // The map of one head, and the list under it, are drawn where nothing else is asked for.
+  std::vector<std::string> unused = {"--cleanups", "--ascii"};
+  if (options.at.empty() && options.dense.empty()) unused.insert(unused.end(), {"--head", "--batch-row"});
+  if (!options.at.empty()) {
+    unused.push_back("--dump");
+    return command.Refuse("--at", unused);
+  }
+  if (!options.dump.empty()) return command.Refuse("--dump", unused);
+  return options.json ? command.Refuse("--json", unused) : Status();
+}
+
+int Explain(const Command& command, const Options& options) {
+  if (Status ok = CheckArguments(command, options); !ok) return Report(ok.error(), options.json);
   if (options.policy) {
     Print(MixedDocumentPolicyJson() + "\n");
     return kGood;
@@ -290,7 +308,7 @@ int Explain(const Options& options) {
     return Report(Error{ErrorCode::kBadArgument, "a plan file keeps no stage dumps: give the contract", "--dump", {}},
                   options.json);
   }
-  if (!options.dump.empty() && !options.json) return Dump(*subject, options);
+  if (!options.dump.empty() && (!options.json || !HasRun(*subject, options.dump))) return Dump(*subject, options);
   return options.json ? ExplainJson(*subject) : ExplainPlan(*subject, options);
 }
 
@@ -299,23 +317,21 @@ int Explain(const Options& options) {
 void AddExplain(Command& app, Action& action) {
   auto options = std::make_shared<Options>();
   Command* sub = app.AddCommand("explain", "Draw the tile map and say what each stage did and why");
-  sub->AddOption("contract", options->problem.contract,
-                 "Contract (.toml or .json, - = standard input), or a .plan file")
-      ->TypeName("FILE");
+  AddContract(*sub, options->problem.contract, ", or a .plan file");
   AddProblemOptions(*sub, options->problem);
   AddRouteOptions(*sub, options->problem);
   sub->AddOption("--at", options->at, "Say whether query Q may see key K, and what decides it")->TypeName("Q,K");
-  sub->AddOption("--head", options->head, "Query head to draw or ask about")->ShowDefault();
-  sub->AddOption("--batch-row", options->batch_row, "Batch row to draw or ask about")->ShowDefault();
+  sub->AddNumber("--head", options->head, {}, "Query head to draw or ask about")->TypeName("N")->ShowDefault();
+  sub->AddNumber("--batch-row", options->batch_row, {}, "Batch row to draw or ask about")->TypeName("N")->ShowDefault();
   sub->AddOption("--dump", options->dump, "Print one stage's result as text")->TypeName("STAGE");
   sub->AddOption("--dense", options->dense, "Also write the plan decompressed to a [q_len, kv_len] mask")
-      ->TypeName("F.npy");
-  sub->AddOption("--cleanups", options->cleanups, "How many cleanups to list")->ShowDefault();
+      ->Writes("F.npy");
+  sub->AddNumber("--cleanups", options->cleanups, {}, "How many cleanups to list")->TypeName("N")->ShowDefault();
   sub->AddFlag("--policy", options->policy, "Print how tiles with several documents are treated, as JSON");
   sub->AddFlag("--ascii", options->ascii, "Draw with plain characters");
   sub->AddFlag("--json", options->json, "Print one JSON document");
   sub->Footer(kFooter);
-  sub->OnParsed([options, &action] { action = [options] { return Explain(*options); }; });
+  sub->OnParsed([options, sub, &action] { action = [options, sub] { return Explain(*sub, *options); }; });
 }
 
 }  // namespace tessera::program

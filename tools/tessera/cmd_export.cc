@@ -76,7 +76,14 @@ Result<ExportOptions> ToExportOptions(const Options& options) {
   return out;
 }
 
-int WriteExport(const Options& options) {
+// The library refuses what it is told and cannot do; these it is always told, so only here is it known who said them.
+Status CheckArguments(const Command& command, const Options& options) {
+  if (options.to == "pallas") return command.Refuse("--to pallas", {"--direction", "--mask"});
+  return options.to == "flex" ? command.Refuse("--to flex", {"--direction", "--mask", "--batch-row"}) : Status();
+}
+
+int WriteExport(const Command& command, const Options& options) {
+  if (Status ok = CheckArguments(command, options); !ok) return Report(ok.error(), options.json);
   Result<ExportOptions> chosen = ToExportOptions(options);
   if (!chosen) return Report(chosen.error(), options.json);
   Result<Contract> contract = ReadContractArgument(options.contract);
@@ -96,7 +103,7 @@ int WriteExport(const Options& options) {
   std::string text = Summary(*exported);
   if (!options.out.empty()) text += fmt::format("\nwrote {}\n", options.out);
   if (options.json) {
-    std::fputs(text.c_str(), stderr);
+    PrintError(text);
     Print(ToJson(*exported));
   } else {
     Print(text);
@@ -110,14 +117,12 @@ void AddExport(Command& app, Action& action) {
   auto options = std::make_shared<Options>();
   Command* sub =
       app.AddCommand("export", "Write a plan in the arrays of Splash, Tokamax, FlexAttention or a Pallas kernel");
-  sub->AddOption("contract", options->contract, "Contract (.toml or .json, - = standard input)")
-      ->TypeName("FILE")
-      ->Required();
+  AddContract(*sub, options->contract)->Required();
   sub->AddOption("--to", options->to,
                  "splash (JAX), tokamax, flex (PyTorch FlexAttention) or pallas (a kernel of your own)")
       ->TypeName("LIBRARY")
       ->Required();
-  sub->AddOption("--batch", options->batch, "Batch (.json or .safetensors)")->TypeName("FILE");
+  sub->AddOption("--batch", options->batch, "Batch (.json or .safetensors)")->Reads("FILE");
   sub->AddOption("--tile", options->tile, "Tile size; default: the contract's")->TypeName("QxKV");
   sub->AddOption("--direction", options->direction, "forward (and dq), or dkv; flex and pallas hold both")
       ->OneOf({"forward", "dkv"})
@@ -138,16 +143,21 @@ void AddExport(Command& app, Action& action) {
                "Every array at the capacities of the contract's class: the same shapes and types for every batch");
   sub->AddFlag("--widen-class", options->values.widen_class,
                "With --fixed-shapes: a batch that does not fit its class gets a wider class, not an error");
-  sub->AddOption("--head-shards", options->values.head_shards, "splash: devices the heads are split over");
-  sub->AddOption("--q-shards", options->values.q_shards, "splash, tokamax: devices the queries are split over");
-  sub->AddOption("--kv-shards", options->values.kv_shards, "tokamax: devices the keys are split over");
+  const auto add_shards = [&](const char* name, int64_t& shards, const char* about) {
+    sub->AddNumber(name, shards, {1}, about)->TypeName("N");
+  };
+  add_shards("--head-shards", options->values.head_shards, "splash: devices the heads are split over");
+  add_shards("--q-shards", options->values.q_shards, "splash, tokamax: devices the queries are split over");
+  add_shards("--kv-shards", options->values.kv_shards, "tokamax: devices the keys are split over");
   sub->AddFlag("--no-shrink", options->no_shrink, "splash: keep empty tiles in the grid");
   sub->AddFlag("--dynamic-grid", options->values.dynamic_grid, "tokamax: lists of active tiles, not the whole grid");
-  sub->AddOption("--batch-row", options->values.batch_row, "splash, tokamax: the row to export when rows differ");
-  sub->AddOption("--out", options->out, "Write the arrays to this file")->TypeName("FILE.safetensors");
+  sub->AddNumber("--batch-row", options->values.batch_row, {},
+                 "splash, tokamax, pallas: the row to export when rows differ")
+      ->TypeName("N");
+  sub->AddOption("--out", options->out, "Write the arrays to this file")->Writes("FILE.safetensors");
   sub->AddFlag("--json", options->json, "Print the arrays as one JSON document");
   sub->Footer(kFooter);
-  sub->OnParsed([options, &action] { action = [options] { return WriteExport(*options); }; });
+  sub->OnParsed([options, sub, &action] { action = [options, sub] { return WriteExport(*sub, *options); }; });
 }
 
 }  // namespace tessera::program

@@ -168,18 +168,22 @@ int SelectFor(const Options& options) {
 void AddLanes(Command& app, Action& action) {
   auto options = std::make_shared<Options>();
   Command* sub = app.AddCommand("lanes", "List the lanes; with a contract, say which is selected and why");
-  sub->AddOption("contract", options->contract, "Contract (.toml or .json, - = standard input)")->TypeName("FILE");
+  AddContract(*sub, options->contract);
   sub->AddOption("--target", options->target, "Machine to select for: cpu, h200, v6e, v5e, v5p")->ShowDefault();
   sub->AddOption("--lane", options->lane, "Without a contract: this lane, or why it is not there")
       ->TypeName("LANE")
       ->ShowDefault();
   sub->AddOption("--moba", options->moba, "What a decoder of MoBA layers that asks for this backend is told")
       ->TypeName("NAME");
-  sub->AddOption("--plugin", options->plugin, "Also look at this PJRT plugin")->TypeName("FILE.so");
+  sub->AddOption("--plugin", options->plugin, "Also look at this PJRT plugin")->Reads("FILE.so");
   sub->AddFlag("--json", options->json, "Print one JSON document");
   sub->Footer(kFooter);
-  sub->OnParsed([options, &action] {
-    action = [options] {
+  sub->OnParsed([options, sub, &action] {
+    action = [options, sub] {
+      Status used;
+      if (options->moba) used = sub->AllowOnly("--moba", {"--moba", "--json"});
+      if (used && !options->contract.empty()) used = sub->Refuse("a contract", {"--lane", "--plugin"});
+      if (!used) return Report(used.error(), options->json);
       if (options->moba) return ShowMoba(*options);
       return options->contract.empty() ? ListLanes(*options) : SelectFor(*options);
     };

@@ -93,6 +93,13 @@ Result<LedgerEntry> MakeEntry(const Options& options) {
   if (!custom_run) return tl::unexpected(custom_run.error());
   auto default_run = ReadMeasurement(options.default_receipt);
   if (!default_run) return tl::unexpected(default_run.error());
+  for (const Receipt* receipt : {&*custom_run, &*default_run}) {
+    if (Status ok = DeclareSourcesOf(*receipt); !ok) return tl::unexpected(ok.error());
+  }
+  // A ledger that cannot be read is never written over, and that is said before anything is run.
+  if (std::error_code ignored; std::filesystem::exists(options.ledger, ignored)) {
+    if (auto read = ReadLedger(options.ledger); !read) return tl::unexpected(read.error());
+  }
   auto entry = EntryFromReceipts(
       {.custom_run = *custom_run, .default_run = *default_run, .dynamic_shapes = options.dynamic_shapes});
   if (!entry) return entry;
@@ -114,9 +121,10 @@ double SpeedupOf(const LedgerEntry& e) {
 
 std::string Line(const LedgerEntry& e) {
   const double speedup = SpeedupOf(e);
-  return fmt::format("{:<12} {:<12} {:<8} {:<32} {:<42} {:>10} {:>10} {:>6.2f}x {:<10} {}", e.custom_lane,
-                     e.default_lane, e.target, e.kind, ShapeText(e.shape) + (e.backward ? " +backward" : ""),
-                     Milliseconds(e.custom_ns), Milliseconds(e.default_ns), speedup, e.date, EntryId(e).substr(0, 8));
+  return fmt::format("{:<12} {:<12} {:<8} {:<32} {:<42} {:>10} {:>10} {:>6.2f}x {:<10} {}", OneLine(e.custom_lane),
+                     OneLine(e.default_lane), OneLine(e.target), OneLine(e.kind),
+                     ShapeText(e.shape) + (e.backward ? " +backward" : ""), Milliseconds(e.custom_ns),
+                     Milliseconds(e.default_ns), speedup, e.date, EntryId(e).substr(0, 8));
 }
 
 constexpr const char* kHead =
@@ -136,22 +144,15 @@ int Add(const Options& options) {
   if (options.custom_receipt.empty() || options.default_receipt.empty()) {
     return Report(MissingOption("give two receipts or benchmarks: --custom and --default"), options.json);
   }
-  // A file that is not there yet begins a ledger; one that cannot be read is never written over.
-  Ledger ledger;
-  if (std::error_code ignored; std::filesystem::exists(options.ledger, ignored)) {
-    auto read = ReadLedger(options.ledger);
-    if (!read) return Report(read.error(), options.json);
-    ledger = std::move(*read);
-  }
   auto entry = MakeEntry(options);
   if (!entry) return Report(entry.error(), options.json);
-  if (Status added = AddEntry(ledger, *entry); !added) return Report(added.error(), options.json);
-  if (Status written = WriteLedger(options.ledger, ledger); !written) return Report(written.error(), options.json);
+  const auto ledger = AddToLedger(options.ledger, *entry);
+  if (!ledger) return Report(ledger.error(), options.json);
   Say(options.json, kHead + Line(*entry));
   Say(options.json, fmt::format("run again: the same outputs, {} against the oracle, {} and {}", entry->proof.check,
                                 Milliseconds(entry->proof.custom_ns), Milliseconds(entry->proof.default_ns)));
-  Say(options.json, fmt::format("wrote {}: {} {}", options.ledger, ledger.entries.size(),
-                                ledger.entries.size() == 1 ? "entry" : "entries"));
+  Say(options.json, fmt::format("wrote {}: {} {}", options.ledger, ledger->entries.size(),
+                                ledger->entries.size() == 1 ? "entry" : "entries"));
   if (options.json) Print(ToJson(*entry) + "\n");
   return kGood;
 }
@@ -188,7 +189,21 @@ std::vector<std::pair<std::string, std::string>> PairsOf(const Ledger& ledger, c
   return pairs;
 }
 
+// A misspelt lane has no measurements, and would look like one that was never measured.
+Status CheckLanes(const Options& options) {
+  std::vector<std::string> names;
+  for (const LaneInfo& lane : TheEngine().Lanes()) names.push_back(lane.name);
+  for (const auto& [option, name] :
+       {std::pair{"--custom-lane", &options.custom_lane}, {"--default-lane", &options.default_lane}}) {
+    if (name->empty() || std::find(names.begin(), names.end(), *name) != names.end()) continue;
+    return Fail(ErrorCode::kLaneUnknown, fmt::format("there is no lane '{}': one of {}", *name, fmt::join(names, ", ")),
+                option);
+  }
+  return {};
+}
+
 int Decide(const Options& options) {
+  if (Status ok = CheckLanes(options); !ok) return Report(ok.error(), options.json);
   auto contract = ReadContractArgument(options.contract);
   if (!contract) return Report(contract.error(), options.json);
   auto target = FindTarget(options.target);
@@ -254,7 +269,6 @@ void AddLedger(Command& app, Action& action) {
   sub->Footer(kFooter);
   const auto add = [&](const char* name, const char* about, int (*command)(const Options&)) {
     Command* verb = sub->AddCommand(name, about);
-    verb->AddOption("--ledger", options->ledger, "The ledger")->TypeName("FILE")->FromEnvironment("TESSERA_LEDGER");
     verb->AddFlag("--json", options->json, "Print one JSON document");
     verb->Footer(kFooter);
     verb->OnParsed([options, command, &action] { action = [options, command] { return command(*options); }; });
@@ -267,24 +281,25 @@ void AddLedger(Command& app, Action& action) {
     verb->AddFlag("--backward", options->backward, "Forward and backward together");
     verb->AddFlag("--dynamic", options->dynamic_shapes, "Lengths change from step to step");
   };
+  const auto add_ledger = [&](Command* verb) {
+    return verb->AddOption("--ledger", options->ledger, "The ledger")->FromEnvironment("TESSERA_LEDGER");
+  };
   Command* verb = add("add", "Run both again, and add the measurement or replace the older one of the same", Add);
+  add_ledger(verb)->Changes("FILE");
   verb->AddOption("--custom", options->custom_receipt, "Receipt or benchmark of the custom lane's run")
-      ->TypeName("F.json");
+      ->Reads("F.json");
   verb->AddOption("--default", options->default_receipt, "Of the default lane's run of the same request")
-      ->TypeName("F.json");
+      ->Reads("F.json");
   verb->AddFlag("--dynamic", options->dynamic_shapes, "Lengths changed from step to step while it was measured");
   verb->AddFlag("--progress", options->progress, "Report progress also when standard error is no terminal");
-  add("show", "Print every measurement", Show);
+  add_ledger(add("show", "Print every measurement", Show))->Reads("FILE");
   verb = add("decide", "Say which lanes the ledger would choose for a contract, and by which measurements", Decide);
-  verb->AddOption("contract", options->contract, "Contract (.toml or .json, - = standard input)")
-      ->TypeName("FILE")
-      ->Required();
+  add_ledger(verb)->Reads("FILE");
+  AddContract(*verb, options->contract)->Required();
   add_question(verb);
   verb->AddFlag("--experimental", options->experimental, "As for a run that asks for experimental lanes");
   verb = add("advise", "Before anything is measured: whether a custom kernel is worth writing for a contract", Advise);
-  verb->AddOption("contract", options->contract, "Contract (.toml or .json, - = standard input)")
-      ->TypeName("FILE")
-      ->Required();
+  AddContract(*verb, options->contract)->Required();
   verb->AddFlag("--dynamic", options->dynamic_shapes, "Lengths change from step to step");
 }
 

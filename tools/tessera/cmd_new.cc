@@ -30,19 +30,11 @@ struct Heads {
 };
 
 Result<Heads> ParseHeads(const std::string& text) {
-  const auto number = [](std::string_view digits) -> int64_t {
-    int64_t value = 0;
-    if (digits.empty() || digits.size() > 6) return 0;
-    for (const char c : digits) {
-      if (c < '0' || c > '9') return 0;
-      value = value * 10 + (c - '0');
-    }
-    return value;
+  const auto number = [](const std::string& digits) -> int64_t {
+    return NumberProblem(digits, {1, 999'999}).empty() ? std::stoll(digits) : 0;
   };
   const size_t slash = text.find('/');
-  const Heads heads{
-      number(std::string_view(text).substr(0, slash)),
-      number(slash == std::string::npos ? std::string_view(text) : std::string_view(text).substr(slash + 1))};
+  const Heads heads{number(text.substr(0, slash)), number(slash == std::string::npos ? text : text.substr(slash + 1))};
   if (heads.query == 0 || heads.key == 0) {
     return Fail(ErrorCode::kBadArgument, fmt::format("'{}' is no count of heads: 8, or 8/2 for 2 key heads", text),
                 "--heads");
@@ -96,6 +88,7 @@ int WriteNew(const Options& options) {
   if (!heads) return Report(heads.error(), false);
   const std::string text = ContractText(options, *heads);
   // What we hand out must be good, whatever was asked for; a bitmap's file is looked for in this folder.
+  if (Status ok = DeclareBitmaps(text, "."); !ok) return Report(ok.error(), false);
   if (auto contract = TheEngine().Parse(text); !contract) return Report(contract.error(), false);
   if (options.out.empty()) {
     Print(text);
@@ -112,12 +105,12 @@ void AddNew(Command& app, Action& action) {
   auto options = std::make_shared<Options>();
   Command* sub = app.AddCommand("new", "Write a commented contract to start from");
   sub->AddOption("--mask", options->mask, "The mask expression")->TypeName("EXPR")->ShowDefault();
-  sub->AddOption("--length", options->length, "Tokens of a row")->ShowDefault();
-  sub->AddOption("--batch", options->batch, "Rows")->ShowDefault();
+  sub->AddNumber("--length", options->length, {1}, "Tokens of a row")->TypeName("N")->ShowDefault();
+  sub->AddNumber("--batch", options->batch, {1}, "Rows")->TypeName("N")->ShowDefault();
   sub->AddOption("--heads", options->heads, "Query heads, or query/key heads")->TypeName("N[/M]")->ShowDefault();
-  sub->AddOption("--dim", options->dim, "Head dim")->ShowDefault();
+  sub->AddNumber("--dim", options->dim, {1}, "Head dim")->TypeName("N")->ShowDefault();
   sub->AddOption("--dtype", options->dtype, "Type of the tensors")->OneOf({"f32", "bf16", "f16"})->ShowDefault();
-  sub->AddOption("--out", options->out, "Write to this file; without it, to standard output")->TypeName("FILE.toml");
+  sub->AddOption("--out", options->out, "Write to this file; without it, to standard output")->Writes("FILE.toml");
   sub->Footer(kFooter);
   sub->OnParsed([options, &action] { action = [options] { return WriteNew(*options); }; });
 }

@@ -46,7 +46,7 @@ int ShowPlanFile(const Options& options) {
   if (!target) return Report(target.error(), options.json);
   const std::string summary = Summary(plan->view()) + "\n" + MetadataLine(plan->view(), *target);
   if (options.json) {
-    std::fputs(summary.c_str(), stderr);
+    PrintError(summary);
     Print(ToJson(plan->view()) + "\n");
   } else {
     Print(summary);
@@ -70,7 +70,7 @@ int MakeAndShow(const Options& options) {
                      StageTable(result->stages);
   if (!options.out.empty()) text += fmt::format("\nwrote {}\n", options.out);
   if (options.json) {
-    std::fputs(text.c_str(), stderr);
+    PrintError(text);
     std::vector<std::string> stages;
     for (const StageReport& stage : result->stages) {
       JsonObject object;
@@ -93,19 +93,18 @@ int MakeAndShow(const Options& options) {
 void AddPlan(Command& app, Action& action) {
   auto options = std::make_shared<Options>();
   Command* sub = app.AddCommand("plan", "Plan a contract and print what the plan holds and costs");
-  sub->AddOption("contract", options->problem.contract,
-                 "Contract (.toml or .json, - = standard input), or a .plan file")
-      ->TypeName("FILE")
-      ->Required();
+  AddContract(*sub, options->problem.contract, ", or a .plan file")->Required();
   AddProblemOptions(*sub, options->problem);
   AddRouteOptions(*sub, options->problem);
-  sub->AddOption("--out", options->out, "Write the plan to this file")->TypeName("FILE.plan");
+  sub->AddOption("--out", options->out, "Write the plan to this file")->Writes("FILE.plan");
   sub->AddFlag("--json", options->json, "Print the whole plan as one JSON document");
   sub->AddFlag("--progress", options->progress, "Report progress also when standard error is no terminal");
   sub->Footer(kFooter);
-  sub->OnParsed([options, &action] {
-    action = [options] {
-      return IsPlanFile(options->problem.contract) ? ShowPlanFile(*options) : MakeAndShow(*options);
+  sub->OnParsed([options, sub, &action] {
+    action = [options, sub] {
+      if (!IsPlanFile(options->problem.contract)) return MakeAndShow(*options);
+      const Status used = sub->AllowOnly("a .plan file", {"contract", "--target", "--json", "--progress"});
+      return used ? ShowPlanFile(*options) : Report(used.error(), options->json);
     };
   });
 }

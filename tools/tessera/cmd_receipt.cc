@@ -23,8 +23,11 @@ constexpr const char* kFooter =
     "  tessera receipt check receipt.json\n"
     "  tessera receipt diff monday.json tuesday.json";
 
+// A value of several lines, which an error can have, goes on under its beginning: no value can pose as another field.
 void Field(std::string& text, std::string_view name, const std::string& value) {
-  if (!value.empty()) text += fmt::format("  {:<18} {}\n", name, value);
+  if (value.empty()) return;
+  const std::string shown = Indented(value, std::string(21, ' '));
+  text += fmt::format("  {:<18} {}", OneLine(name), shown.substr(std::min<size_t>(shown.size(), 21)));
 }
 
 std::string CountsText(const TileCounts& counts, int64_t executed) {
@@ -62,7 +65,7 @@ std::string WorkText(const WorkUse& work) {
 }
 
 std::string Fields(const Receipt& receipt) {
-  std::string text = ToLine(receipt) + "\n\n";
+  std::string text = OneLine(ToLine(receipt)) + "\n\n";
   Field(text, "failed at", receipt.failed_at);
   Field(text, "error", receipt.error);
   Field(text, "requested", receipt.requested);
@@ -119,7 +122,7 @@ std::string Fields(const Receipt& receipt) {
   for (const Timing& timing : receipt.timings) Field(text, "time " + timing.name, Milliseconds(timing.ns));
   text += "\n  decisions\n";
   for (const LaneDecision& entry : receipt.decisions) {
-    text += fmt::format("    {:<12} {:<9} {}\n", entry.lane, entry.step,
+    text += fmt::format("    {:<12} {:<9} {}\n", OneLine(entry.lane), OneLine(entry.step),
                         entry.decision.accepted ? "yes" : fmt::format("no, {}", ReasonText(entry.decision.reason)));
   }
   return text + "\n  contract\n" + Indented(receipt.contract_text, "    ");
@@ -140,7 +143,7 @@ int Check(const Options& options) {
     return receipt.error().code == ErrorCode::kFileRead ? kBadInput : kCheckFailed;
   }
   Say(options.json, fmt::format("{}: a valid receipt", options.file));
-  Say(options.json, "  " + ToLine(*receipt));
+  Say(options.json, "  " + OneLine(ToLine(*receipt)));
   if (options.json) Print(JsonObject().Text("name", options.file).Bool("pass", true).Done() + "\n");
   return kGood;
 }
@@ -210,7 +213,7 @@ void AddReceipt(Command& app, Action& action) {
   sub->Footer(kFooter);
   const auto add = [&](const char* name, const char* about, int (*command)(const Options&)) {
     Command* verb = sub->AddCommand(name, about);
-    verb->AddOption("file", options->file, "The receipt")->TypeName("FILE")->Required();
+    verb->AddOption("file", options->file, "The receipt")->Reads("FILE")->Required();
     verb->AddFlag("--json", options->json, "Print one JSON document");
     verb->Footer(kFooter);
     verb->OnParsed([options, command, &action] { action = [options, command] { return command(*options); }; });
@@ -220,7 +223,7 @@ void AddReceipt(Command& app, Action& action) {
   add("check", "Check that it is whole and consistent (exit 1 when not)", Check);
   add("diff", "Say what changed from one to another (exit 1 when it matters)", Diff)
       ->AddOption("other", options->other, "The other receipt")
-      ->TypeName("FILE")
+      ->Reads("FILE")
       ->Required();
 }
 

@@ -101,9 +101,13 @@ std::string ResultJson(const RouteResult& result, const Options& options) {
   return object.Raw("stages", JsonList(stages)).Done();
 }
 
-int RouteCommand(const Options& options) {
+int RouteCommand(const Command& command, const Options& options) {
   auto problem = ReadProblem(options.problem);
   if (!problem) return Report(problem.error(), options.json);
+  if (!problem->contract.routing) {
+    const Status used = command.Refuse("a contract that does not route", {"--mass", "--no-compare"});
+    if (!used) return Report(used.error(), options.json);
+  }
   const int64_t q_len = problem->contract.shape.q_len;
   if (options.query >= q_len) {
     return Report(Error{ErrorCode::kBadArgument,
@@ -138,7 +142,7 @@ int RouteCommand(const Options& options) {
     Print(text);
     return kGood;
   }
-  std::fputs(text.c_str(), stderr);
+  PrintError(text);
   Print(ResultJson(*result, options) + "\n");
   return kGood;
 }
@@ -148,22 +152,20 @@ int RouteCommand(const Options& options) {
 void AddRoute(Command& app, Action& action) {
   auto options = std::make_shared<Options>();
   Command* sub = app.AddCommand("route", "Pick blocks of keys for a routed contract, and say what they keep");
-  sub->AddOption("contract", options->problem.contract, "Contract with [routing] (.toml or .json, - = standard input)")
-      ->TypeName("FILE")
-      ->Required();
-  AddProblemOptions(*sub, options->problem);
+  AddContract(*sub, options->problem.contract, ", with [routing] or with picks of the batch")->Required();
+  AddBatchOptions(*sub, options->problem);
   AddRouteOptions(*sub, options->problem);
-  sub->AddOption("--query", options->query, "Also print this query's picks")->TypeName("Q");
-  sub->AddOption("--mass", options->mass, "Measure the attention mass kept on so many queries; 0 = do not")
+  sub->AddNumber("--query", options->query, {}, "Also print this query's picks")->TypeName("Q");
+  sub->AddNumber("--mass", options->mass, {0, 1 << 20},
+                 "Measure the attention mass kept on so many queries; 0 = do not")
       ->TypeName("N")
-      ->ShowDefault()
-      ->InRange(int64_t{0}, int64_t{1} << 20);
+      ->ShowDefault();
   sub->AddFlag("!--no-compare", options->compare, "Do not score exhaustively to compare");
-  sub->AddOption("--out", options->out, "Write the batch with these picks to this file")->TypeName("F.json");
+  sub->AddOption("--out", options->out, "Write the batch with these picks to this file")->Writes("F.json");
   sub->AddFlag("--json", options->json, "Print one JSON document");
   sub->AddFlag("--progress", options->progress, "Report progress also when standard error is no terminal");
   sub->Footer(kFooter);
-  sub->OnParsed([options, &action] { action = [options] { return RouteCommand(*options); }; });
+  sub->OnParsed([options, sub, &action] { action = [options, sub] { return RouteCommand(*sub, *options); }; });
 }
 
 }  // namespace tessera::program

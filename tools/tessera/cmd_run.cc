@@ -1,7 +1,6 @@
 // `tessera run`: plan, choose a lane, run, check when asked, and leave a receipt of whatever happened.
 #include <fmt/format.h>
 
-#include <filesystem>
 #include <memory>
 #include <optional>
 
@@ -16,12 +15,11 @@ struct Options {
   std::string layout = "bhtd";
   std::string out;
   std::string receipt;
-  bool has_lane = false;
-  bool has_ledger = false;
   bool at_class = false;
   bool check = false;
   bool json = false;
   bool progress = false;
+  const Command* command = nullptr;
 };
 
 constexpr const char* kFooter =
@@ -90,6 +88,8 @@ int Finish(const Options& options, RunOutcome& outcome) {
 }
 
 int FinishUnbegun(const Options& options, const RunFiles& files, RunFailure failure) {
+  // The receipt may be what would be written over.
+  if (IsAnyPathRefused()) return Report(failure.error, options.json);
   const auto get = [](const auto& part) { return part ? &*part : nullptr; };
   RunOutcome outcome;
   outcome.receipt = ReceiptOf(TheEngine(),
@@ -111,17 +111,19 @@ std::optional<Error> CheckArguments(const Options& options) {
   if (arguments.problem.contract.empty() && arguments.from_receipt.empty()) {
     return bad("give a contract or --from-receipt");
   }
-  if (options.has_lane && !arguments.from_receipt.empty())
-    return bad("--from-receipt runs the receipt's lane: omit --lane");
-  if (options.has_ledger && !arguments.from_receipt.empty())
-    return bad("--from-receipt runs the receipt's lane: omit --ledger");
-  std::error_code ignored;
-  const auto place = [&](const std::string& path) {
-    return std::filesystem::weakly_canonical(std::filesystem::absolute(path, ignored), ignored);
-  };
-  const bool is_same = !options.out.empty() && !options.receipt.empty() && place(options.out) == place(options.receipt);
-  // Devices and pipes can take both.
-  if (is_same && !std::filesystem::is_other(options.out, ignored)) return bad("--out and --receipt name the same file");
+  // What the receipt says is not to be said again, in other words.
+  const std::vector<std::string> beside_receipt = {"contract",  "--from-receipt", "--inputs",  "--batch", "--out",
+                                                   "--receipt", "--check",        "--threads", "--json",  "--progress"};
+  if (!arguments.from_receipt.empty()) {
+    if (Status used = options.command->AllowOnly("--from-receipt", beside_receipt); !used) return used.error();
+  }
+  if (arguments.run.lane != "auto") {
+    if (Status used = options.command->Refuse("--lane", {"--ledger", "--experimental"}); !used) return used.error();
+  }
+  if (arguments.run.ledger.empty() && EngineDefaults().ledger.empty()) {
+    const Status used = options.command->Refuse("no ledger: give --ledger, or set TESSERA_LEDGER", {"--experimental"});
+    if (!used) return used.error();
+  }
   return std::nullopt;
 }
 
@@ -161,6 +163,7 @@ bool IsAccepted(const RunFiles& files, const RunOptions& run) {
 
 int RunCommand(Options options) {
   if (auto bad = CheckArguments(options)) return Report(*bad, options.json);
+  if (Status ok = DeclareEnvironment(); !ok) return Report(ok.error(), options.json);
   RunArguments& arguments = options.arguments;
   RunFiles files;
   std::optional<Repeat> repeat;
@@ -168,6 +171,8 @@ int RunCommand(Options options) {
     const auto accepts = [&](const RunFiles& read) { return IsAccepted(read, arguments.run); };
     if (auto failure = ReadRunFiles(arguments, files, accepts))
       return FinishUnbegun(options, files, std::move(*failure));
+    const Status used = CheckXlaOptions(*options.command, *files.contract, *files.target, arguments.run);
+    if (!used) return FinishUnbegun(options, files, {"request", used.error()});
   } else {
     // The environment is a default for requests that leave something open, and a receipt leaves nothing open.
     const std::string folder = EngineDefaults().xla_folder;
@@ -175,6 +180,7 @@ int RunCommand(Options options) {
     EngineDefaults() = {.machine_isa = machine_isa, .xla_folder = folder, .xla_flags = EngineDefaults().xla_flags};
     auto receipt = ReadReceipt(arguments.from_receipt, /*is_strict=*/false);
     if (!receipt) return Report(receipt.error(), options.json);
+    if (Status ok = DeclareSourcesOf(*receipt); !ok) return Report(ok.error(), options.json);
     arguments.problem.target = receipt->target;
     repeat = PrepareRepeat(std::move(*receipt), arguments, files);
     if (!repeat->differences.empty()) {
@@ -183,7 +189,8 @@ int RunCommand(Options options) {
     }
   }
 
-  std::fputs(LeakNotes(*files.contract).c_str(), options.json ? stderr : stdout);
+  const std::string notes = LeakNotes(*files.contract);
+  options.json ? PrintError(notes) : Print(notes);
   RunOutcome outcome = [&] {
     const Progress progress(arguments.run.backward ? "running forward and backward" : "running forward",
                             options.progress);
@@ -209,24 +216,22 @@ void AddRun(Command& app, Action& action) {
   RunArguments& arguments = options->arguments;
   RunOptions& run = arguments.run;
   Command* sub = app.AddCommand("run", "Run a contract on a lane and write outputs and a receipt");
-  sub->AddOption("contract", arguments.problem.contract,
-                 "Contract (.toml or .json, - = standard input); with --from-receipt, where it is now")
-      ->TypeName("FILE");
-  auto* from = sub->AddOption("--from-receipt", arguments.from_receipt,
-                              "Run again what this receipt was given for: the same outputs, or every difference")
-                   ->TypeName("F.json");
-  auto* inputs = sub->AddOption("--inputs", arguments.inputs, "Input tensors")->TypeName("F.safetensors");
-  sub->AddOption("--seed", arguments.seed, "Make inputs from this seed")->ShowDefault()->Excludes(inputs);
+  AddContract(*sub, arguments.problem.contract, "; with --from-receipt, where it is now");
+  sub->AddOption("--from-receipt", arguments.from_receipt,
+                 "Run again what this receipt was given for: the same outputs, or every difference")
+      ->Reads("F.json");
+  auto* inputs = sub->AddOption("--inputs", arguments.inputs, "Input tensors")->Reads("F.safetensors");
+  AddSeed(*sub, arguments.seed, "Make inputs from this seed");
+  sub->Find("--seed")->Excludes(inputs);
   sub->AddFlag("--backward", run.backward, "Also compute gradients");
   sub->AddFlag("--check", options->check, "Compare the result with the oracle (long inputs: on sampled rows)");
-  sub->AddOption("--out", options->out, "Write the outputs to this file, if the run is good")
-      ->TypeName("F.safetensors");
+  sub->AddOption("--out", options->out, "Write the outputs to this file, if the run is good")->Writes("F.safetensors");
   sub->AddOption("--receipt", options->receipt, "Write the receipt to this file, also when the run fails")
-      ->TypeName("F.json");
-  auto* lane = AddLaneOption(*sub, run);
+      ->Writes("F.json");
+  AddLaneOption(*sub, run);
   sub->AddOption("--exclude", run.exclude, "Never use this lane (may be repeated)")->TypeName("LANE")->Repeated();
-  auto* ledger = sub->AddOption("--ledger", run.ledger, "Measurements that may choose between lanes (tessera ledger)")
-                     ->TypeName("F.json");
+  sub->AddOption("--ledger", run.ledger, "Measurements that may choose between lanes (tessera ledger)")
+      ->Reads("F.json");
   sub->AddFlag("--experimental", run.experimental, "Let the ledger choose a lane that won at this shape only");
   sub->AddFlag("--class", options->at_class, "Run padded to the request's class; outputs are the request's own");
   sub->AddFlag("--strict", run.strict, "Any fallback is an error");
@@ -234,17 +239,11 @@ void AddRun(Command& app, Action& action) {
   sub->AddFlag("--max", run.row_max, "Also return the row maximum of the logits");
   AddWorkOptions(*sub, run);
   AddProblemOptions(*sub, arguments.problem);
-  // What the receipt says is not to be said again, in other words.
-  for (const char* name : {"--seed", "--backward", "--exclude", "--strict", "--layout", "--max", "--isa", "--target",
-                           "--tile", "--disable", "--widen-class", "--experimental", "--class"}) {
-    from->Excludes(sub->Find(name));
-  }
   sub->AddFlag("--json", options->json, "Print the receipt as one JSON document");
   sub->AddFlag("--progress", options->progress, "Report progress also when standard error is no terminal");
   sub->Footer(kFooter);
-  sub->OnParsed([options, lane, ledger, &action] {
-    options->has_lane = lane->IsGiven();
-    options->has_ledger = ledger->IsGiven();
+  options->command = sub;
+  sub->OnParsed([options, &action] {
     options->arguments.run.digests = true;
     options->arguments.run.layout = options->layout == "bthd" ? Layout::kBthd : Layout::kBhtd;
     action = [options] { return RunCommand(*options); };

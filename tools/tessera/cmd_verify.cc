@@ -19,6 +19,7 @@ struct Options {
   bool list = false;
   bool json = false;
   bool progress = false;
+  const Command* command = nullptr;
 };
 
 constexpr const char* kFooter =
@@ -43,6 +44,9 @@ struct Verdict {
 Result<Verdict> VerifyProblem(const std::string& name, const Problem& problem, const Options& options) {
   const Stopwatch watch;
   if (auto fits = CheckTensorMemory(problem.contract, options.run.backward); !fits) return tl::unexpected(fits.error());
+  if (Status used = CheckXlaOptions(*options.command, problem.contract, problem.target, options.run); !used) {
+    return tl::unexpected(used.error());
+  }
   PlanOptions plan_options = problem.options;
   plan_options.verify_stages = true;
   const TensorMap inputs = MakeInputs(problem.contract, options.seed, options.run.backward);
@@ -208,7 +212,16 @@ int ListCases(const Options& options) {
   return kGood;
 }
 
-int Verify(const Options& options) {
+// What the rest of the arguments leaves without use.
+Status CheckArguments(const Command& command, const Options& options) {
+  if (options.list) return command.AllowOnly("--list", {"--list", "--json"});
+  if (options.all) return command.Refuse("--all", {"what", "--batch"});
+  if (IsPlanFile(options.problem.contract)) return command.AllowOnly("a .plan file", {"what", "--json", "--progress"});
+  return IsCase(options.problem.contract) ? command.Refuse("a named case", {"--batch"}) : Status();
+}
+
+int Verify(const Command& command, const Options& options) {
+  if (Status ok = CheckArguments(command, options); !ok) return Report(ok.error(), options.json);
   if (options.list) return ListCases(options);
   if (options.all) return VerifyAll(options);
   if (options.problem.contract.empty()) {
@@ -224,18 +237,20 @@ int Verify(const Options& options) {
 void AddVerify(Command& app, Action& action) {
   auto options = std::make_shared<Options>();
   Command* sub = app.AddCommand("verify", "Hold a case, a contract or a plan file against the oracle");
-  sub->AddOption("what", options->problem.contract, "A named case, a contract, or a .plan file")->TypeName("CASE|FILE");
+  sub->AddOption("what", options->problem.contract, "A named case, a contract, or a .plan file")
+      ->ReadsOrInput("CASE|FILE");
   sub->AddFlag("--list", options->list, "List the named cases");
   sub->AddFlag("--all", options->all, "Verify every named case");
   AddLaneOption(*sub, options->run);
-  sub->AddOption("--seed", options->seed, "Seed of the inputs, and of a case's batch")->ShowDefault();
+  AddSeed(*sub, options->seed, "Seed of the inputs, and of a case's batch");
   sub->AddFlag("--backward", options->run.backward, "Also check gradients");
   AddWorkOptions(*sub, options->run);
   AddProblemOptions(*sub, options->problem);
   sub->AddFlag("--json", options->json, "Print one JSON document");
   sub->AddFlag("--progress", options->progress, "Report progress also when standard error is no terminal");
   sub->Footer(kFooter);
-  sub->OnParsed([options, &action] { action = [options] { return Verify(*options); }; });
+  options->command = sub;
+  sub->OnParsed([options, sub, &action] { action = [options, sub] { return Verify(*sub, *options); }; });
 }
 
 }  // namespace tessera::program

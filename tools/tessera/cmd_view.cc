@@ -139,7 +139,11 @@ bool OpenInBrowser(const std::string& path) {
   return waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-int View(const Options& options) {
+int View(const Command& command, const Options& options) {
+  const std::vector<std::string> always = {"contract", "--plan", "--receipt", "--out", "--no-open"};
+  if (options.problem.contract.empty() || IsPlanFile(options.problem.contract)) {
+    if (Status used = command.AllowOnly("no contract", always); !used) return Report(used.error(), options.json);
+  }
   if (options.problem.contract.empty() && options.plans.empty() && options.receipts.empty()) {
     return Report(Error{ErrorCode::kBadArgument, "give a contract, --plan or --receipt", "tessera view", {}},
                   options.json);
@@ -159,9 +163,13 @@ int View(const Options& options) {
     view.receipts.push_back(ToJson(*receipt));
   }
   if (view.title.empty()) view.title = options.receipts.front();
+  const std::string path = OutputPath(options, *subjects);
+  if (options.out.empty()) {
+    const Status ok = DeclarePath({.name = "the page", .path = path, .role = PathRole::kOutput});
+    if (!ok) return Report(ok.error(), options.json);
+  }
   auto page = MakeViewHtml(view);
   if (!page) return Report(page.error(), options.json);
-  const std::string path = OutputPath(options, *subjects);
   if (auto written = WriteFile(path, *page); !written) return Report(written.error(), options.json);
   const bool opened = !options.no_open && isatty(STDOUT_FILENO) != 0 && OpenInBrowser(path);
   Print(fmt::format("wrote {}, {}{}\n", path, Bytes(static_cast<int64_t>(page->size())),
@@ -174,20 +182,18 @@ int View(const Options& options) {
 void AddView(Command& app, Action& action) {
   auto options = std::make_shared<Options>();
   Command* sub = app.AddCommand("view", "Write a page that shows a plan: tiles, pairs, documents, balance, lanes");
-  sub->AddOption("contract", options->problem.contract,
-                 "Contract (.toml or .json, - = standard input), or a .plan file")
-      ->TypeName("FILE");
+  AddContract(*sub, options->problem.contract, ", or a .plan file");
   AddProblemOptions(*sub, options->problem);
   AddRouteOptions(*sub, options->problem);
   sub->AddOption("--plan", options->plans, "Show this plan; a second one is compared with the first")
-      ->TypeName("FILE.plan")
+      ->Reads("FILE.plan")
       ->Repeated();
-  sub->AddOption("--receipt", options->receipts, "Show this receipt too")->TypeName("FILE.json")->Repeated();
+  sub->AddOption("--receipt", options->receipts, "Show this receipt too")->Reads("FILE.json")->Repeated();
   sub->AddOption("--out", options->out, "Write the page here; default: the name of what is shown, in this folder")
-      ->TypeName("FILE.html");
+      ->Writes("FILE.html");
   sub->AddFlag("--no-open", options->no_open, "Do not open it in a browser");
   sub->Footer(kFooter);
-  sub->OnParsed([options, &action] { action = [options] { return View(*options); }; });
+  sub->OnParsed([options, sub, &action] { action = [options, sub] { return View(*sub, *options); }; });
 }
 
 }  // namespace tessera::program

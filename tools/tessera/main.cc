@@ -50,8 +50,9 @@ int Main(int argc, char** argv) {
   const Result<bool> goes_on = line.Parse(argc, argv);
   if (!goes_on) return Report(goes_on.error(), false);
   if (!*goes_on) return kGood;
+  if (Status ok = DeclarePaths(line.Paths()); !ok) return Report(ok.error(), line.IsGiven("--json"));
   if (!action) {
-    std::fputs(line.Help().c_str(), stderr);
+    PrintError(line.Help());
     return kBadInput;
   }
   return action();
@@ -61,6 +62,7 @@ int Main(int argc, char** argv) {
 }  // namespace tessera::program
 
 int main(int argc, char** argv) {
+  tessera::program::GuardStreams();
   tessera::ReexecWithCpuGuard(argv);
   using tessera::Error;
   using tessera::ErrorCode;

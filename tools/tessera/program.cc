@@ -8,9 +8,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <limits>
 #include <new>
 
 #include "json_text.h"
@@ -20,7 +21,9 @@ namespace tessera::program {
 namespace {
 
 // As much as a contract may have; what has more is refused by its parser, whatever follows.
-constexpr size_t kStandardInputBytes = size_t{1} << 24;
+constexpr int64_t kContractBytes = int64_t{1} << 24;
+constexpr std::array<std::string_view, 4> kLanesWithoutPlugin = {"cuda", "cpu", "call_jax", "reference"};
+constexpr uint64_t kMostThreads = 4096;  // as docs/limits.md says; the engine refuses more too
 
 }  // namespace
 
@@ -76,7 +79,7 @@ int ExitCodeOf(ErrorCode code) {
 int Report(const Error& error, bool json) {
   std::string text = ToText(error);
   while (!text.empty() && text.back() == '\n') text.pop_back();
-  std::fprintf(stderr, "tessera: %s\n", text.c_str());
+  PrintError("tessera: " + text + "\n");
   if (json) {
     std::vector<std::string> violations;
     for (const Violation& violation : error.violations) {
@@ -88,19 +91,6 @@ int Report(const Error& error, bool json) {
     Print(JsonObject().Raw("error", inner.Done()).Done() + "\n");
   }
   return ExitCodeOf(error.code);
-}
-
-void Print(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); }
-
-Status FlushOutput() {
-  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return {};
-  return Fail(ErrorCode::kFileWrite, fmt::format("cannot write: {}", std::strerror(errno)), "standard output");
-}
-
-void Say(bool json, std::string_view text) {
-  std::FILE* stream = json ? stderr : stdout;
-  std::fwrite(text.data(), 1, text.size(), stream);
-  std::fputc('\n', stream);
 }
 
 std::string Grouped(int64_t number) {
@@ -157,15 +147,17 @@ int TerminalColumns() {
   return 80;
 }
 
-void AddProblemOptions(Command& app, ProblemArguments& arguments) {
-  app.AddOption("--batch", arguments.batch, "Batch: document ids, valid counts (.json or .safetensors)")
-      ->TypeName("FILE");
-  app.AddOption("--target", arguments.target, "Machine to plan for: cpu, h200, v6e, v5e, v5p")
-      ->TypeName("NAME")
-      ->ShowDefault();
-  app.AddOption("--tile", arguments.tile,
-                "Tile for every direction, as QxKV (default: the target's, else the contract's)")
-      ->TypeName("QxKV");
+Option* AddContract(Command& app, std::string& contract, const std::string& also) {
+  return app.AddOption("contract", contract, "Contract (.toml or .json, - = standard input)" + also)
+      ->ReadsOrInput("FILE");
+}
+
+void AddSeed(Command& app, uint64_t& seed, const std::string& about) {
+  app.AddNumber("--seed", seed, {}, about)->TypeName("N")->ShowDefault();
+}
+
+void AddBatchOptions(Command& app, ProblemArguments& arguments) {
+  app.AddOption("--batch", arguments.batch, "Batch: document ids, valid counts (.json or .safetensors)")->Reads("FILE");
   app.AddOption("--disable", arguments.disable, "Skip a planner stage by name (may be repeated)")
       ->TypeName("STAGE")
       ->Repeated();
@@ -174,20 +166,33 @@ void AddProblemOptions(Command& app, ProblemArguments& arguments) {
               "A batch that does not fit its class gets a wider class, not an error");
 }
 
+void AddProblemOptions(Command& app, ProblemArguments& arguments) {
+  AddBatchOptions(app, arguments);
+  app.AddOption("--target", arguments.target, "Machine to plan for: cpu, h200, v6e, v5e, v5p")
+      ->TypeName("NAME")
+      ->ShowDefault();
+  app.AddOption("--tile", arguments.tile,
+                "Tile for every direction, as QxKV (default: the target's, else the contract's)")
+      ->TypeName("QxKV");
+}
+
 void AddRouteOptions(Command& app, ProblemArguments& arguments) {
-  auto* inputs = app.AddOption("--inputs", arguments.inputs, "Tensors q and k, where the contract routes")
-                     ->TypeName("F.safetensors");
-  app.AddOption("--seed", arguments.seed, "Make them from this seed")->ShowDefault()->Excludes(inputs);
+  Option* inputs =
+      app.AddOption("--inputs", arguments.inputs, "Tensors q and k, where the contract routes")->Reads("F.safetensors");
+  AddSeed(app, arguments.seed, "Make them from this seed");
+  Option* seed = app.Find("--seed")->Excludes(inputs);
+  arguments.inputs_option = inputs;
+  arguments.seed_option = seed;
 }
 
 void AddXlaOptions(Command& app, RunOptions& run) {
   app.AddOption("--plugin", run.xla.plugin,
                 "PJRT plugin of the XLA lane (default: TESSERA_PJRT_PLUGIN, else installed)")
-      ->TypeName("FILE.so");
-  app.AddOption("--device", run.xla.device, "Which of the plugin's devices")->TypeName("N")->ShowDefault();
-  app.AddOption("--xla-level", run.xla.optimization, "XLA's optimisation level, 0 to 3 (default: the plugin's own)")
-      ->TypeName("N")
-      ->InRange(0, 3);
+      ->Reads("FILE.so");
+  app.AddNumber("--device", run.xla.device, {}, "Which of the plugin's devices")->TypeName("N")->ShowDefault();
+  app.AddNumber("--xla-level", run.xla.optimization, {0, 3},
+                "XLA's optimisation level, 0 to 3 (default: the plugin's own)")
+      ->TypeName("N");
 }
 
 void AddWorkOptions(Command& app, RunOptions& run) {
@@ -196,31 +201,66 @@ void AddWorkOptions(Command& app, RunOptions& run) {
   isa->TypeName("ISA")->ShowDefault();
   Overrules().push_back({isa, &EngineOptions::isa});
   AddXlaOptions(app, run);
-  app.AddOption("--threads", run.threads, "Threads, 1 or more (default: as many as the target has workers)")
+  app.AddNumber("--threads", run.threads, {1, kMostThreads},
+                "Threads, 1 or more (default: as many as the target has workers)")
       ->TypeName("N");
 }
 
+Status CheckXlaOptions(const Command& app, const Contract& contract, const Target& target, const RunOptions& run) {
+  const std::vector<std::string> names = {"--plugin", "--device", "--xla-level"};
+  if (app.Refuse("", names)) return {};
+  auto attention = TheEngine().Prepare(contract, target, run);
+  if (!attention) return {};  // what is wrong is said when it is run
+  // The lane that the table names, or the caller, answers for itself: also when it refuses for what the plugin is.
+  std::string lane = run.lane == "auto" ? TheEngine().options().lane : run.lane;
+  if (lane == "auto") lane = attention->selection().lane;
+  const auto& own = kLanesWithoutPlugin;
+  if (std::find(own.begin(), own.end(), lane) == own.end()) return {};
+  return app.Refuse(fmt::format("the lane {}", lane), names);
+}
+
 Result<Contract> ReadContractArgument(const std::string& path) {
-  if (path != "-") return ReadContract(path);
   std::string text;
-  std::array<char, 65536> chunk;
-  while (const size_t got = std::fread(chunk.data(), 1, chunk.size(), stdin)) {
-    text.append(chunk.data(), got);
-    if (text.size() > kStandardInputBytes) break;  // ParseContract says what is wrong with it
+  std::string folder = ".";
+  if (path == "-") {
+    std::array<char, 65536> chunk;
+    while (const size_t got = std::fread(chunk.data(), 1, chunk.size(), stdin)) {
+      text.append(chunk.data(), got);
+      if (text.size() > static_cast<size_t>(kContractBytes)) break;  // ParseContract says what is wrong with it
+    }
+    if (std::ferror(stdin) != 0) {
+      return Fail(ErrorCode::kFileRead, fmt::format("cannot read: {}", std::strerror(errno)), "standard input");
+    }
+  } else {
+    auto read = ReadFile(path, kContractBytes);
+    if (!read) return tl::unexpected(read.error());
+    text = std::move(*read);
+    folder = std::filesystem::path(path).parent_path().string();
   }
-  return ParseContract(text);
+  if (Status ok = DeclareBitmaps(text, folder); !ok) return tl::unexpected(ok.error());
+  auto contract = ParseContract(text, folder.empty() ? "." : folder);
+  if (!contract && path != "-") {
+    std::string& where = contract.error().where;
+    where = where.empty() ? path : fmt::format("{}, {}", path, where);
+  }
+  return contract;
 }
 
 Result<TileSize> ParseTile(const std::string& text) {
-  TileSize tile;
-  const char* end = text.data() + text.size();
-  const auto first = std::from_chars(text.data(), end, tile.q);
-  if (first.ec == std::errc() && first.ptr != end && *first.ptr == 'x') {
-    const auto second = std::from_chars(first.ptr + 1, end, tile.kv);
-    if (second.ec == std::errc() && second.ptr == end) return tile;
-  }
+  const auto pair = ParsePair(text, 'x');
+  if (pair) return TileSize{pair->first, pair->second};
   return Fail(ErrorCode::kBadArgument,
               fmt::format("'{}' is not a tile: two numbers joined by x, such as 128x512", text), "--tile");
+}
+
+std::optional<std::pair<int64_t, int64_t>> ParsePair(const std::string& text, char between) {
+  const size_t at = text.find(between);
+  if (at == std::string::npos) return std::nullopt;
+  constexpr NumberRange kAny{std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()};
+  const std::string first = text.substr(0, at);
+  const std::string second = text.substr(at + 1);
+  if (!NumberProblem(first, kAny).empty() || !NumberProblem(second, kAny).empty()) return std::nullopt;
+  return std::pair<int64_t, int64_t>(std::stoll(first), std::stoll(second));
 }
 
 Result<Problem> ReadProblem(const ProblemArguments& arguments) {
@@ -244,6 +284,11 @@ Result<Problem> ReadProblem(const ProblemArguments& arguments) {
     auto batch = ReadBatch(arguments.batch);
     if (!batch) return tl::unexpected(batch.error());
     problem.batch = std::move(*batch);
+  }
+  for (const Option* option : {arguments.inputs_option, arguments.seed_option}) {
+    if (problem.contract.routing || option == nullptr || !option->IsGiven()) continue;
+    return Fail(ErrorCode::kBadArgument,
+                fmt::format("{} has no use with a contract that does not route", option->Name()), option->Name());
   }
   if (problem.contract.routing) {
     auto inputs = ReadInputs(problem.contract, {.file = arguments.inputs, .seed = arguments.seed});
@@ -328,10 +373,10 @@ void Progress::Watch() {
   for (int seconds = 1; !wake_.wait_until(lock, start_ + std::chrono::seconds(seconds), [this] { return done_; });
        ++seconds) {
     if (terminal_) {
-      std::fprintf(stderr, "\r%s ... %d s", what_.c_str(), seconds);
+      std::fprintf(stderr, "\r%s ... %d s", Printable(what_).c_str(), seconds);
     } else if ((seconds & (seconds - 1)) == 0) {
       // In a log, once at 1, 2, 4, 8 ... seconds is enough.
-      std::fprintf(stderr, "%s ... %d s\n", what_.c_str(), seconds);
+      PrintError(fmt::format("{} ... {} s\n", what_, seconds));
     }
     std::fflush(stderr);
     shown = true;

@@ -6,12 +6,15 @@
 #include <condition_variable>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "arguments.h"
+#include "output.h"
 #include "tessera/tessera.h"
 
 namespace tessera::program {
@@ -50,11 +53,6 @@ Option* AddLaneOption(Command& app, RunOptions& run);
 int ExitCodeOf(ErrorCode code);
 // Prints "tessera: TSR-..." on standard error and, with `json`, the same as a document on standard output.
 int Report(const Error& error, bool json);
-// Writes to standard output; a full disk is an error like any other.
-void Print(std::string_view text);
-Status FlushOutput();
-// One line for people: standard output, or standard error when standard output carries JSON.
-void Say(bool json, std::string_view text);
 
 std::string Grouped(int64_t number);   // 1234567 -> "1,234,567"
 std::string Milliseconds(int64_t ns);  // "0.42 ms", "12.3 s"
@@ -75,6 +73,8 @@ struct ProblemArguments {
   bool widen_class = false;
   std::string inputs;  // what a routed contract makes its picks from: a file, else the seed
   uint64_t seed = 1;
+  const Option* inputs_option = nullptr;  // where only a contract that routes has use for them
+  const Option* seed_option = nullptr;
 };
 struct Problem {
   Contract contract;
@@ -83,7 +83,12 @@ struct Problem {
   PlanOptions options;
   TensorMap inputs;  // of a routed contract
 };
+// The contract itself, which standard input can be; `also` says what else it can be.
+Option* AddContract(Command& app, std::string& contract, const std::string& also = {});
 void AddProblemOptions(Command& app, ProblemArguments& arguments);
+// Those of them that do not depend on a machine.
+void AddBatchOptions(Command& app, ProblemArguments& arguments);
+void AddSeed(Command& app, uint64_t& seed, const std::string& about);
 // --inputs and --seed, where only a routed contract has use for them.
 void AddRouteOptions(Command& app, ProblemArguments& arguments);
 Result<PlanResult> PlanProblem(const Problem& problem);
@@ -93,10 +98,14 @@ std::string LeakNotes(const Contract& contract);
 void AddXlaOptions(Command& app, RunOptions& run);
 // Those, --isa and --threads: what a lane works with.
 void AddWorkOptions(Command& app, RunOptions& run);
+// Given by name, they are errors where the lane that is to run makes no use of a plugin.
+Status CheckXlaOptions(const Command& app, const Contract& contract, const Target& target, const RunOptions& run);
 Result<Problem> ReadProblem(const ProblemArguments& arguments);
 // "-" is standard input.
 Result<Contract> ReadContractArgument(const std::string& path);
 Result<TileSize> ParseTile(const std::string& text);
+// Two whole numbers with this character between them, as numbers of options are written.
+std::optional<std::pair<int64_t, int64_t>> ParsePair(const std::string& text, char between);
 bool IsPlanFile(const std::string& path);
 
 // What a run's inputs and outputs take together; in floating point, because it can exceed 64 bits.
