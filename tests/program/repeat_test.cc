@@ -302,7 +302,6 @@ TEST_F(ReceiptFiles, EveryFailure_LeavesAReceiptThatSaysWhere) {
       {{"doc.toml", "--target", "v9"}, "request", "TSR-C008", 2},
       {{"doc.toml", "--tile", "big"}, "request", "TSR-R007", 2},
       {{"doc.toml", "--batch", "batch.json", "--lane", "flash"}, "request", "TSR-L001", 2},
-      {{"doc.toml", "--batch", "batch.json", "--threads", "-1"}, "request", "TSR-R007", 2},
       {{"doc.toml", "--batch", "none"}, "read", "TSR-R002", 2},
       {{"doc.toml", "--batch", "junk"}, "read", "TSR-C006", 2},
       {{"doc.toml", "--batch", "batch.json", "--inputs", "none"}, "read", "TSR-R002", 2},
