@@ -111,10 +111,20 @@ std::vector<int64_t> PadCounts(std::vector<int64_t> counts, int64_t rows) {
 }
 
 // [batch, rows, kv heads, top_n]; what was added picks nothing.
+struct PickRows {
+  int64_t request = 0;
+  int64_t padded = 0;
+};
+// Picks are per query, or per tile of queries.
+PickRows PickRowsOf(const Contract& contract, const RequestClass& at, bool is_per_query) {
+  const int64_t tile = contract.tiles.q;
+  const auto rows = [&](int64_t q_len) { return is_per_query ? q_len : (q_len + tile - 1) / tile; };
+  return {rows(at.request.q_len), rows(at.shape.q_len)};
+}
+
 Picks PadPicks(const Picks& picks, const Contract& contract, const RequestClass& at) {
   const bool is_per_query = picks.shape[1] == at.request.q_len;
-  const int64_t tile = contract.tiles.q;
-  const int64_t rows = is_per_query ? at.shape.q_len : (at.shape.q_len + tile - 1) / tile;
+  const int64_t rows = PickRowsOf(contract, at, is_per_query).padded;
   const int64_t top_n = picks.shape[3];
   Picks padded{.block_tokens = picks.block_tokens,
                .shape = {at.shape.batch, rows, at.shape.num_kv_heads, top_n},
@@ -214,6 +224,22 @@ Result<Batch> AtClass(const Contract& contract, const Batch& batch, const Reques
     padded.picks = NoPicks(at);
   }
   return padded;
+}
+
+Picks CropPicks(const Picks& picks, const Contract& contract, const RequestClass& at) {
+  const int64_t rows = PickRowsOf(contract, at, picks.shape[1] == at.shape.q_len).request;
+  const int64_t top_n = picks.shape[3];
+  const int64_t kept = at.request.num_kv_heads * top_n;
+  Picks cropped{.block_tokens = picks.block_tokens,
+                .shape = {at.request.batch, rows, at.request.num_kv_heads, top_n},
+                .blocks = std::vector<int32_t>(Idx(at.request.batch * rows * kept))};
+  for (int64_t b = 0; b < at.request.batch; ++b) {
+    for (int64_t row = 0; row < rows; ++row) {
+      const auto from = picks.blocks.begin() + (b * picks.shape[1] + row) * picks.shape[2] * top_n;
+      std::copy(from, from + kept, cropped.blocks.begin() + (b * rows + row) * kept);
+    }
+  }
+  return cropped;
 }
 
 }  // namespace tessera

@@ -1,6 +1,7 @@
 // A run at a request's class: padded in, run, cropped out.
 #include <utility>
 
+#include "classes/at_class.h"
 #include "engine/run.h"
 #include "tessera/normalise.h"
 
@@ -36,6 +37,7 @@ RunOutcome RunAtClass(const Engine& engine, const Contract& contract, const Batc
   if (outcome.error) return outcome;
   // The lane wrote tensors of exactly the padded contract, so these are of the right sizes.
   outcome.outputs = CropToRequest(outcome.outputs, *at, pad).value();
+  if (outcome.picks) outcome.picks = CropPicks(*outcome.picks, contract, *at);
   if (options.digests) outcome.receipt.output_digest = Digest(outcome.outputs);
   return outcome;
 }

@@ -198,11 +198,16 @@ RunOutcome RunSetting(const Setting& setting) {
   return outcome;
 }
 
-void ExpectMatchesOracle(const Setting& setting, const TensorMap& outputs) {
+CheckOptions CheckOptionsOf(const Setting& setting) {
   CheckOptions check;
   check.oracle.layout = setting.options.layout == Layout::kBhtd ? OracleLayout::kBhtd : OracleLayout::kBthd;
   check.oracle.arithmetic = ArithmeticOf(setting.lane);
-  const Result<CheckReport> report = CheckOutputs(setting.contract, setting.batch, setting.inputs, outputs, check);
+  return check;
+}
+
+void ExpectMatchesOracle(const Setting& setting, const TensorMap& outputs) {
+  const Result<CheckReport> report =
+      CheckOutputs(setting.contract, setting.batch, setting.inputs, outputs, CheckOptionsOf(setting));
   ASSERT_TRUE(report.has_value()) << ToText(report.error());
   EXPECT_TRUE(report->pass) << report->text;
   EXPECT_FALSE(report->sampled) << "this suite compares every element";

@@ -94,6 +94,8 @@ Target TargetOf(const std::string& lane);
 RunOutcome RunSetting(const Setting& setting);
 // Runs, and compares every output with the oracle.
 RunOutcome RunAndCheck(const Setting& setting);
+// How the lane's outputs are checked.
+CheckOptions CheckOptionsOf(const Setting& setting);
 // Compares outputs, whoever ran, with the oracle.
 void ExpectMatchesOracle(const Setting& setting, const TensorMap& outputs);
 

@@ -203,6 +203,13 @@ TEST_F(LedgerProgram, AtClass_ChecksAndSaysWhatItCost) {
   EXPECT_EQ(receipt["class_request"]["request"], "b1 q300 kv300 h5/5 d16/16 f32");
   EXPECT_EQ(receipt["class_request"]["padded"], "b1 q384 kv384 h6/6 d16/16 f32");
   EXPECT_EQ(Tessera({"run", "--from-receipt", File("r.json")}).exit_code, 2);
+  // Picks are made at the class, and compared as the request's.
+  Write("routed.toml",
+        "version = 1\n[shape]\nbatch = 3\nq_len = 300\ndim_qk = 16\nnum_q_heads = 6\nnum_kv_heads = 3\n[mask]\n"
+        "expr = \"causal and blocks\"\n[routing]\nselected_block = 32\ncompression_block = 16\nblock_stride = 8\n"
+        "kv_tile = 64\ntop_n = 3\nfirst_blocks = 1\n");
+  const ProgramResult routed = Tessera({"run", File("routed.toml"), "--class", "--backward", "--check"});
+  EXPECT_EQ(routed.exit_code, 0) << routed.out << routed.err;
   Write("long.toml",
         "version = 1\n[shape]\nq_len = 1048577\ndim_qk = 1\n[mask]\nexpr = \"causal and window(40, 0)\"\n");
   const ProgramResult too_long = Tessera({"run", File("long.toml"), "--class"});

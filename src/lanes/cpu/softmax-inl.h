@@ -140,21 +140,10 @@ HWY_INLINE void Rescale(float* HWY_RESTRICT out, int64_t rows, const VF (&factor
 // so large that this shows, it would leave the largest weight far above 1, or at 0.
 constexpr float kLargeLogit = 4096.0F;
 
-HWY_INLINE bool HasLargeLogit(const VF (&top)[kVectors], VF scale) {
-  const DF d;
-  bool has_large = false;
-  for (int v = 0; v < kVectors; ++v) {
-    const VF logit = hn::Mul(top[v], scale);
-    const MF is_large = hn::Gt(hn::Abs(logit), hn::Set(d, kLargeLogit));
-    has_large = has_large || !hn::AllFalse(d, hn::And(is_large, hn::Gt(logit, hn::Set(d, kMinusInf))));
-  }
-  return has_large;
-}
-
 // So those are scaled first, each as the maximum was.
-HWY_NOINLINE void ScaleScores(const SoftmaxStep& step, VF (&top)[kVectors], VF scale) {
+HWY_NOINLINE void ScaleScores(const SoftmaxStep& step) {
   const DF d;
-  for (int v = 0; v < kVectors; ++v) top[v] = hn::Mul(top[v], scale);
+  const VF scale = hn::Set(d, step.score.scale_log2);
   for (int64_t at = 0; at < step.num_keys * kPanel; at += kLanes) {
     hn::Store(hn::Mul(hn::Load(d, step.scores + at), scale), d, step.scores + at);
   }
@@ -183,14 +172,11 @@ void Softmax(const SoftmaxStep& step) {
   if (step.row_nan != nullptr) NoteNan(step);
 
   VF scale = hn::Set(d, logits == Logits::kScaleLater ? step.score.scale_log2 : 1.0F);
-  if (logits == Logits::kScaleLater && HasLargeLogit(top, scale)) {
-    ScaleScores(step, top, scale);
-    scale = hn::Set(d, 1.0F);
-  }
   const VF minus_inf = hn::Set(d, kMinusInf);
   VF shift[kVectors];
   VF factor[kVectors];
   VF sum[kVectors];
+  MF is_large = hn::Gt(hn::Zero(d), hn::Zero(d));  // none; not a maximum, which a NaN of another query could hide
   for (int v = 0; v < kVectors; ++v) {
     const VF before = hn::Load(d, step.row_max + v * kLanes);
     const VF now = hn::Max(before, hn::Mul(top[v], scale));
@@ -199,8 +185,13 @@ void Softmax(const SoftmaxStep& step) {
     shift[v] = hn::IfThenZeroElse(hn::Eq(now, minus_inf), now);
     factor[v] = hn::IfThenElse(hn::Eq(before, now), hn::Set(d, 1.0F), Exp2(hn::Sub(before, shift[v])));
     sum[v] = hn::Mul(hn::Load(d, step.row_sum + v * kLanes), factor[v]);
+    is_large = hn::Or(is_large, hn::Gt(hn::Abs(shift[v]), hn::Set(d, kLargeLogit)));
   }
   Rescale(step.out, step.out_rows, factor);
+  if (logits == Logits::kScaleLater && !hn::AllFalse(d, is_large)) {
+    ScaleScores(step);
+    scale = hn::Set(d, 1.0F);
+  }
 
   constexpr int kWide = Operand::kWide;
   constexpr int kCount = Operand::kRows * kWide;
