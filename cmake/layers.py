@@ -24,6 +24,8 @@ LAYERS = {
     "src/contract": {"src/base", "src/io"},
     "src/rows": {"src/base", "src/contract"},
     "src/plan": {"src/base", "src/io", "src/contract"},
+    # The check judges everybody else, so it knows the question, and a plan as everybody sees it: see PUBLIC_ONLY.
+    "src/check": {"src/base", "src/contract", "src/plan"},
     "src/routing": {"src/base", "src/contract", "src/plan"},
     "src/planner": {"src/base", "src/contract", "src/plan"},
     "src/pipeline": {"src/base", "src/contract", "src/plan", "src/routing", "src/planner"},
@@ -38,10 +40,13 @@ LAYERS = {
                      "src/classes"},
     "src/engine": {"src/base", "src/io", "src/contract", "src/plan", "src/routing", "src/planner", "src/pipeline",
                    "src/lanes", "src/receipt", "src/ledger", "src/classes", "src/dispatch"},
-    "src/capi": {"src/base", "src/io", "src/contract", "src/rows", "src/plan", "src/routing", "src/planner",
+    "src/capi": {"src/base", "src/io", "src/contract", "src/rows", "src/plan", "src/check", "src/routing", "src/planner",
                  "src/pipeline", "src/export", "src/view", "src/lanes", "src/receipt", "src/ledger", "src/classes", "src/dispatch",
                  "src/engine"},
 }
+
+# Of the folders they may include, these see the public headers only, and of src/base all.
+PUBLIC_ONLY = {"src/check"}
 
 # What lanes share: the interface, the checks before a run, scratch memory and threads.
 SHARED_BY_LANES = {"lanes/lane.h", "lanes/check_args.h", "lanes/scratch.h", "lanes/weights.h", "lanes/workers.h"}
@@ -59,6 +64,7 @@ LIBRARIES = {
     "src/contract": (BASE_LIBRARIES, set()),
     "src/rows": (BASE_LIBRARIES, {JSON}),
     "src/plan": (BASE_LIBRARIES, set()),
+    "src/check": (BASE_LIBRARIES, set()),
     "src/routing": (BASE_LIBRARIES, set()),
     "src/planner": (BASE_LIBRARIES, set()),
     "src/pipeline": (BASE_LIBRARIES, set()),
@@ -88,7 +94,7 @@ OWNER = {
     "io.h": "src/io", "bitmap.h": "src/io",
     "contract.h": "src/contract", "make_contract.h": "src/contract", "mask_term.h": "src/contract",
     "mask_leak.h": "src/contract", "named_files.h": "src/contract", "batch.h": "src/contract", "target.h": "src/contract",
-    "plan.h": "src/plan", "stages.h": "src/plan",
+    "plan.h": "src/plan", "stages.h": "src/plan", "check.h": "src/check",
     "planner.h": "src/planner", "route.h": "src/routing", "export.h": "src/export",
     "view.h": "src/view",
     "lane.h": "src/lanes", "xla.h": "src/lanes", "reasons.def": "src/lanes", "cpu_guard.h": "src/lanes",
@@ -186,8 +192,8 @@ def check_internal(folder, path, name):
     if folder == "python":
         return None if "/" not in name else f"python may include the C interface only, not {name}"
     if folder in ("tools", "bench"):
-        # The named cases are shared by tests, benchmarks and `verify`; `verify` and --check ask the oracle.
-        if name.startswith("cases/") or (folder == "tools" and name.startswith("oracle/")):
+        # The named cases are shared by tests, benchmarks and `verify`.
+        if name.startswith("cases/"):
             return None
         # A program of several files: bench/NAME.cc and the folder bench/NAME.
         program = path.parts[1].removesuffix(".cc")
@@ -197,7 +203,7 @@ def check_internal(folder, path, name):
     target = "src/" + name.split("/")[0]
     if "/" not in name or target not in LAYERS:
         return f'{name} is not a known folder; write "folder/file.h"'
-    if not may_use(folder, target):
+    if not may_use(folder, target) or (folder in PUBLIC_ONLY and target not in (folder, "src/base")):
         return f"{folder} may not include {name}"
     if folder == "src/lanes" and name.startswith("lanes/") and name not in SHARED_BY_LANES:
         own = {path.parts[2], STANDS_IN_FOR.get(path.parts[2])}

@@ -71,6 +71,7 @@ class Bound {
   const std::string& isa() const;
   int64_t workspace_bytes() const;  // what a call takes of the engine's pool, at most
   const Plan& plan() const;
+  const Contract& contract() const;  // that was prepared
 
  private:
   friend struct EngineAccess;

@@ -23,7 +23,7 @@ struct LedgerProof {
   std::string date = {};
   std::string machine = {};
   std::string software = {};
-  std::string check = {};          // "passed ...": the custom lane's outputs against the oracle
+  std::string check = {};          // "passed ...": the custom lane's outputs against the contract
   std::string output_digest = {};  // of the custom lane's outputs: those of its receipt
   int64_t custom_ns = 0;           // measured again
   int64_t default_ns = 0;
@@ -89,7 +89,7 @@ Result<LedgerEntry> EntryFromReceipts(const Evidence& evidence);
 // A receipt, or the one inside a file of `tessera bench run --json`: that of the run which took the median time.
 Result<Receipt> ReadMeasurement(const std::string& path);
 // What makes an entry count: receipts of the same two requests, run again here and now. The outputs of both are those
-// of the first time, and the custom lane's were compared with the oracle (options "check") and agreed (TSR-L006
+// of the first time, and the custom lane's were compared with what the contract says (options "check") and agreed (TSR-L006
 // otherwise).
 Result<LedgerEntry> ProveEntry(LedgerEntry entry, const Receipt& custom_again, const Receipt& default_again);
 

@@ -21,6 +21,7 @@ struct RunOptions : AttentionOptions {
   bool row_max = false;  // also return the row maximum of the logits as "max"
   Layout layout = Layout::kBhtd;
   bool digests = false;           // of inputs and outputs, for the receipt
+  bool keep_bound = false;        // the outcome keeps what ran, with its plan
   std::string input_source = {};  // for the receipt
   std::string batch_source = {};
   std::string contract_source = {};
@@ -33,6 +34,7 @@ struct RunOutcome {
   std::vector<StageReport> stages;
   std::optional<Picks> picks;  // what the `blocks` term passed, when a plan was made for it
   std::optional<PicksReport> picks_report;
+  std::optional<Bound> bound;  // what ran, where options ask to keep it
 };
 
 // Inputs are named q, k, v, [sink_logits], and with backward do; a backward alone also takes o and lse.

@@ -127,4 +127,11 @@ std::string DidYouMean(std::string_view word, const std::vector<std::string_view
   return guess.empty() ? std::string() : fmt::format("; did you mean {}?", guess);
 }
 
+std::string Grouped(int64_t number) {
+  std::string digits = std::to_string(number);
+  const size_t first = digits[0] == '-' ? 1 : 0;
+  for (size_t at = digits.size(); at > first + 3; at -= 3) digits.insert(at - 3, 1, ',');
+  return digits;
+}
+
 }  // namespace tessera

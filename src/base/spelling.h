@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,6 +11,8 @@ namespace tessera {
 
 // A string literal that TOML and JSON both read: "a \"b\"\n". Bytes that are not UTF-8 become U+FFFD.
 std::string QuoteText(std::string_view text);
+
+std::string Grouped(int64_t number);  // 1234567 -> "1,234,567"
 
 // What a user wrote, for a message: quoted, printable, cut when long.
 std::string Excerpt(std::string_view text);

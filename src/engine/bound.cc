@@ -130,6 +130,7 @@ const std::string& Bound::lane() const { return state_->lane_name; }
 const std::string& Bound::kernel() const { return state_->kernel; }
 const std::string& Bound::isa() const { return state_->isa; }
 const Plan& Bound::plan() const { return state_->plan; }
+const Contract& Bound::contract() const { return state_->attention->contract; }
 
 int64_t Bound::workspace_bytes() const {
   int64_t bytes = 0;

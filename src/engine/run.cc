@@ -154,6 +154,7 @@ Outcome Try(const std::shared_ptr<EngineState>& engine, const OneShot& shot, Run
       shot.tensors != nullptr ? *shot.tensors : BindTensors(shot.contract, *shot.inputs, shot.options, outcome.outputs);
   DescribeBinding(*bound.bound, receipt);
   if (Outcome failed = Call(shot, *bound.bound, tensors, receipt)) return failed;
+  if (shot.options.keep_bound) outcome.bound = EngineAccess::Wrap(bound.bound);
   DescribeDigests(shot, *bound.bound, tensors, outcome);
   return std::nullopt;
 }

@@ -227,7 +227,7 @@ Result<LedgerEntry> ProveEntry(LedgerEntry entry, const Receipt& custom_again, c
   CompareAgain("default_again", entry.default_run, default_again, violations);
   const std::string check = OptionOf(custom_again, "check");
   if (check.rfind("passed", 0) != 0) {
-    violations.push_back({"custom_again.options.check", "outputs that were compared with the oracle, and passed"});
+    violations.push_back({"custom_again.options.check", "outputs that were checked against the contract, and passed"});
   }
   if (!violations.empty()) return Fail(ErrorCode::kLedgerEvidence, std::move(violations));
   entry.proof = {.date = Today(),

@@ -5,19 +5,12 @@
 #include <iterator>
 #include <string>
 
+#include "base/spelling.h"
 #include "tessera/plan.h"
 #include "tessera/version.h"
 
 namespace tessera {
 namespace {
-
-// 1234567 -> "1,234,567".
-std::string Grouped(int64_t number) {
-  std::string digits = std::to_string(number);
-  const size_t first = digits[0] == '-' ? 1 : 0;
-  for (size_t at = digits.size(); at > first + 3; at -= 3) digits.insert(at - 3, 1, ',');
-  return digits;
-}
 
 int64_t LongestRow(const Worklist& worklist) {
   uint64_t longest = 0;

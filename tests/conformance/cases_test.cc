@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "conformance/conformance.h"
+#include "oracle/oracle.h"
 #include "support/random_mask.h"
 
 namespace tessera::conformance {

@@ -1,36 +1,39 @@
 // The comparison must be able to fail: one wrong element, one leaked key, one NaN out of place. And its bounds must
 // accept a correct lane that computes in f32 and rounds its operands, as every fast lane does.
-#include "oracle/compare.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
 
+#include "check/expected.h"
 #include "conformance/conformance.h"
+#include "oracle/oracle.h"
 
 namespace tessera::conformance {
 namespace {
 
+using check::Compare;
+using check::ExpectedTensor;
+
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-Tensor FromOracle(const OracleTensor& from, ElementType type) {
+Tensor Rounded(const ExpectedTensor& from, ElementType type) {
   Tensor tensor = Tensor::Zeros(type, from.shape);
   for (int64_t i = 0; i < tensor.NumElements(); ++i) tensor.Set(i, from.value[static_cast<size_t>(i)]);
   return tensor;
 }
 
-TEST(Compare, RoundedOracle_Passes) {
-  OracleTensor want{{3}, {1.0, -2.5, 1.0 / 3.0}, {1e-15, 1e-15, 1e-15}};
+TEST(Compare, RoundedValues_Pass) {
+  ExpectedTensor want{{3}, {1.0, -2.5, 1.0 / 3.0}, {1e-15, 1e-15, 1e-15}};
   for (const ElementType type : {ElementType::kF32, ElementType::kBf16, ElementType::kF16}) {
-    const Comparison result = Compare("o", FromOracle(want, type), want);
+    const Comparison result = Compare("o", Rounded(want, type), want);
     EXPECT_TRUE(result.pass) << result.text;
   }
 }
 
 TEST(Compare, OneElementOff_FailsAndNamesIt) {
-  OracleTensor want{{2, 3}, {1, 1, 1, 1, 1, 1}, {1e-15, 1e-15, 1e-15, 1e-15, 1e-15, 1e-15}};
-  Tensor got = FromOracle(want, ElementType::kF32);
+  ExpectedTensor want{{2, 3}, {1, 1, 1, 1, 1, 1}, {1e-15, 1e-15, 1e-15, 1e-15, 1e-15, 1e-15}};
+  Tensor got = Rounded(want, ElementType::kF32);
   got.Set(4, 1.0 + 0x1p-22);
   const Comparison result = Compare("o", got, want);
   EXPECT_FALSE(result.pass);
@@ -39,8 +42,8 @@ TEST(Compare, OneElementOff_FailsAndNamesIt) {
 }
 
 TEST(Compare, ExactValues_AllowNothing) {
-  const OracleTensor want{{1}, {0.0}, {0.0}};
-  Tensor got = FromOracle(want, ElementType::kF32);
+  const ExpectedTensor want{{1}, {0.0}, {0.0}};
+  Tensor got = Rounded(want, ElementType::kF32);
   EXPECT_TRUE(Compare("o", got, want).pass);
   got.Set(0, 1e-40);
   EXPECT_FALSE(Compare("o", got, want).pass);
@@ -48,17 +51,17 @@ TEST(Compare, ExactValues_AllowNothing) {
 
 TEST(Compare, NanAndInfinity_MustBeInTheSamePlace) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  const OracleTensor want{{3}, {-kInf, nan, 1.0}, {0.0, 0.0, 1.0}};
-  EXPECT_TRUE(Compare("lse", FromOracle(want, ElementType::kF32), want).pass);
+  const ExpectedTensor want{{3}, {-kInf, nan, 1.0}, {0.0, 0.0, 1.0}};
+  EXPECT_TRUE(Compare("lse", Rounded(want, ElementType::kF32), want).pass);
   const std::vector<std::vector<double>> wrong = {
       {kInf, nan, 1.0}, {-1e38, nan, 1.0}, {-kInf, 0.0, 1.0}, {-kInf, nan, nan}, {-kInf, nan, -kInf}};
   for (const std::vector<double>& values : wrong) {
-    EXPECT_FALSE(Compare("lse", FromOracle({{3}, values, {}}, ElementType::kF32), want).pass);
+    EXPECT_FALSE(Compare("lse", Rounded({{3}, values, {}}, ElementType::kF32), want).pass);
   }
 }
 
 TEST(Compare, OtherShape_Fails) {
-  const OracleTensor want{{2}, {0.0, 0.0}, {0.0, 0.0}};
+  const ExpectedTensor want{{2}, {0.0, 0.0}, {0.0, 0.0}};
   EXPECT_FALSE(Compare("o", Tensor::Zeros(ElementType::kF32, {3}), want).pass);
 }
 
@@ -174,7 +177,7 @@ TensorMap NaiveLane::Run() const {
 
 CheckOptions SingleOptions() {
   CheckOptions options;
-  options.oracle.arithmetic = Arithmetic::Single();
+  options.arithmetic = Arithmetic::Single();
   return options;
 }
 
@@ -269,16 +272,21 @@ TEST(Oracle, LongLengths_AreRefused) {
   const Result<OracleForwardResult> forward = OracleForward(contract, {}, {});
   ASSERT_FALSE(forward.has_value());
   EXPECT_EQ(forward.error().code, ErrorCode::kTooLarge);
+  const Result<check::Expected> expected = check::Expect({contract, {}, {}});
+  ASSERT_FALSE(expected.has_value());
+  EXPECT_EQ(expected.error().code, ErrorCode::kTooLarge);
 }
 
-TEST(Oracle, WrongInputs_AreRefused) {
+TEST(CheckOutputs, WrongInputs_AreRefused) {
   const Contract contract = MakeContract({});
   TensorMap inputs = MakeInputs(contract, 1, false);
-  const Result<OracleBackwardResult> no_gradient = OracleBackward(contract, {}, inputs);
+  const TensorMap gradient = {{"dq", Tensor::Zeros(ElementType::kF32, {1, 2, 24, 8})}};
+  const Result<CheckReport> no_gradient = CheckOutputs(contract, {}, inputs, gradient);
   ASSERT_FALSE(no_gradient.has_value());
   EXPECT_EQ(no_gradient.error().where, "do");
   inputs.at("k").shape = {1, 1, 24, 7};
-  const Result<OracleForwardResult> wrong_shape = OracleForward(contract, {}, inputs);
+  const TensorMap output = {{"o", Tensor::Zeros(ElementType::kF32, {1, 2, 24, 8})}};
+  const Result<CheckReport> wrong_shape = CheckOutputs(contract, {}, inputs, output);
   ASSERT_FALSE(wrong_shape.has_value());
   EXPECT_EQ(wrong_shape.error().code, ErrorCode::kTensorMismatch);
   EXPECT_EQ(wrong_shape.error().where, "k");

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "lanes/cpu/isa.h"
+#include "oracle/oracle.h"
 
 namespace tessera::conformance {
 namespace {
@@ -200,8 +201,8 @@ RunOutcome RunSetting(const Setting& setting) {
 
 CheckOptions CheckOptionsOf(const Setting& setting) {
   CheckOptions check;
-  check.oracle.layout = setting.options.layout == Layout::kBhtd ? OracleLayout::kBhtd : OracleLayout::kBthd;
-  check.oracle.arithmetic = ArithmeticOf(setting.lane);
+  check.layout = setting.options.layout;
+  check.arithmetic = ArithmeticOf(setting.lane);
   return check;
 }
 

@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "cases/cases.h"
-#include "oracle/compare.h"
 #include "support/engine.h"
 #include "support/proves.h"
 #include "support/seed.h"
+#include "tessera/check.h"
 #include "tessera/tessera.h"
 
 namespace tessera::conformance {

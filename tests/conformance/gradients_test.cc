@@ -6,6 +6,7 @@
 #include <random>
 
 #include "conformance/conformance.h"
+#include "oracle/oracle.h"
 #include "support/random_batch.h"
 
 namespace tessera::conformance {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "conformance/conformance.h"
+#include "oracle/oracle.h"
 
 namespace tessera::conformance {
 namespace {

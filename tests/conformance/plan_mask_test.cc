@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "conformance/conformance.h"
+#include "oracle/oracle.h"
 
 namespace tessera::conformance {
 namespace {

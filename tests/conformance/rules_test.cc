@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "conformance/conformance.h"
+#include "oracle/oracle.h"
 
 namespace tessera::conformance {
 namespace {

@@ -9,9 +9,9 @@
 #include <set>
 
 #include "fixtures.h"
-#include "oracle/compare.h"
 #include "support/proves.h"
 #include "support/random_batch.h"
+#include "tessera/check.h"
 
 namespace tessera {
 namespace {
@@ -73,7 +73,7 @@ void ExpectSameResult(const Request& request, const RequestClass& at, const Run1
   const Result<TensorMap> outputs = CropToRequest(outcome.outputs, at);
   ASSERT_TRUE(outputs.has_value()) << ToText(outputs.error());
   CheckOptions check;
-  check.oracle.arithmetic = how.lane == "reference" ? Arithmetic::Double() : Arithmetic::Single();
+  check.arithmetic = how.lane == "reference" ? Arithmetic::Double() : Arithmetic::Single();
   const Result<CheckReport> report = CheckOutputs(request.contract, request.batch, inputs, *outputs, check);
   ASSERT_TRUE(report.has_value()) << ToText(report.error());
   EXPECT_TRUE(report->pass) << report->text << ToToml(request.contract) << ToToml(*contract);
@@ -264,8 +264,8 @@ TEST(RunAtClass, GivesTheRequestsOutputsAndSaysWhatItCost) {
     EXPECT_EQ(use.class_slots, 6 * 3 * 4);
     EXPECT_EQ(outcome.receipt.output_digest, Digest(outcome.outputs));
     CheckOptions check;
-    check.oracle.arithmetic = Arithmetic::Single();
-    check.oracle.layout = layout == Layout::kBhtd ? OracleLayout::kBhtd : OracleLayout::kBthd;
+    check.arithmetic = Arithmetic::Single();
+    check.layout = layout;
     const Result<CheckReport> report = CheckOutputs(contract, batch, inputs, outcome.outputs, check);
     ASSERT_TRUE(report.has_value()) << ToText(report.error());
     EXPECT_TRUE(report->pass) << report->text;

@@ -6,10 +6,10 @@
 
 #include "engine/tensors.h"
 #include "fixtures.h"
-#include "oracle/compare.h"
 #include "support/own_terms.h"
 #include "support/proves.h"
 #include "support/seed.h"
+#include "tessera/check.h"
 
 namespace tessera {
 namespace {
@@ -17,9 +17,9 @@ namespace {
 void ExpectMatchesOracle(const Contract& contract, const Batch& batch, const TensorMap& inputs,
                          const RunOutcome& outcome, Layout layout = Layout::kBhtd) {
   CheckOptions options;
-  options.oracle.layout = layout == Layout::kBhtd ? OracleLayout::kBhtd : OracleLayout::kBthd;
+  options.layout = layout;
   const bool is_reference = outcome.receipt.executed == "reference";
-  options.oracle.arithmetic = is_reference ? Arithmetic::Double() : Arithmetic::Single();
+  options.arithmetic = is_reference ? Arithmetic::Double() : Arithmetic::Single();
   Result<CheckReport> report = CheckOutputs(contract, batch, inputs, outcome.outputs, options);
   ASSERT_TRUE(report.has_value()) << ToText(report.error());
   EXPECT_TRUE(report->pass) << report->text;

@@ -36,6 +36,9 @@ class Includes(unittest.TestCase):
         "internals from the program": ("tools/tessera/a.cc", '#include "dispatch/select.h"'),
         "internals from a benchmark": ("bench/a.cc", '#include "planner/stages.h"'),
         "a plan in the oracle": ("tests/support/oracle/a.cc", '#include "tessera/plan.h"'),
+        "the oracle in the program": ("tools/tessera/a.cc", '#include "oracle/oracle.h"'),
+        "the run algebra in the check": ("src/check/a.cc", '#include "contract/row_set.h"'),
+        "a lane in the check": ("src/check/a.cc", '#include "lanes/lane.h"'),
         "internals in the oracle": ("tests/support/oracle/a.cc", '#include "contract/row_set.h"'),
         "internals in a public header": ("include/tessera/plan.h", '#include "plan/layout.h"'),
         "upward in a public header": ("include/tessera/contract.h", '#include "tessera/run.h"'),
@@ -59,7 +62,8 @@ class Includes(unittest.TestCase):
         "json in a .cc": ("src/receipt/a.cc", "#include <nlohmann/json.hpp>"),
         "xxHash in its file": ("src/base/hash.cc", "#include <xxhash.h>"),
         "system headers": ("src/base/a.cc", "#include <sys/stat.h>\n#include <unistd.h>"),
-        "oracle from the program": ("tools/tessera/a.cc", '#include "oracle/oracle.h"\n#include "tessera/run.h"'),
+        "cases from the program": ("tools/tessera/a.cc", '#include "cases/cases.h"\n#include "tessera/run.h"'),
+        "a plan in the check": ("src/check/a.cc", '#include "tessera/plan.h"'),
         "anything from a test": ("tests/planner/a.cc", '#include "planner/stages.h"\n#include "support/proves.h"'),
     }
 

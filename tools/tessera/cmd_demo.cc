@@ -141,7 +141,7 @@ int Demo(const Command& command, const Options& options) {
   }();
   if (!mask) return Report(mask.error(), options.json);
   auto check = [&] {
-    const Progress progress("comparing the outputs with the oracle", options.progress);
+    const Progress progress("checking the outputs", options.progress);
     return CheckRun({*contract, batch, inputs, outcome, Layout::kBhtd});
   }();
   if (!check) return Report(check.error(), options.json);
@@ -153,7 +153,7 @@ int Demo(const Command& command, const Options& options) {
   if (!pass) {
     outcome.receipt.ok = false;
     outcome.receipt.failed_at = "check";
-    outcome.receipt.error = "the result disagrees with the oracle";
+    outcome.receipt.error = "the result is not what the contract says";
     outcome.receipt.output_digest.clear();
   }
   if (auto written = WriteFile(options.receipt, ToJson(outcome.receipt) + "\n"); !written) {
@@ -163,7 +163,7 @@ int Demo(const Command& command, const Options& options) {
   say("          " + options.receipt);
   if (options.json) Print(ToJson(outcome.receipt) + "\n");
   if (pass) return kGood;
-  return Report(Error{ErrorCode::kCheckFailed, "the demo's result disagrees with the oracle", "tessera demo", {}},
+  return Report(Error{ErrorCode::kCheckFailed, "the demo's result is not what the contract says", "tessera demo", {}},
                 false);
 }
 

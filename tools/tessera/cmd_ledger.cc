@@ -30,7 +30,8 @@ struct Options {
 
 constexpr const char* kFooter =
     "An entry is made of two receipts, or of two files of `bench run --json`. Before it is written both runs are run\n"
-    "again: their outputs must be the same bits, and the custom lane's must agree with the oracle. It counts on this\n"
+    "again: their outputs must be the same bits, and the custom lane's must be what the contract says. It counts on "
+    "this\n"
     "machine and with this version. The environment variable TESSERA_LEDGER is the default of --ledger. Examples:\n"
     "  tessera run model.toml --lane cpu --receipt custom.json\n"
     "  tessera run model.toml --lane reference --receipt default.json\n"
@@ -54,7 +55,7 @@ Error NoEvidence(std::string message, const std::string& path, std::vector<Viola
 }
 
 // Asks again for what the receipt's run was asked for. The outputs must be the same bits; with `check` they must agree
-// with the oracle too, and the receipt that comes back says so.
+// with the contract too, and the receipt that comes back says so.
 Result<Receipt> RunAgain(const Receipt& receipt, const std::string& path, bool check, const Options& options) {
   RunArguments arguments;
   RunFiles files;
@@ -74,7 +75,7 @@ Result<Receipt> RunAgain(const Receipt& receipt, const std::string& path, bool c
     if (time == 0 || PassesNs(outcome.receipt) < PassesNs(best.receipt)) best = std::move(outcome);
   }
   if (!check) return std::move(best.receipt);
-  const Progress progress("checking against the oracle", options.progress);
+  const Progress progress("checking the outputs", options.progress);
   const Batch batch = WithPicks(*files.batch, best.picks);
   auto report = CheckRun({*files.contract, batch, *files.inputs, best, arguments.run.layout});
   if (!report) return tl::unexpected(report.error());
@@ -82,9 +83,9 @@ Result<Receipt> RunAgain(const Receipt& receipt, const std::string& path, bool c
   if (report->pass) return std::move(best.receipt);
   std::vector<Violation> outside;
   for (const Comparison& output : report->outputs) {
-    if (!output.pass) outside.push_back({output.name, "within tolerance of the oracle"});
+    if (!output.pass) outside.push_back({output.name, "within tolerance of what the contract says"});
   }
-  return tl::unexpected(NoEvidence("run again, it does not agree with the oracle", path, std::move(outside)));
+  return tl::unexpected(NoEvidence("run again, its outputs are not what the contract says", path, std::move(outside)));
 }
 
 // Evidence is made, not typed: what the two files say is taken apart, run again and compared before it is believed.
@@ -149,7 +150,7 @@ int Add(const Options& options) {
   const auto ledger = AddToLedger(options.ledger, *entry);
   if (!ledger) return Report(ledger.error(), options.json);
   Say(options.json, kHead + Line(*entry));
-  Say(options.json, fmt::format("run again: the same outputs, {} against the oracle, {} and {}", entry->proof.check,
+  Say(options.json, fmt::format("run again: the same outputs, check {}, {} and {}", entry->proof.check,
                                 Milliseconds(entry->proof.custom_ns), Milliseconds(entry->proof.default_ns)));
   Say(options.json, fmt::format("wrote {}: {} {}", options.ledger, ledger->entries.size(),
                                 ledger->entries.size() == 1 ? "entry" : "entries"));

@@ -41,10 +41,33 @@ void MarkFailed(RunOutcome& outcome, std::string step, Error error) {
   outcome.error = std::move(error);
 }
 
+// The plan that ran against the mask of the contract it was made for, which of a run at a class is the padded one.
+Result<MaskCheck> CheckPlan(const RunFiles& files, const Options& options, const RunOutcome& outcome) {
+  if (!options.at_class) {
+    return CheckMask(*files.contract, WithPicks(*files.batch, outcome.picks), outcome.bound->plan().view());
+  }
+  auto at = Normalise(*files.contract, *files.target, options.arguments.run.plan);
+  if (!at) return tl::unexpected(at.error());
+  auto batch = AtClass(*files.contract, *files.batch, *at);
+  if (!batch) return tl::unexpected(batch.error());
+  return CheckMask(outcome.bound->contract(), WithPicks(std::move(*batch), outcome.picks),
+                   outcome.bound->plan().view());
+}
+
 void CheckOutcome(const RunFiles& files, const Options& options, RunOutcome& outcome) {
   const Stopwatch watch;
+  const Progress mask_progress("checking the plan", options.progress);
+  auto mask = CheckPlan(files, options, outcome);
+  if (!mask) return MarkFailed(outcome, "check", mask.error());
+  Say(options.json, "  " + mask->text);
+  if (!mask->pass) {
+    outcome.receipt.options["check"] = "failed";
+    return MarkFailed(
+        outcome, "check",
+        Error{ErrorCode::kCheckFailed, "the plan is not the contract's mask: " + mask->text, "--check", {}});
+  }
   auto report = [&] {
-    const Progress progress("checking against the oracle", options.progress);
+    const Progress progress("checking the outputs", options.progress);
     const Batch batch = WithPicks(*files.batch, outcome.picks);
     return CheckRun({*files.contract, batch, *files.inputs, outcome, options.arguments.run.layout});
   }();
@@ -57,9 +80,11 @@ void CheckOutcome(const RunFiles& files, const Options& options, RunOutcome& out
   for (const Comparison& output : report->outputs) {
     if (!output.pass) names += (names.empty() ? "" : ", ") + output.name;
   }
-  MarkFailed(
-      outcome, "check",
-      Error{ErrorCode::kCheckFailed, fmt::format("{} not within tolerance of the oracle", names), "--check", {}});
+  MarkFailed(outcome, "check",
+             Error{ErrorCode::kCheckFailed,
+                   fmt::format("{} not within tolerance of what the contract says", names),
+                   "--check",
+                   {}});
 }
 
 // Writes and prints what there is, and reports what went wrong. Outputs first, so that a receipt on disk never speaks
@@ -224,7 +249,8 @@ void AddRun(Command& app, Action& action) {
   AddSeed(*sub, arguments.seed, "Make inputs from this seed");
   sub->Find("--seed")->Excludes(inputs);
   sub->AddFlag("--backward", run.backward, "Also compute gradients");
-  sub->AddFlag("--check", options->check, "Compare the result with the oracle (long inputs: on sampled rows)");
+  sub->AddFlag("--check", options->check,
+               "Work plan and result out again from the contract, and compare (long inputs: sampled rows)");
   sub->AddOption("--out", options->out, "Write the outputs to this file, if the run is good")->Writes("F.safetensors");
   sub->AddOption("--receipt", options->receipt, "Write the receipt to this file, also when the run fails")
       ->Writes("F.json");
@@ -245,6 +271,7 @@ void AddRun(Command& app, Action& action) {
   options->command = sub;
   sub->OnParsed([options, &action] {
     options->arguments.run.digests = true;
+    options->arguments.run.keep_bound = options->check;
     options->arguments.run.layout = options->layout == "bthd" ? Layout::kBthd : Layout::kBhtd;
     action = [options] { return RunCommand(*options); };
   });

@@ -1,4 +1,4 @@
-// `tessera verify`: a named case, a contract or a plan file, held against the oracle.
+// `tessera verify`: a named case, a contract or a plan file, held against what the contract says.
 #include <fmt/format.h>
 
 #include <memory>
@@ -25,7 +25,8 @@ struct Options {
 constexpr const char* kFooter =
     "A case or contract is planned with every stage checked, its plan compared with the dense mask pair by pair, run "
     "on\n"
-    "the lane with inputs from the seed, and its outputs compared with the oracle. A plan file is checked as bytes.\n\n"
+    "the lane with inputs from the seed, and its outputs compared with what the contract says. A plan file is checked "
+    "as bytes.\n\n"
     "Examples:\n"
     "  tessera verify --list\n"
     "  tessera verify --all --backward\n"
@@ -236,7 +237,7 @@ int Verify(const Command& command, const Options& options) {
 
 void AddVerify(Command& app, Action& action) {
   auto options = std::make_shared<Options>();
-  Command* sub = app.AddCommand("verify", "Hold a case, a contract or a plan file against the oracle");
+  Command* sub = app.AddCommand("verify", "Hold a case, a contract or a plan file against what the contract says");
   sub->AddOption("what", options->problem.contract, "A named case, a contract, or a .plan file")
       ->ReadsOrInput("CASE|FILE");
   sub->AddFlag("--list", options->list, "List the named cases");

@@ -1,13 +1,12 @@
 // The dense oracle: attention as the contract says it, pair by pair, in double precision. It reads the contract, the
-// raw batch and the inputs, and knows nothing of plans, tiles, runs or lanes, so that an error in those cannot hide
-// here. Not a goal: speed. Sizes above a limit are refused, and long inputs are checked on chosen rows.
+// raw batch and the inputs, and knows nothing of plans, tiles, runs, lanes or the program's own check, so that an error
+// in those cannot hide here. Not a goal: speed. Sizes above a limit are refused.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "oracle/tolerance.h"
 #include "tessera/batch.h"
 #include "tessera/contract.h"
 #include "tessera/error.h"
@@ -45,52 +44,25 @@ bool Allowed(const Contract& contract, const OracleFacts& facts, int64_t head, i
 inline constexpr int64_t kOracleMaxPairs = int64_t{1} << 26;
 Result<std::vector<uint8_t>> DenseMask(const Contract& contract, const Batch& batch, int64_t batch_row, int64_t head);
 
-enum class OracleLayout : uint8_t { kBhtd, kBthd };  // [B,H,T,D] or [B,T,H,D]
-
-struct OracleOptions {
-  OracleLayout layout = OracleLayout::kBhtd;
-  Arithmetic arithmetic = Arithmetic::Double();  // of the lane under test: sets the bounds, never the values
-};
-
-// Values, and beside each value how far a correct lane may be from it before its output is cast (docs/numerics.md).
-// A bound of zero means that the value is exact: an empty row, or a key that no row sees.
 struct OracleTensor {
-  std::vector<int64_t> shape;
-  std::vector<double> value;
-  std::vector<double> bound;
+  std::vector<int64_t> shape = {};
+  std::vector<double> value = {};
 };
 
 struct OracleForwardResult {
-  OracleTensor o;    // in the layout of the inputs
+  OracleTensor o;    // [batch, num_q_heads, q_len, dim_v]
   OracleTensor lse;  // [batch, num_q_heads, q_len]
   OracleTensor max;  // the row maximum of the logits, sink logit not counted
 };
-// Inputs: q, k, v, and sink_logits where the contract has them.
-Result<OracleForwardResult> OracleForward(const Contract& contract, const Batch& batch, const TensorMap& inputs,
-                                          const OracleOptions& options = {});
+// Inputs, [B,H,T,D]: q, k, v, and sink_logits where the contract has them.
+Result<OracleForwardResult> OracleForward(const Contract& contract, const Batch& batch, const TensorMap& inputs);
 
 struct OracleBackwardResult {
   OracleForwardResult forward;
-  OracleTensor dq, dk, dv;  // in the layout of the inputs
-  OracleTensor dsink;       // [num_q_heads]; empty without sink logits
+  OracleTensor dq, dk, dv;
+  OracleTensor dsink;  // [num_q_heads]; empty without sink logits
 };
 // Inputs as above and `do`. Gradients come from the explicit probabilities of each row.
-Result<OracleBackwardResult> OracleBackward(const Contract& contract, const Batch& batch, const TensorMap& inputs,
-                                            const OracleOptions& options = {});
-
-struct OracleRow {
-  int64_t batch_row = 0;
-  int64_t head = 0;
-  int64_t i = 0;
-};
-struct OracleRowsResult {
-  OracleTensor o;    // [rows, dim_v]
-  OracleTensor lse;  // [rows]
-  OracleTensor max;  // [rows]
-  OracleTensor dq;   // [rows, dim_qk]; empty when the inputs have no `do`
-};
-// The chosen rows only: for lengths at which the whole result is out of reach.
-Result<OracleRowsResult> OracleRows(const Contract& contract, const Batch& batch, const TensorMap& inputs,
-                                    const std::vector<OracleRow>& rows, const OracleOptions& options = {});
+Result<OracleBackwardResult> OracleBackward(const Contract& contract, const Batch& batch, const TensorMap& inputs);
 
 }  // namespace tessera

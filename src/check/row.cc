@@ -1,5 +1,5 @@
 // The arithmetic of one row, from explicit probabilities. docs/numerics.md derives the bounds.
-#include "oracle/row.h"
+#include "check/row.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,9 @@
 #include <cmath>
 #include <limits>
 
-namespace tessera::oracle {
+#include "base/try.h"
+
+namespace tessera::check {
 namespace {
 
 double MaxKeepingNan(double a, double b) { return std::isnan(a) || std::isnan(b) ? a + b : std::max(a, b); }
@@ -52,12 +54,13 @@ double LogMeanError(const Row& row, const std::vector<double>& errors, double si
 
 }  // namespace
 
-Result<Problem> Problem::Make(const Contract& contract, const Batch& batch, const TensorMap& inputs,
-                              const OracleOptions& options) {
+Result<Problem> Problem::Make(const Question& question, const CheckOptions& options) {
+  const Contract& contract = question.contract;
+  const TensorMap& inputs = question.inputs;
   const Shape& shape = contract.shape;
   Problem problem;
   problem.contract_ = &contract;
-  problem.batch_ = &batch;
+  problem.batch_ = &question.batch;
   problem.arithmetic_ = options.arithmetic;
   problem.input_type_ = ToElementType(shape.dtype);
   problem.q_side = {shape.num_q_heads, shape.q_len, shape.dim_qk, options.layout};
@@ -71,16 +74,13 @@ Result<Problem> Problem::Make(const Contract& contract, const Batch& batch, cons
   };
   std::vector<Wanted> wanted = {
       {"q", &problem.q_side, &problem.q_}, {"k", &problem.k_side, &problem.k_}, {"v", &problem.v_side, &problem.v_}};
-  if (inputs.count("do") != 0) wanted.push_back({"do", &problem.o_side, &problem.dout_});
+  if (question.backward) wanted.push_back({"do", &problem.o_side, &problem.dout_});
   for (const Wanted& want : wanted) {
-    auto tensor = Find(inputs, want.name, want.side->Shape(shape.batch));
-    if (!tensor) return tl::unexpected(tensor.error());
-    *want.tensor = *tensor;
+    *want.tensor = TESSERA_TRY(Find(inputs, want.name, want.side->Shape(shape.batch)));
   }
   if (contract.score.sink_logits) {
-    auto tensor = Find(inputs, "sink_logits", {shape.num_q_heads});
-    if (!tensor) return tl::unexpected(tensor.error());
-    for (int64_t h = 0; h < shape.num_q_heads; ++h) problem.sinks_.push_back((*tensor)->At(h));
+    const Tensor* tensor = TESSERA_TRY(Find(inputs, "sink_logits", {shape.num_q_heads}));
+    for (int64_t h = 0; h < shape.num_q_heads; ++h) problem.sinks_.push_back(tensor->At(h));
   }
   return problem;
 }
@@ -88,9 +88,7 @@ Result<Problem> Problem::Make(const Contract& contract, const Batch& batch, cons
 Status Problem::Enter(int64_t b, int64_t h) {
   const int64_t kv_head = KvHead(h);
   if (b != entered_batch_) {
-    auto facts = MakeOracleFacts(*contract_, *batch_, b);
-    if (!facts) return tl::unexpected(facts.error());
-    facts_ = std::move(*facts);
+    mask_ = TESSERA_TRY(MaskTest::Make(*contract_, *batch_, b));
   }
   if (b != entered_batch_ || kv_head != entered_kv_head_) {
     keys_.clear();
@@ -112,8 +110,10 @@ Row Problem::ForwardRow(int64_t b, int64_t h, int64_t i) const {
   row.q = q_side.Row(*q_, b, h, i);
   row.o.assign(Idx(v_side.dim), 0.0);
   row.o_bound.assign(Idx(v_side.dim), 0.0);
+  std::vector<uint8_t> cells(Idx(k_side.len));
+  mask_->Row(h, i, cells);
   for (int64_t j = 0; j < k_side.len; ++j) {
-    if (!Allowed(*contract_, facts_, h, i, j)) continue;
+    if (cells[Idx(j)] == 0) continue;
     double dot = 0.0;
     double dot_magnitude = 0.0;
     double sizes = 0.0;
@@ -262,4 +262,4 @@ RowGradient Problem::BackwardRow(const Row& row, int64_t b, int64_t h, int64_t i
   return grad;
 }
 
-}  // namespace tessera::oracle
+}  // namespace tessera::check

@@ -1,13 +1,19 @@
-// One query row of the oracle: its keys, logits, probabilities and gradients, and the error bound of each.
+// One query row worked out in double precision: its keys, logits, probabilities and gradients, and the error bound of
+// each.
 #pragma once
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <vector>
 
-#include "oracle/oracle.h"
+#include "check/expected.h"
+#include "check/mask_test.h"
+#include "check/tolerance.h"
+#include "tessera/check.h"
+#include "tessera/tensor.h"
 
-namespace tessera::oracle {
+namespace tessera::check {
 
 // A few roundings that no sum explains: one multiplication, one exp or tanh with its last-bit error.
 inline constexpr double kFew = 8.0;
@@ -19,14 +25,14 @@ struct Side {
   int64_t heads = 0;
   int64_t len = 0;
   int64_t dim = 0;
-  OracleLayout layout = OracleLayout::kBhtd;
+  Layout layout = Layout::kBhtd;
 
   std::vector<int64_t> Shape(int64_t batch) const {
-    if (layout == OracleLayout::kBhtd) return {batch, heads, len, dim};
+    if (layout == Layout::kBhtd) return {batch, heads, len, dim};
     return {batch, len, heads, dim};
   }
   int64_t RowOffset(int64_t b, int64_t h, int64_t t) const {
-    return (layout == OracleLayout::kBhtd ? (b * heads + h) * len + t : (b * len + t) * heads + h) * dim;
+    return (layout == Layout::kBhtd ? (b * heads + h) * len + t : (b * len + t) * heads + h) * dim;
   }
   std::vector<double> Row(const Tensor& tensor, int64_t b, int64_t h, int64_t t) const {
     std::vector<double> row(Idx(dim));
@@ -68,8 +74,7 @@ struct RowGradient {
 
 class Problem {
  public:
-  static Result<Problem> Make(const Contract& contract, const Batch& batch, const TensorMap& inputs,
-                              const OracleOptions& options);
+  static Result<Problem> Make(const Question& question, const CheckOptions& options);
 
   Status Enter(int64_t b, int64_t h);  // must be called before the row functions below
   Row ForwardRow(int64_t b, int64_t h, int64_t i) const;
@@ -102,9 +107,9 @@ class Problem {
   ElementType input_type_ = ElementType::kF32;
   int64_t entered_batch_ = -1;
   int64_t entered_kv_head_ = -1;
-  OracleFacts facts_;
-  std::vector<double> keys_;  // of the entered (batch row, key head)
+  std::optional<MaskTest> mask_;  // of the entered batch row
+  std::vector<double> keys_;      // of the entered (batch row, key head)
   std::vector<double> values_;
 };
 
-}  // namespace tessera::oracle
+}  // namespace tessera::check

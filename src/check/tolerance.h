@@ -8,18 +8,7 @@
 #include "tessera/contract.h"
 #include "tessera/tensor.h"
 
-namespace tessera {
-
-// How a lane computes: the unit roundoff of its scores, softmax state and accumulators, whether the probabilities and
-// dS are rounded to the input dtype before they enter the second matmul, and the size below which it may take a number
-// for zero.
-struct Arithmetic {
-  double unit = 0x1p-53;
-  bool round_operands = false;
-  double least = 0x1p-1022;
-  static constexpr Arithmetic Double() { return {0x1p-53, false, 0x1p-1022}; }  // the reference lane
-  static constexpr Arithmetic Single() { return {0x1p-24, true, 0x1p-126}; }    // every fast lane
-};
+namespace tessera::check {
 
 // Rounding to `type`: at most unit * |x| where x is normal, and at most `tiny` where it is not.
 struct CastError {
@@ -59,4 +48,4 @@ inline double Growth(int64_t n) {
   return std::min(count, 4.0 * std::sqrt(count));
 }
 
-}  // namespace tessera
+}  // namespace tessera::check
