@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 
 namespace tessera {
 namespace {
@@ -59,7 +60,7 @@ size_t Utf8Length(std::string_view text) {
   return size;
 }
 
-std::string QuoteText(std::string_view text) {
+std::string Quote(std::string_view text, const std::function<void(char, std::string&)>& control) {
   std::string out = "\"";
   while (!text.empty()) {
     const size_t size = Utf8Length(text);
@@ -71,14 +72,8 @@ std::string QuoteText(std::string_view text) {
     } else if (c == '"' || c == '\\') {
       out += '\\';
       out += c;
-    } else if (c == '\n') {
-      out += "\\n";
-    } else if (c == '\t') {
-      out += "\\t";
-    } else if (c == '\r') {
-      out += "\\r";
     } else if (static_cast<uint8_t>(c) < 0x20 || c == 0x7F) {
-      out += fmt::format("\\u{:04X}", static_cast<unsigned>(static_cast<uint8_t>(c)));
+      control(c, out);
     } else {
       out += c;
     }
@@ -86,6 +81,15 @@ std::string QuoteText(std::string_view text) {
   }
   out += '"';
   return out;
+}
+
+std::string QuoteText(std::string_view text) {
+  return Quote(text, [](char c, std::string& out) {
+    constexpr std::string_view kShort = "\t\n\r";
+    const size_t at = kShort.find(c);
+    out += at == std::string_view::npos ? fmt::format("\\u{:04X}", static_cast<unsigned>(static_cast<uint8_t>(c)))
+                                        : std::string{'\\', "tnr"[at]};
+  });
 }
 
 std::string Excerpt(std::string_view text) {

@@ -3,11 +3,16 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace tessera {
+
+// A string literal: quotes and backslashes escaped, bytes that are not UTF-8 replaced by U+FFFD, and each control
+// character written by `control`, in the way of the language at hand.
+std::string Quote(std::string_view text, const std::function<void(char, std::string&)>& control);
 
 // A string literal that TOML and JSON both read: "a \"b\"\n". Bytes that are not UTF-8 become U+FFFD.
 std::string QuoteText(std::string_view text);

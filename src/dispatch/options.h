@@ -1,5 +1,4 @@
-// The options of an attention, each stated once: its name in receipts and keys, where it is kept, and what depends on
-// it. Keys, receipts and repeats all walk this list; a new option is a new line here.
+// Walks the options of an attention, which receipt/options.def states once each: keys, receipts and repeats follow it.
 #pragma once
 
 #include <cstdint>
@@ -21,22 +20,9 @@ enum class OptionUse : uint8_t {
 // Calls visit(name, member, use) in the order of names.
 template <class Options, class Visit>
 void VisitOptions(Options& o, const Visit& visit) {
-  visit("backward", o.backward, OptionUse::kRuns);
-  visit("disable", o.plan.disable, OptionUse::kDecides);
-  visit("exclude", o.exclude, OptionUse::kDecides);
-  visit("experimental", o.experimental, OptionUse::kRuns);
-  visit("forward", o.forward, OptionUse::kRuns);
-  visit("isa", o.isa, OptionUse::kDecides);
-  visit("keep_programs", o.xla.keep_programs, OptionUse::kRuns);
-  visit("lane", o.lane, OptionUse::kDecides);
-  visit("memory", o.memory, OptionUse::kDecides);
-  visit("optimization", o.xla.optimization, OptionUse::kRuns);
-  visit("plugin", o.xla.plugin, OptionUse::kDecides);
-  visit("plugin_device", o.xla.device, OptionUse::kRuns);
-  visit("strict", o.strict, OptionUse::kRuns);
-  visit("threads", o.threads, OptionUse::kRuns);
-  visit("tile", o.plan.tile, OptionUse::kSpells);
-  visit("widen_class", o.plan.widen_class, OptionUse::kRuns);
+#define TESSERA_OPTION(name, member, use) visit(#name, o.member, OptionUse::use);
+#include "receipt/options.def"
+#undef TESSERA_OPTION
 }
 
 // How receipts write a value, and back; false for text that no value of the type is written as.

@@ -77,16 +77,17 @@ Status Call(const BoundState& bound, Pass pass, const RunTensors& tensors, const
 
 Result<PassRun> RunPass(const BoundState& bound, Pass pass, const RunTensors& t, void* stream) {
   TESSERA_TRY(CheckPass(bound, pass));
-  PassRun run{.workspace_bytes = bound.lane->WorkspaceBytes(pass)};
+  const int64_t workspace_bytes = bound.lane->WorkspaceBytes(pass);
   // A lane whose memory is a device's takes its workspace there.
   const bool is_host = bound.row->memory == MemoryKind::kHost;
   Workspace workspace;
-  if (is_host) workspace = bound.attention->engine->workspaces.Take(run.workspace_bytes);
+  if (is_host) workspace = bound.attention->engine->workspaces.Take(workspace_bytes);
   if (is_host && !workspace.has_memory()) {
     return Fail(ErrorCode::kTooLarge,
-                fmt::format("the lane needs {} bytes of workspace, more than this machine gives", run.workspace_bytes),
+                fmt::format("the lane needs {} bytes of workspace, more than this machine gives", workspace_bytes),
                 "workspace");
   }
+  PassRun run;
   const LaneCall call{.workspace = workspace.bytes(),
                       .stream = stream,
                       .may_copy = bound.attention->may_copy,

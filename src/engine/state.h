@@ -104,7 +104,6 @@ BindOutcome BindPlan(const std::shared_ptr<const AttentionState>& attention, Pla
 struct PassRun {
   int64_t tiles = 0;
   int64_t ns = 0;
-  int64_t workspace_bytes = 0;
   int64_t copied_bytes = 0;  // between memories, of a one-shot run
 };
 Result<PassRun> RunPass(const BoundState& bound, Pass pass, const RunTensors& tensors, void* stream);

@@ -10,30 +10,16 @@
 namespace tessera {
 
 std::string JsonQuote(std::string_view text) {
-  constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
-  std::string out = "\"";
-  while (!text.empty()) {
-    const size_t size = Utf8Length(text);
-    const char c = text[0];
-    if (size == 0) {
-      out += kReplacement;
-    } else if (size > 1) {
-      out += text.substr(0, size);
-    } else if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      constexpr std::string_view kShort = "\b\t\n\f\r";
-      const size_t at = kShort.find(c);
+  return Quote(text, [](char c, std::string& out) {
+    constexpr std::string_view kShort = "\b\t\n\f\r";
+    const size_t at = kShort.find(c);
+    if (c == 0x7F) {
+      out += c;  // plain text to JSON
+    } else {
       out += at == std::string_view::npos ? fmt::format("\\u{:04x}", static_cast<unsigned>(c))
                                           : std::string{'\\', "btnfr"[at]};
-    } else {
-      out += c;
     }
-    text.remove_prefix(size == 0 ? 1 : size);
-  }
-  out += '"';
-  return out;
+  });
 }
 
 void JsonWriter::NewLine() {

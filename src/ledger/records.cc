@@ -4,14 +4,38 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
+
+#include "io/json_writer.h"
 
 namespace tessera {
 namespace {
 
-using Json = nlohmann::ordered_json;
+// One object on one line: Line().Text("lane", lane).Done().
+class Line {
+ public:
+  Line() { json_.BeginObject(); }
+  Line& Text(std::string_view name, std::string_view value) {
+    json_.Key(name).Text(value);
+    return *this;
+  }
+  Line& MaybeText(std::string_view name, const std::optional<std::string>& value) {
+    if (value) return Text(name, std::string_view(*value));
+    json_.Key(name).Null();
+    return *this;
+  }
+  Line& Int(std::string_view name, int64_t value) {
+    json_.Key(name).Int(value);
+    return *this;
+  }
+  Line& Bool(std::string_view name, bool value) {
+    json_.Key(name).Bool(value);
+    return *this;
+  }
+  std::string Done() { return json_.EndObject().Take(); }
 
-std::string Dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+ private:
+  JsonWriter json_;
+};
 
 std::string Trimmed(std::string text) {
   const auto is_space = [](char c) { return c == ' ' || (c >= '\t' && c <= '\r'); };
@@ -59,15 +83,22 @@ Result<ExactTokenRecord> MakeExactTokenRecord(const ExactTokenStep& step) {
 
 std::string ToJson(const ExactTokenRecord& r) {
   if (r.path == "reroute_to_full") {
-    return Dump(Json{{"path", r.path}, {"reason", r.reason}, {"indexer", r.indexer}, {"seq_len", r.seq_len}});
+    return Line()
+        .Text("path", r.path)
+        .Text("reason", r.reason)
+        .Text("indexer", r.indexer)
+        .Int("seq_len", r.seq_len)
+        .Done();
   }
-  return Dump(Json{{"path", r.path},
-                   {"indexer", r.indexer},
-                   {"backend", r.backend},
-                   {"seq_len", r.seq_len},
-                   {"requested_backend", r.requested_backend},
-                   {"actual_backend", r.actual_backend},
-                   {"runtime_mode", r.runtime_mode}});
+  return Line()
+      .Text("path", r.path)
+      .Text("indexer", r.indexer)
+      .Text("backend", r.backend)
+      .Int("seq_len", r.seq_len)
+      .Text("requested_backend", r.requested_backend)
+      .Text("actual_backend", r.actual_backend)
+      .Text("runtime_mode", r.runtime_mode)
+      .Done();
 }
 
 std::optional<ExactTokenRecord> ExactTokenRecordOf(const Receipt& receipt, const MaskTerms* terms) {
@@ -116,7 +147,7 @@ Result<BackendChoice> ChooseBackend(const std::optional<std::string>& requested,
 }
 
 std::string ToJson(const BackendChoice& choice) {
-  return Dump(Json{{"backend", choice.backend}, {"source", choice.source}, {"reason", choice.reason}});
+  return Line().Text("backend", choice.backend).Text("source", choice.source).Text("reason", choice.reason).Done();
 }
 
 Result<MobaRecord> ResolveMoba(const std::optional<std::string>& requested, const BackendProbe& flash) {
@@ -142,14 +173,16 @@ Result<MobaRecord> ResolveMoba(const std::optional<std::string>& requested, cons
 }
 
 std::string ToJson(const MobaRecord& r) {
-  return Dump(Json{{"semantic_branch", r.semantic_branch},
-                   {"router_type", r.router_type},
-                   {"requested_backend", r.requested_backend},
-                   {"requested_backend_source", r.requested_backend_source},
-                   {"actual_backend", r.actual_backend},
-                   {"runtime_mode", r.runtime_mode},
-                   {"fallback_reason", r.fallback_reason ? Json(*r.fallback_reason) : Json(nullptr)},
-                   {"note", r.note}});
+  return Line()
+      .Text("semantic_branch", r.semantic_branch)
+      .Text("router_type", r.router_type)
+      .Text("requested_backend", r.requested_backend)
+      .Text("requested_backend_source", r.requested_backend_source)
+      .Text("actual_backend", r.actual_backend)
+      .Text("runtime_mode", r.runtime_mode)
+      .MaybeText("fallback_reason", r.fallback_reason)
+      .Text("note", r.note)
+      .Done();
 }
 
 ClusteredSupport SupportOf(const ClusteredKernel& kernel) {
@@ -179,12 +212,14 @@ ClusteredSupport SupportOf(const ClusteredKernel& kernel) {
 }
 
 std::string ToJson(const ClusteredSupport& support) {
-  return Dump(Json{{"local_window", support.local_window},
-                   {"general_doc_ids", support.general_doc_ids},
-                   {"valid_prefix", support.valid_prefix},
-                   {"phase1_has_contract", support.phase1_has_contract},
-                   {"phase2_has_contract", support.phase2_has_contract},
-                   {"phase3_has_contract", support.phase3_has_contract}});
+  return Line()
+      .Bool("local_window", support.local_window)
+      .Bool("general_doc_ids", support.general_doc_ids)
+      .Bool("valid_prefix", support.valid_prefix)
+      .Bool("phase1_has_contract", support.phase1_has_contract)
+      .Bool("phase2_has_contract", support.phase2_has_contract)
+      .Bool("phase3_has_contract", support.phase3_has_contract)
+      .Done();
 }
 
 }  // namespace tessera

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <system_error>
 #include <utility>
 
@@ -12,54 +11,39 @@
 #include "base/try.h"
 #include "io/file.h"
 #include "io/file_lock.h"
-#include "io/json_events.h"
+#include "io/json_writer.h"
+#include "io/tree_reader.h"
 #include "ledger/ledger.h"
 #include "ledger/limits.h"
+#include "receipt/json.h"
 
 namespace tessera {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Kind = DocumentValue::Kind;
 
-Json ToValue(const LedgerEntry& entry) {
-  Json json = Json::object();
-  VisitEntryFields(entry, [&](const char* name, const auto& field) { json[name] = field; });
-  json["dtype"] = ToText(entry.shape.dtype);
-  Json proof = Json::object();
-  VisitProofFields(entry.proof, [&](const char* name, const auto& field) { proof[name] = field; });
-  json["proof"] = std::move(proof);
+constexpr JsonLimits kLimits = {.max_depth = kMaxLedgerNesting, .max_values = kMaxLedgerValues};
+
+void Write(JsonWriter& json, int64_t value) { json.Int(value); }
+void Write(JsonWriter& json, bool value) { json.Bool(value); }
+void Write(JsonWriter& json, const std::string& value) { json.Text(value); }
+
+// Opens an object and writes what the entry says itself into it.
+JsonWriter BeginEntry(const LedgerEntry& entry) {
+  JsonWriter json;
+  json.BeginObject();
+  VisitEntryFields(entry, [&](const char* name, const auto& field) { Write(json.Key(name), field); });
+  json.Key("dtype").Text(ToText(entry.shape.dtype));
+  json.Key("proof").BeginObject();
+  VisitProofFields(entry.proof, [&](const char* name, const auto& field) { Write(json.Key(name), field); });
+  json.EndObject();
   return json;
 }
 
-Json ValueOf(const Receipt& receipt) { return Json::parse(ToJson(receipt), nullptr, /*allow_exceptions=*/false); }
-
-std::string Dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
-
-// Nesting, numbers of values and double keys are refused before a tree is built.
-class Walk : public JsonHandler {
+class Reader : public TreeReader {
  public:
-  bool OnInteger(int64_t) override { return Count(); }
-  bool OnText(std::string_view) override { return Count(); }
-  bool OnOther(std::string_view) override { return Count(); }
-  bool OnKey(std::string_view) override { return true; }
-  bool OnObjectBegin() override { return Count(); }
-  bool OnObjectEnd() override { return true; }
-  bool OnArrayBegin() override { return Count(); }
-  bool OnArrayEnd() override { return true; }
-
- private:
-  bool Count() {
-    return ++values_ <= kMaxLedgerValues || Refuse(fmt::format("it has more than {} values", kMaxLedgerValues));
-  }
-  int64_t values_ = 0;
-};
-
-class Reader {
- public:
-  std::vector<Violation> violations;
-
-  void ReadEntry(const Json& json, const std::string& at, LedgerEntry& entry) {
-    if (!json.is_object()) return Violate(at, "an object expected");
+  void ReadEntry(const DocumentValue& json, const std::string& at, LedgerEntry& entry) {
+    if (!IsTable(json, at)) return;
     const size_t before = violations.size();
     std::vector<std::string> known;
     VisitEntryFields(entry, [&](const char* name, auto& field) {
@@ -77,9 +61,7 @@ class Reader {
     }
     if (!is_known) Violate(at + ".dtype", "f32, bf16 or f16 expected");
     known.emplace_back("proof");
-    if (const auto proof = json.find("proof"); proof == json.end() || !proof->is_object()) {
-      Violate(at + ".proof", "an object expected");
-    } else {
+    if (const DocumentValue* proof = Find(json, at, "proof"); proof != nullptr && IsTable(*proof, at + ".proof")) {
       std::vector<std::string> fields;
       VisitProofFields(entry.proof, [&](const char* name, auto& field) {
         fields.emplace_back(name);
@@ -102,11 +84,11 @@ class Reader {
       Violate(at + ".id", "that of what the entry says, which was changed after it was written");
   }
 
-  void ReadRun(const Json& object, const std::string& at, const char* name, Receipt& receipt) {
+  void ReadRun(const DocumentValue& object, const std::string& at, const char* name, Receipt& receipt) {
     const std::string place = fmt::format("{}.{}", at, name);
-    const auto it = object.find(name);
-    if (it == object.end()) return Violate(place, "missing");
-    Result<Receipt> read = ParseReceiptFields(Dump(*it));
+    const DocumentValue* value = Find(object, at, name);
+    if (value == nullptr) return;
+    Result<Receipt> read = ReadReceiptTree(*value);
     if (read) {
       receipt = std::move(*read);
     } else if (read.error().violations.empty()) {
@@ -117,37 +99,8 @@ class Reader {
   }
 
   template <class T>
-  void Member(const Json& object, const std::string& at, const char* name, T& out) {
-    const std::string place = at.empty() ? name : at + "." + name;
-    const auto it = object.find(name);
-    if (it == object.end()) return Violate(place, "missing");
-    Read(*it, place, out);
-  }
-
-  void RefuseOthers(const Json& object, const std::string& at, const std::vector<std::string>& known) {
-    for (const auto& [key, value] : object.items()) {
-      if (std::find(known.begin(), known.end(), key) != known.end()) continue;
-      Violate((at.empty() ? "" : at + ".") + Shorten(key, 80), "no such field");
-    }
-  }
-
-  void Violate(std::string field, std::string expected) {
-    violations.push_back({std::move(field), std::move(expected)});
-  }
-
- private:
-  void Read(const Json& json, const std::string& at, std::string& out) {
-    if (!json.is_string()) return Violate(at, "a string expected");
-    out = json.get<std::string>();
-  }
-  void Read(const Json& json, const std::string& at, bool& out) {
-    if (!json.is_boolean()) return Violate(at, "true or false expected");
-    out = json.get<bool>();
-  }
-  void Read(const Json& json, const std::string& at, int64_t& out) {
-    // Numbers beyond 63 bits were refused by the walk.
-    if (!json.is_number_integer()) return Violate(at, "an integer expected");
-    out = json.get<int64_t>();
+  void Member(const DocumentValue& object, const std::string& at, const char* name, T& out) {
+    if (const DocumentValue* value = Find(object, at, name)) Read(*value, Place(at, name), out);
   }
 };
 
@@ -157,12 +110,10 @@ Result<Ledger> ParseLedger(std::string_view text) {
   if (static_cast<int64_t>(text.size()) > kMaxLedgerBytes) {
     return Fail(ErrorCode::kLedgerInvalid, fmt::format("the ledger has more than {} bytes", kMaxLedgerBytes));
   }
-  Walk walk;
-  if (const std::string problem = WalkJson(text, kMaxLedgerNesting, walk); !problem.empty()) {
-    return Fail(ErrorCode::kLedgerInvalid, "the ledger is not well-formed JSON: " + problem);
-  }
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return Fail(ErrorCode::kLedgerInvalid, "the ledger must be one JSON object");
+  auto tree = ReadJsonTree(text, kLimits);
+  if (!tree) return Fail(ErrorCode::kLedgerInvalid, "the ledger is not well-formed JSON: " + tree.error());
+  const DocumentValue& json = *tree;
+  if (json.kind != Kind::kTable) return Fail(ErrorCode::kLedgerInvalid, "the ledger must be one JSON object");
   Ledger ledger;
   Reader reader;
   reader.RefuseOthers(json, "", {"version", "entries"});
@@ -173,13 +124,13 @@ Result<Ledger> ParseLedger(std::string_view text) {
                                                                "ledger add`, from receipts of this version",
                                                                ledger.version)}});
   }
-  const auto entries = json.find("entries");
-  if (entries == json.end() || !entries->is_array()) {
+  const DocumentValue* entries = json.Find("entries");
+  if (entries == nullptr || entries->kind != Kind::kArray) {
     reader.Violate("entries", "an array expected");
-  } else if (static_cast<int64_t>(entries->size()) > kMaxLedgerEntries) {
-    reader.Violate("entries", fmt::format("at most {}, got {}", kMaxLedgerEntries, entries->size()));
+  } else if (static_cast<int64_t>(entries->items.size()) > kMaxLedgerEntries) {
+    reader.Violate("entries", fmt::format("at most {}, got {}", kMaxLedgerEntries, entries->items.size()));
   } else {
-    for (const Json& entry : *entries) {
+    for (const DocumentValue& entry : entries->items) {
       const std::string at = fmt::format("entries[{}]", ledger.entries.size());
       reader.ReadEntry(entry, at, ledger.entries.emplace_back());
     }
@@ -200,22 +151,22 @@ Result<Ledger> ReadLedger(const std::string& path) {
 std::string ToJson(const Ledger& ledger) {
   std::vector<std::string> lines;
   for (const LedgerEntry& entry : ledger.entries) {
-    Json json = ToValue(entry);
-    json["id"] = EntryId(entry);
-    json["custom_run"] = ValueOf(entry.custom_run);
-    json["default_run"] = ValueOf(entry.default_run);
-    lines.push_back(Dump(json));
+    JsonWriter json = BeginEntry(entry);
+    json.Key("id").Text(EntryId(entry));
+    WriteReceipt(entry.custom_run, json.Key("custom_run"));
+    WriteReceipt(entry.default_run, json.Key("default_run"));
+    lines.push_back(json.EndObject().Take());
   }
   return fmt::format("{{\n\"version\": {},\n\"entries\": [{}{}{}]\n}}", ledger.version, lines.empty() ? "" : "\n",
                      fmt::join(lines, ",\n"), lines.empty() ? "" : "\n");
 }
 
 std::string ToJson(const LedgerEntry& entry) {
-  Json json = ToValue(entry);
-  json["id"] = EntryId(entry);
-  json["custom_receipt"] = ReceiptFingerprint(entry.custom_run);
-  json["default_receipt"] = ReceiptFingerprint(entry.default_run);
-  return Dump(json);
+  JsonWriter json = BeginEntry(entry);
+  json.Key("id").Text(EntryId(entry));
+  json.Key("custom_receipt").Text(ReceiptFingerprint(entry.custom_run));
+  json.Key("default_receipt").Text(ReceiptFingerprint(entry.default_run));
+  return json.EndObject().Take();
 }
 
 Status WriteLedger(const std::string& path, const Ledger& ledger) {
@@ -260,7 +211,7 @@ Result<Ledger> AddToLedger(const std::string& path, LedgerEntry entry) {
 std::string EntryId(const LedgerEntry& entry) {
   Hasher hasher;
   hasher.Text("tessera ledger entry 2");
-  hasher.Text(Dump(ToValue(entry)));
+  hasher.Text(BeginEntry(entry).EndObject().Take());
   hasher.Text(ToJson(entry.custom_run));
   hasher.Text(ToJson(entry.default_run));
   return Hex(hasher.Finish());
@@ -278,21 +229,25 @@ std::string ReceiptFingerprint(const Receipt& receipt) {
 Result<Receipt> ReadMeasurement(const std::string& path) {
   const Result<std::string> text = ReadFile(path, kMaxLedgerBytes);
   if (!text) return tl::unexpected(text.error());
-  Walk walk;
-  const bool is_good = WalkJson(*text, kMaxLedgerNesting, walk).empty();
-  const Json json = is_good ? Json::parse(*text, nullptr, /*allow_exceptions=*/false) : Json();
+  auto tree = ReadJsonTree(*text, kLimits);
+  const DocumentValue* median = tree && tree->kind == Kind::kTable ? tree->Find("median_ns") : nullptr;
+  const DocumentValue* run = median != nullptr ? tree->Find("receipt") : nullptr;
   // Anything but a benchmark is read as a receipt, and is told what is wrong with it as such.
-  if (!json.is_object() || !json.contains("receipt") || !json.contains("median_ns")) return ReadReceipt(path);
-  Result<Receipt> receipt = ParseReceipt(Dump(json["receipt"]));
+  if (run == nullptr) return ReadReceipt(path);
+  Result<Receipt> receipt = ReadReceiptTree(*run);
+  if (receipt) {
+    std::vector<Violation> violations = CheckReceipt(*receipt);
+    if (!violations.empty()) receipt = Fail(ErrorCode::kReceiptInvalid, std::move(violations));
+  }
   if (!receipt) {
     receipt.error().where = path;
     return receipt;
   }
   const int64_t ns = MeasuredNs(*receipt);
-  if (json["median_ns"] != ns) {
+  if (median->kind != Kind::kInteger || median->integer != ns) {
     return Fail(ErrorCode::kLedgerEvidence,
                 std::vector<Violation>{{"median_ns", fmt::format("{}, the time of its receipt, got {}", ns,
-                                                                 Shorten(Dump(json["median_ns"]), 80))}},
+                                                                 Shorten(median->Describe(), 80))}},
                 path);
   }
   return receipt;

@@ -28,10 +28,12 @@ constexpr std::string_view kParts[] = {"prepare",      "plan",          "bind", 
 constexpr std::string_view kModes[] = {"native", "payload", "bridge", "interpreted"};
 constexpr std::string_view kDeterminisms[] = {"bitwise", "plugin"};
 constexpr std::string_view kRequestedByName = "requested by name";
+// Those of the attention, and what a run adds.
 constexpr std::string_view kOptions[] = {
-    "backward", "disable", "exclude", "experimental", "forward", "isa",         "keep_programs",
-    "lane",     "layout",  "memory",  "optimization", "plan",    "plugin",      "plugin_device",
-    "row_max",  "strict",  "target",  "threads",      "tile",    "widen_class", "workers"};
+#define TESSERA_OPTION(name, member, use) #name,
+#include "receipt/options.def"
+#undef TESSERA_OPTION
+    "layout", "plan", "row_max", "target", "workers"};
 constexpr std::string_view kVersions[] = {"arch", "compiler", "contract", "plan", "receipt", "tessera"};
 
 // A whole number in decimal, as the receipt writes them.

@@ -199,10 +199,7 @@ int RunCommand(Options options) {
     const Status used = CheckXlaOptions(*options.command, *files.contract, *files.target, arguments.run);
     if (!used) return FinishUnbegun(options, files, {"request", used.error()});
   } else {
-    // The environment is a default for requests that leave something open, and a receipt leaves nothing open.
-    const std::string folder = EngineDefaults().xla_folder;
-    const std::string machine_isa = EngineDefaults().machine_isa;
-    EngineDefaults() = {.machine_isa = machine_isa, .xla_folder = folder, .xla_flags = EngineDefaults().xla_flags};
+    ForgetRequestDefaults();
     auto receipt = ReadReceipt(arguments.from_receipt, /*is_strict=*/false);
     if (!receipt) return Report(receipt.error(), options.json);
     if (Status ok = DeclareSourcesOf(*receipt); !ok) return Report(ok.error(), options.json);

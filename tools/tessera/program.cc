@@ -63,6 +63,11 @@ EngineOptions& EngineDefaults() {
   return options;
 }
 
+void ForgetRequestDefaults() {
+  const EngineOptions given = std::move(EngineDefaults());
+  EngineDefaults() = {.machine_isa = given.machine_isa, .xla_folder = given.xla_folder, .xla_flags = given.xla_flags};
+}
+
 int ExitCodeOf(ErrorCode code) {
   switch (code) {
     case ErrorCode::kLaneRefused:

@@ -48,6 +48,9 @@ const Engine& TheEngine();
 // What it is made with: the environment's, until the engine is made. What the command line names by --lane or --isa,
 // also "auto", is not the environment's to say.
 EngineOptions& EngineDefaults();
+// Before TheEngine() is first asked for: a receipt leaves nothing open that the environment could fill, so that only
+// what says where things are stays of it.
+void ForgetRequestDefaults();
 Option* AddLaneOption(Command& app, RunOptions& run);
 
 int ExitCodeOf(ErrorCode code);
