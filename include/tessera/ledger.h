@@ -89,8 +89,8 @@ Result<LedgerEntry> EntryFromReceipts(const Evidence& evidence);
 // A receipt, or the one inside a file of `tessera bench run --json`: that of the run which took the median time.
 Result<Receipt> ReadMeasurement(const std::string& path);
 // What makes an entry count: receipts of the same two requests, run again here and now. The outputs of both are those
-// of the first time, and the custom lane's were compared with what the contract says (options "check") and agreed (TSR-L006
-// otherwise).
+// of the first time, and the custom lane's were compared with what the contract says (options "check") and agreed
+// (TSR-L006 otherwise).
 Result<LedgerEntry> ProveEntry(LedgerEntry entry, const Receipt& custom_again, const Receipt& default_again);
 
 std::string ReceiptFingerprint(const Receipt& receipt);
