@@ -36,11 +36,13 @@ struct EngineOptions {
   std::string machine_isa = {};  // the best instruction set that counts as this machine's; empty: what it has
   std::string xla_folder = {};   // has the installed plugins, and programs that are kept; empty: no plugin is found
   std::string xla_flags = {};    // what XLA reads from the environment by itself, on which its programs depend
-  size_t max_prepared = 64;      // attentions kept for requests like them; 0 keeps none
+  // An unknown plugin is loaded in a child process first, and may take so many seconds there; 0: never (docs/xla.md).
+  int64_t plugin_probe_seconds = 60;
+  size_t max_prepared = 64;                        // attentions kept for requests like them; 0 keeps none
   std::optional<int64_t> max_prepared_bytes = {};  // absent: as docs/limits.md says
 };
-// The one place that reads the environment: TESSERA_LANE, _ISA, _MACHINE_ISA, _PJRT_PLUGIN, _LEDGER and _XLA (or the
-// user's cache folder), XLA_FLAGS and LIBTPU_INIT_ARGS.
+// The one place that reads the environment: TESSERA_LANE, _ISA, _MACHINE_ISA, _PJRT_PLUGIN, _PLUGIN_PROBE_SECONDS,
+// _LEDGER and _XLA (or the user's cache folder), XLA_FLAGS and LIBTPU_INIT_ARGS.
 EngineOptions OptionsFromEnvironment();
 
 // What one call brings beside its tensors.

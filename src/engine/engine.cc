@@ -58,7 +58,8 @@ Failure At(std::string step, Error error) { return {std::move(step), std::move(e
 EngineState::EngineState(EngineOptions options_in, std::span<const LaneRow> table_in)
     : options(std::move(options_in)),
       table(table_in),
-      xla(MakeXlaState({.folder = options.xla_folder, .flags = options.xla_flags})),
+      xla(MakeXlaState(
+          {.folder = options.xla_folder, .flags = options.xla_flags, .probe_seconds = options.plugin_probe_seconds})),
       cuda(MakeCudaState()),
       cache(options.max_prepared, options.max_prepared_bytes.value_or(kMaxCachedRunBytes)) {}
 

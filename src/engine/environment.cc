@@ -2,6 +2,7 @@
 // loaded). What it says becomes an engine's options, and so part of every receipt.
 #include <fmt/format.h>
 
+#include <charconv>
 #include <cstdlib>
 #include <string_view>
 
@@ -38,6 +39,15 @@ std::string XlaFlags() {
   return flags;
 }
 
+// A number of seconds up to a day; what is none leaves the default.
+int64_t ProbeSeconds(int64_t otherwise) {
+  const std::string text = Variable("TESSERA_PLUGIN_PROBE_SECONDS");
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool is_good = error == std::errc() && end == text.data() + text.size() && value >= 0 && value <= 86400;
+  return is_good ? value : otherwise;
+}
+
 }  // namespace
 
 std::vector<std::string> FilesOfEnvironment() {
@@ -59,6 +69,7 @@ EngineOptions OptionsFromEnvironment() {
   options.ledger = Variable("TESSERA_LEDGER");
   options.xla_folder = XlaFolder();
   options.xla_flags = XlaFlags();
+  options.plugin_probe_seconds = ProbeSeconds(options.plugin_probe_seconds);
   return options;
 }
 

@@ -37,28 +37,44 @@ static_assert(TOML_MAX_NESTED_VALUES == kMaxTomlNesting);
 
 // toml++ bounds how deep values nest but not how many parts a dotted key has, and frees tables recursively: a key of
 // a million parts would overflow the stack. So keys are measured first. Outside strings and comments a dot can only
-// be in a key or a number, which makes counting them enough.
+// be in a key or a number, which makes counting them enough. And for every header and every dotted key it looks among
+// all tables that such have made: time would grow with the square of the text. So tables are counted first.
 class KeyMeter {
  public:
   explicit KeyMeter(std::string_view text) : text_(text) {}
 
-  bool AllShort() {
+  // What is too much for the parser, or nothing.
+  std::string Measure() {
     int dots = 0;
+    bool is_line_start = true;
     while (at_ < text_.size()) {
       const char c = text_[at_];
       if (c == '"' || c == '\'') {
         SkipString(c);
+        is_line_start = false;
         continue;
       }
       if (c == '#') {
         at_ = std::min(text_.find('\n', at_), text_.size());
         continue;
       }
+      if (c == '=') tables_ += dots;
+      if (c == '[' && is_line_start) ++tables_;
+      if (tables_ > kMaxTomlTables) {
+        return fmt::format("more than {} tables, by headers and by dotted keys", kMaxTomlTables);
+      }
       if (c == '\n' || c == '=' || c == ',') dots = 0;
-      if (c == '.' && ++dots >= kMaxTomlKeyParts) return false;
+      if (c == '.' && ++dots >= kMaxTomlKeyParts) {
+        return fmt::format("a dotted key has more than {} parts", kMaxTomlKeyParts);
+      }
+      if (c == '\n') {
+        is_line_start = true;
+      } else if (c != ' ' && c != '\t' && c != '\r') {
+        is_line_start = false;
+      }
       ++at_;
     }
-    return true;
+    return {};
   }
 
  private:
@@ -83,6 +99,7 @@ class KeyMeter {
 
   std::string_view text_;
   size_t at_ = 0;
+  int64_t tables_ = 0;
 };
 
 // Nesting is bounded by the two limits above, and so is this recursion.
@@ -122,8 +139,8 @@ DocumentValue Convert(const toml::node& node) {
 
 Result<DocumentValue> ParseTomlDocument(std::string_view text) {
   if (!IsUtf8(text)) return Fail(ErrorCode::kContractSyntax, "the text is not valid UTF-8");
-  if (!KeyMeter(text).AllShort()) {
-    return Fail(ErrorCode::kContractSyntax, fmt::format("a dotted key has more than {} parts", kMaxTomlKeyParts));
+  if (std::string problem = KeyMeter(text).Measure(); !problem.empty()) {
+    return Fail(ErrorCode::kContractSyntax, std::move(problem));
   }
   const toml::parse_result parsed = toml::parse(text);
   if (!parsed) {

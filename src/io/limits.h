@@ -20,5 +20,6 @@ inline constexpr size_t kMaxTensorRank = 8;
 inline constexpr int kMaxJsonNesting = 64;
 inline constexpr int kMaxTomlNesting = 64;
 inline constexpr int kMaxTomlKeyParts = 16;
+inline constexpr int kMaxTomlTables = 4096;  // by headers and by dotted keys: what reads them looks each up among all
 
 }  // namespace tessera

@@ -70,6 +70,7 @@ inline constexpr uint64_t kFingerprintEnd = offsetof(Header, fingerprint) + size
 // Limits a plan must keep to beside those of contract/limits.h; the planner refuses beyond them before it allocates.
 inline constexpr uint64_t kMaxSlots = uint64_t{1} << 27;
 inline constexpr uint64_t kMaxRows = uint64_t{1} << 26;
+inline constexpr uint64_t kMaxPlanHeads = uint64_t{1} << 26;  // (batch row, head) pairs: each names its mask
 inline constexpr uint64_t kMaxConditions = 16;
 
 // The bits of CleanupItem::conditions that stand for picked blocks. The planner needs them while it makes a plan; no

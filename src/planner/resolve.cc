@@ -1,5 +1,7 @@
 // resolve: takes the contract's static sets and one batch's facts, and gives one exact run set per distinct
 // (run-time facts, head class) pair. Pairs that documents or validity forbid are gone from here on.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <unordered_map>
@@ -87,6 +89,15 @@ int64_t NumKvHeads(const Contract& contract, const MaskSets& sets, size_t head_c
 
 Result<Resolved> Resolve(const Contract& contract, const MaskSets& sets, const std::vector<BatchRow>& rows,
                          std::optional<BatchPicks> picks) {
+  // Counted before anything grows with it: both may be at their own limits.
+  const uint64_t heads =
+      static_cast<uint64_t>(contract.shape.batch) * static_cast<uint64_t>(contract.shape.num_q_heads);
+  if (heads > plan::kMaxPlanHeads) {
+    return Fail(ErrorCode::kPlanTooLarge,
+                fmt::format("{} batch rows of {} heads: a plan holds at most {} of both together", contract.shape.batch,
+                            contract.shape.num_q_heads, plan::kMaxPlanHeads),
+                "resolve");
+  }
   Resolved out;
   out.batch = contract.shape.batch;
   out.q_len = contract.shape.q_len;
@@ -132,9 +143,17 @@ Result<Resolved> Resolve(const Contract& contract, const MaskSets& sets, const s
   std::map<std::pair<uint32_t, Source>, uint32_t> mask_index;
   std::map<Source, std::vector<RowSet>> condition_sets;
   const int64_t group = out.num_q_heads / num_kv_heads;
+  out.mask_of.reserve(heads);
+  constexpr uint32_t kUnknown = UINT32_MAX;
+  std::vector<uint32_t> mask_of_class;  // in the batch row at hand, for classes that need no picks
   for (uint32_t b = 0; b < out.rows.size(); ++b) {
+    mask_of_class.assign(sets.classes.size(), kUnknown);
     for (int64_t head = 0; head < out.num_q_heads; ++head) {
       const uint32_t head_class = sets.class_of_head[static_cast<size_t>(head)];
+      if (mask_of_class[head_class] != kUnknown) {
+        out.mask_of.push_back(mask_of_class[head_class]);
+        continue;
+      }
       Source source{0, 0};
       if (needs_picks[head_class]) {
         source = like({b, static_cast<uint32_t>(head / group)}, true);
@@ -144,6 +163,7 @@ Result<Resolved> Resolve(const Contract& contract, const MaskSets& sets, const s
       const auto [found, is_new] =
           mask_index.try_emplace({head_class, source}, static_cast<uint32_t>(out.masks.size()));
       out.mask_of.push_back(found->second);
+      if (!needs_picks[head_class]) mask_of_class[head_class] = found->second;
       if (!is_new) continue;
       std::vector<RowSet>& holds = condition_sets[source];
       if (holds.empty() && sets.classes[head_class].uses_conditions) {

@@ -123,6 +123,7 @@ TEST(LimitsPage, Table_MatchesTheConstants) {
       {"kMaxJsonNesting", number(kMaxJsonNesting)},
       {"kMaxTomlNesting", number(kMaxTomlNesting)},
       {"kMaxTomlKeyParts", number(kMaxTomlKeyParts)},
+      {"kMaxTomlTables", number(kMaxTomlTables)},
       {"kMaxBatchRank", number(kMaxBatchRank)},
       {"kMaxBatchJsonBytes", number(kMaxBatchJsonBytes)},
       {"kMaxBatchTensorBytes", number(kMaxBatchTensorBytes)},
@@ -158,6 +159,7 @@ TEST(LimitsPage, Table_MatchesTheConstants) {
       {"kMaxLockSeconds", number(kMaxLockSeconds)},
       {"kMaxSlots", number(plan::kMaxSlots)},
       {"kMaxRows", number(plan::kMaxRows)},
+      {"kMaxPlanHeads", number(plan::kMaxPlanHeads)},
       {"kMaxConditions", number(plan::kMaxConditions)},
   };
   std::set<std::string> in_code = ConstantsIn("plan/layout.h", "kMax");

@@ -112,7 +112,7 @@ Decision Clients::Find(const XlaOptions& options, TargetKind kind, pjrt::Client*
   }
   const PluginChoice choice = ChoosePlugin(options, folder_, kind);
   if (!choice.decision.accepted) return choice.decision;
-  const Result<const pjrt::Plugin*> plugin = pjrt::Plugin::Load(choice.path);
+  const Result<const pjrt::Plugin*> plugin = pjrt::Plugin::Load(choice.path, probe_);
   if (!plugin) return Decision::No(ReasonCode::kXlaPlugin, plugin.error().message);
   const Result<pjrt::Client*> made = Get(**plugin);
   if (!made) return Decision::No(ReasonCode::kXlaPlugin, made.error().message);

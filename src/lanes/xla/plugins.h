@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "lanes/xla/pjrt/client.h"
+#include "lanes/xla/pjrt/probe.h"
 #include "lanes/xla/pjrt/topology.h"
 #include "tessera/cpu_guard.h"
 #include "tessera/lane.h"
@@ -39,7 +40,7 @@ struct Session {
 // every run, so a choice that led to a client is kept.
 class Clients {
  public:
-  explicit Clients(std::string folder) : folder_(std::move(folder)) {}
+  Clients(std::string folder, pjrt::ProbeSettings probe) : folder_(std::move(folder)), probe_(std::move(probe)) {}
   Result<pjrt::Client*> Of(const pjrt::Plugin& plugin);
   // Loads the plugin and checks that it has the device. Nothing is written to `session` on a refusal.
   Decision Open(const XlaOptions& options, TargetKind kind, Session* session);
@@ -50,6 +51,7 @@ class Clients {
   Decision Find(const XlaOptions& options, TargetKind kind, pjrt::Client** client);
 
   const std::string folder_;
+  const pjrt::ProbeSettings probe_;
   std::mutex mutex_;
   std::map<const pjrt::Plugin*, std::unique_ptr<pjrt::Client>> clients_;
   std::map<Question, pjrt::Client*> known_;

@@ -12,7 +12,7 @@ namespace xla = lanes::xla;
 PluginReport ReportOn(xla::State& state, const std::string& name, const std::string& path) {
   PluginReport report{.name = name, .use = {.plugin = path}, .devices = {}, .usable = {}};
   report.use.guard = xla::GuardText();
-  const Result<const pjrt::Plugin*> plugin = pjrt::Plugin::Load(path);
+  const Result<const pjrt::Plugin*> plugin = pjrt::Plugin::Load(path, state.probe);
   if (!plugin) {
     report.usable = "no: " + plugin.error().message;
     return report;

@@ -11,8 +11,12 @@ namespace tessera::lanes::xla {
 
 struct State {
   explicit State(XlaSettings settings_in)
-      : settings(std::move(settings_in)), clients(settings.folder), programs(settings) {}
+      : settings(std::move(settings_in)),
+        probe{.seconds = settings.probe_seconds, .folder = settings.folder},
+        clients(settings.folder, probe),
+        programs(settings) {}
   const XlaSettings settings;
+  const pjrt::ProbeSettings probe;
   Clients clients;
   Topologies topologies;
   Programs programs;

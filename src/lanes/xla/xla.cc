@@ -230,7 +230,7 @@ class Xla final : public Lane {
     const xla::PluginChoice choice =
         xla::ChoosePlugin(options_.xla, state_->settings.folder, target.kind, xla::Purpose::kCompile);
     if (!choice.decision.accepted) return choice.decision;
-    const Result<const pjrt::Plugin*> plugin = pjrt::Plugin::Load(choice.path);
+    const Result<const pjrt::Plugin*> plugin = pjrt::Plugin::Load(choice.path, state_->probe);
     if (!plugin) return Decision::No(ReasonCode::kXlaPlugin, plugin.error().message);
     const Result<const pjrt::Topology*> topology = state_->topologies.Get(**plugin, target.topology);
     if (!topology) return Decision::No(ReasonCode::kXlaPlugin, topology.error().message);

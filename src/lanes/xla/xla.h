@@ -21,8 +21,9 @@ namespace lanes::xla {
 struct State;
 }
 struct XlaSettings {
-  std::string folder = {};  // has plugins/ and programs/
-  std::string flags = {};   // that XLA and libtpu read from the environment by themselves: programs depend on them
+  std::string folder = {};     // has plugins/ and programs/
+  std::string flags = {};      // that XLA and libtpu read from the environment by themselves: programs depend on them
+  int64_t probe_seconds = 60;  // that an unknown plugin may take in a child process; 0: it is not met there
 };
 std::shared_ptr<lanes::xla::State> MakeXlaState(XlaSettings settings);
 

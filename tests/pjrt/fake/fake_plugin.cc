@@ -1,5 +1,7 @@
 // A plugin that does nothing but be wrong in the way it is told to: TESSERA_FAKE_PLUGIN names the way, read when the
 // function table is asked for. Without it, a plugin of a far newer version that has one device and runs nothing.
+#include <unistd.h>
+
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
@@ -10,6 +12,23 @@
 namespace {
 
 namespace api = tessera::pjrt::api;
+
+// What a library can do to the process that loads it.
+void GoWrong(std::string_view how) {
+  if (how == "crash") std::abort();
+  if (how == "exit") std::exit(0);
+  if (how == "quit") _exit(7);
+  while (how == "hang") pause();
+}
+
+std::string_view FakeKind() {
+  const char* kind = std::getenv("TESSERA_FAKE_PLUGIN");
+  return kind == nullptr ? "" : kind;
+}
+
+__attribute__((constructor)) void Construct() {
+  if (FakeKind().starts_with("load_")) GoWrong(FakeKind().substr(5));
+}
 
 // Static storage stands in for the things a plugin would allocate.
 char client, device, description;
@@ -80,8 +99,8 @@ void Set(api::Table& table, api::Error* (*function)(Args*)) {
 }  // namespace
 
 extern "C" __attribute__((visibility("default"))) const api::Table* GetPjrtApi() {
-  const char* variable = std::getenv("TESSERA_FAKE_PLUGIN");
-  const std::string_view kind = variable == nullptr ? "" : variable;
+  const std::string_view kind = FakeKind();
+  if (kind.starts_with("table_")) GoWrong(kind.substr(6));
   if (kind == "no_table") return nullptr;
   static api::Table table;
   table = {};

@@ -47,9 +47,11 @@ std::string MachineText(uint16_t machine) {
   }
 }
 
+// Opening waits for nobody: a named pipe without a writer would make everyone wait who lists plugins.
 class File {
  public:
-  explicit File(const std::string& path) : descriptor_(open(path.c_str(), O_RDONLY | O_CLOEXEC)), error_(errno) {}
+  explicit File(const std::string& path)
+      : descriptor_(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)), error_(errno) {}
   File(const File&) = delete;
   File& operator=(const File&) = delete;
   ~File() {

@@ -100,11 +100,12 @@ Status ReadAttributes(const api::Table& table, PluginInfo& info) {
 
 }  // namespace
 
-Result<const Plugin*> Plugin::LoadFile(const std::string& path) {
+Result<const Plugin*> Plugin::LoadFile(const std::string& path, const ProbeSettings& probe) {
   if (Status ok = CheckSharedObject(path); !ok) return tl::unexpected(ok.error());
   Result<std::string> identity = ContentName(path);
   if (!identity) return tl::unexpected(identity.error());
   PrepareEnvironment(path);
+  if (Status ok = ProbePlugin(path, probe); !ok) return tl::unexpected(ok.error());
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* text = dlerror();
@@ -130,7 +131,7 @@ Result<const Plugin*> Plugin::LoadFile(const std::string& path) {
   return new Plugin(table, std::move(info));
 }
 
-Result<const Plugin*> Plugin::Load(const std::string& path) {
+Result<const Plugin*> Plugin::Load(const std::string& path, const ProbeSettings& probe) {
   if (path.empty()) return Unusable("no path of a plugin was given", "plugin");
   std::error_code error;
   const std::filesystem::path real = std::filesystem::canonical(path, error);
@@ -140,7 +141,7 @@ Result<const Plugin*> Plugin::Load(const std::string& path) {
   static auto* const kLoaded = new std::map<std::string, const Plugin*>;
   const std::lock_guard<std::mutex> lock(*kMutex);
   if (const auto at = kLoaded->find(real.string()); at != kLoaded->end()) return at->second;
-  Result<const Plugin*> plugin = LoadFile(real.string());
+  Result<const Plugin*> plugin = LoadFile(real.string(), probe);
   if (plugin) kLoaded->emplace(real.string(), *plugin);
   return plugin;
 }

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "lanes/xla/pjrt/api.h"
+#include "lanes/xla/pjrt/probe.h"
 #include "tessera/error.h"
 
 namespace tessera::pjrt {
@@ -27,8 +28,9 @@ inline constexpr int kOldestApiMinor = 81;
 
 class Plugin {
  public:
-  // TSR-L008 with the reason for anything that is not a plugin we can call. Safe from several threads.
-  static Result<const Plugin*> Load(const std::string& path);
+  // TSR-L008 with the reason for anything that is not a plugin we can call: looked at as a file, met in a child process
+  // where it is unknown (probe.h), and only then loaded. Safe from several threads.
+  static Result<const Plugin*> Load(const std::string& path, const ProbeSettings& probe = {});
 
   Plugin(const Plugin&) = delete;
   Plugin& operator=(const Plugin&) = delete;
@@ -38,7 +40,7 @@ class Plugin {
 
  private:
   Plugin(const api::Table* table, PluginInfo info) : table_(table), info_(std::move(info)) {}
-  static Result<const Plugin*> LoadFile(const std::string& path);
+  static Result<const Plugin*> LoadFile(const std::string& path, const ProbeSettings& probe);
 
   const api::Table* table_;
   PluginInfo info_;
