@@ -430,6 +430,13 @@ TEST(ContractText, HostileText_IsRefused) {
     for (int i = 0; i < 500000; ++i) keys += ".a";
     EXPECT_THAT(Refusal(keys + " = 1\n").message, HasSubstr("a dotted key has more than 16 parts")) << before;
   }
+  // The parser's time grows with the square of the tables that a text makes, so they are counted before it sees them.
+  for (const std::string piece : {"[[a]]\n[[a.b]]\n[[a.b.c]]\n", "[a]\n", "[[ a . b ]]\n", "  [a.b]\r\n",
+                                  "a.b=1\nc.d=1\n", "x = { a.b = 1, c.d = 2 }\n", "x = [ { a.b.c = 1 } ]\n"}) {
+    std::string text;
+    while (text.size() < (1 << 23)) text += piece;
+    EXPECT_THAT(Refusal(text).message, HasSubstr("more than 4096 tables")) << piece;
+  }
   EXPECT_THAT(FieldProblems(std::string(kSmall) + "[tiles]\nreason = '''\n................................\n'''\nz=1"),
               ElementsAre(HasSubstr("tiles.z: unknown field")));
   std::string objects;

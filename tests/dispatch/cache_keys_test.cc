@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "dispatch/prepare.h"
-#include "fixtures.h"
+#include "engine/fixtures.h"
 #include "support/proves.h"
 #include "support/random_batch.h"
 

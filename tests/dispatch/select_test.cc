@@ -6,7 +6,7 @@
 #include <random>
 #include <string>
 
-#include "fixtures.h"
+#include "engine/fixtures.h"
 #include "oracle/oracle.h"
 #include "support/proves.h"
 #include "support/random_mask.h"

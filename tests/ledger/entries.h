@@ -8,7 +8,7 @@
 #include <functional>
 #include <string>
 
-#include "dispatch/fixtures.h"
+#include "engine/fixtures.h"
 #include "tessera/ledger.h"
 
 namespace tessera {

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "dispatch/fixtures.h"
+#include "engine/fixtures.h"
 #include "support/proves.h"
 
 namespace tessera {

@@ -12,8 +12,8 @@
 #include <set>
 #include <string>
 
-#include "dispatch/compiling_lane.h"
-#include "dispatch/fixtures.h"
+#include "engine/compiling_lane.h"
+#include "engine/fixtures.h"
 #include "support/proves.h"
 #include "support/seed.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/host.h"
-#include "dispatch/fixtures.h"
+#include "engine/fixtures.h"
 #include "support/proves.h"
 
 namespace tessera {

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <string>
 
+#include "engine/fixtures.h"
 #include "engine/tensors.h"
-#include "fixtures.h"
 #include "support/proves.h"
 
 namespace tessera {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <string>
 
-#include "fixtures.h"
+#include "engine/fixtures.h"
 #include "support/proves.h"
 
 namespace tessera {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <set>
 
-#include "compiling_lane.h"
+#include "engine/compiling_lane.h"
 #include "support/proves.h"
 
 namespace tessera {

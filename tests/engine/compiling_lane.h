@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "fixtures.h"
+#include "engine/fixtures.h"
 
 namespace tessera {
 

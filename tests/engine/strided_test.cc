@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "fixtures.h"
+#include "engine/fixtures.h"
 
 namespace tessera {
 namespace {

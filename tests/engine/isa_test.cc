@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "fixtures.h"
+#include "engine/fixtures.h"
 
 namespace tessera {
 namespace {

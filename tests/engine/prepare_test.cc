@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "fixtures.h"
+#include "engine/fixtures.h"
 #include "support/proves.h"
 
 namespace tessera {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "dispatch/limits.h"
-#include "fixtures.h"
+#include "engine/fixtures.h"
 #include "support/proves.h"
 #include "support/random_batch.h"
 

@@ -4,8 +4,8 @@
 #include <random>
 #include <string>
 
+#include "engine/fixtures.h"
 #include "engine/tensors.h"
-#include "fixtures.h"
 #include "support/own_terms.h"
 #include "support/proves.h"
 #include "support/seed.h"

@@ -8,7 +8,7 @@
 #include <map>
 #include <set>
 
-#include "fixtures.h"
+#include "engine/fixtures.h"
 #include "support/proves.h"
 #include "support/random_batch.h"
 #include "tessera/check.h"
