@@ -45,15 +45,12 @@ class RowWriter {
       has_begun_cleanups_ = true;
     }
     ++out_.num_tiles;
-    const size_t first = out_.items.size();
-    cleanups_.Write(column, {&out_.items, &out_.bit_words, &out_.row_words});
-    const size_t count = out_.items.size() - first;
-    const uint32_t item_begin = Share(first, count);
-    if (CanExtend(column) && out_.runs.back().item_begin == item_begin && out_.runs.back().item_count == count) {
+    const Items items = ItemsOf(column);
+    if (CanExtend(column) && IsSame(out_.runs.back(), items)) {
       ++out_.runs.back().end;
       return;
     }
-    out_.runs.push_back({column, column + 1, item_begin, static_cast<uint32_t>(count)});
+    out_.runs.push_back({column, column + 1, items.begin, items.count});
   }
 
  private:
@@ -63,6 +60,33 @@ class RowWriter {
     uint32_t begin = 0;
     uint32_t count = 0;
   };
+
+  // What was written for a tile with this key, and else for this tile.
+  struct Written {
+    CleanupWriter::Key key;
+    Items items;
+  };
+  Items ItemsOf(uint32_t column) {
+    const CleanupWriter::Key key = cleanups_.KeyOf(column);
+    Written& written =
+        written_[(static_cast<uint64_t>(key.distance) * 4 + (key.truths & 3) + (key.truths >> 16 & 3) * 2) %
+                 written_.size()];
+    if (key.pieces != 0 && written.key == key) return written.items;
+    const size_t first = out_.items.size();
+    cleanups_.Write(column, {&out_.items, &out_.bit_words, &out_.row_words});
+    const size_t count = out_.items.size() - first;
+    const Items items{Share(first, count), static_cast<uint32_t>(count)};
+    if (key.pieces != 0) written = {key, items};
+    return items;
+  }
+
+  // Equal items may lie in two places.
+  bool IsSame(const TileRun& run, const Items& items) const {
+    if (run.item_count != items.count) return false;
+    const std::span<const CleanupItem> all = out_.items;
+    return run.item_begin == items.begin ||
+           std::ranges::equal(all.subspan(run.item_begin, items.count), all.subspan(items.begin, items.count));
+  }
 
   // Most tiles need what a tile just before them needed: items that were written lately are found again, and those from
   // `first` on dropped. Equal items always share a place, so the last ones written are always found.
@@ -90,6 +114,7 @@ class RowWriter {
   Classified& out_;
   CleanupWriter& cleanups_;
   std::array<Items, 64> known_{};
+  std::array<Written, 256> written_{};
   size_t first_run_ = 0;
   uint32_t tile_row_ = 0;
   bool has_begun_cleanups_ = false;

@@ -8,6 +8,8 @@ namespace tessera::planner {
 namespace {
 
 constexpr int32_t kMixed = -2;
+constexpr size_t kNoSlab = SIZE_MAX;
+constexpr size_t kUnknownSlab = SIZE_MAX - 1;
 
 // The document that all tokens of a tile share, tile by tile; tokens outside every segment are in document -1.
 std::vector<int32_t> UniformDocuments(const std::vector<Segment>& segments, int64_t len, int64_t tile) {
@@ -52,7 +54,10 @@ CleanupWriter::CleanupWriter(const Resolved& resolved, const ResolvedMask& mask,
       q_doc_(UniformDocuments(facts_.q_segments, resolved.q_len, tile.q)),
       kv_doc_(tile.q == tile.kv && facts_.q_segments == facts_.kv_segments
                   ? q_doc_
-                  : UniformDocuments(facts_.kv_segments, resolved.kv_len, tile.kv)) {
+                  : UniformDocuments(facts_.kv_segments, resolved.kv_len, tile.kv)),
+      may_repeat_(tile.q == tile.kv && !may_store_bits_ && !resolved.picks),
+      passing_(terms_.size(), kUnknownSlab),
+      is_diagonal_(terms_.size(), false) {
   if (!resolved.picks) return;
   picks_ = &resolved.picks->lists[mask.batch_row * resolved.picks->num_kv_heads + mask.kv_head];
   block_tokens_ = resolved.picks->block_tokens;
@@ -62,6 +67,36 @@ void CleanupWriter::BeginRow(uint32_t tile_row) {
   tile_row_ = tile_row;
   row_begin_ = tile_row * tile_.q;
   row_end_ = std::min(row_begin_ + tile_.q, resolved_.q_len);
+  has_pieces_ = false;
+  is_repeating_ = may_repeat_ && row_end_ - row_begin_ == tile_.q && FindsDiagonalsOnly();
+}
+
+// Whether each term has one slab over all of this row of tiles, with diagonals for edges, or none in it.
+bool CleanupWriter::FindsDiagonalsOnly() {
+  bool are_all = true;
+  for (size_t t = 0; t < terms_.size(); ++t) {
+    const RowSet& set = terms_[t].set;
+    const std::span<const Slab> slabs = set.slabs();
+    size_t& at = slabs_[t];
+    while (at < slabs.size() && slabs[at].q_end <= row_begin_) ++at;
+    const bool is_none = at == slabs.size() || slabs[at].q_begin >= row_end_;
+    const bool is_cut = !is_none && (slabs[at].q_begin > row_begin_ || slabs[at].q_end < row_end_);
+    const size_t slab = is_none ? kNoSlab : is_cut ? kUnknownSlab : at;
+    if (slab != passing_[t]) {
+      passing_[t] = slab;
+      ++generation_;
+      is_diagonal_[t] =
+          is_none || (!is_cut && std::ranges::all_of(set.Intervals(slabs[at]), [](const Interval& interval) {
+            return interval.lo.diagonal != 0 && interval.hi.diagonal != 0;
+          }));
+    }
+    are_all = are_all && is_diagonal_[t];
+  }
+  return are_all;
+}
+
+void CleanupWriter::GatherPieces() {
+  has_pieces_ = true;
   pieces_.clear();
   for (size_t t = 0; t < terms_.size(); ++t) AddPieces(terms_[t], slabs_[t]);
   if (picks_ != nullptr) GatherPicks();
@@ -230,15 +265,20 @@ void CleanupWriter::WritePicked(const Piece& piece, uint32_t column, const Outpu
   }
 }
 
-void CleanupWriter::Write(uint32_t column, const Output& out) {
-  const size_t first = out.items->size();
-  uint32_t everywhere = 0;
-  uint32_t nowhere = 0;
+CleanupWriter::Truths CleanupWriter::TruthsIn(uint32_t column) const {
+  Truths truths;
   for (size_t c = 0; c < resolved_.conditions.size(); ++c) {
     const Truth truth = TruthInTile(resolved_.conditions[c], column);
-    everywhere |= static_cast<uint32_t>(truth == Truth::kEverywhere) << c;
-    nowhere |= static_cast<uint32_t>(truth == Truth::kNowhere) << c;
+    truths.everywhere |= static_cast<uint32_t>(truth == Truth::kEverywhere) << c;
+    truths.nowhere |= static_cast<uint32_t>(truth == Truth::kNowhere) << c;
   }
+  return truths;
+}
+
+void CleanupWriter::Write(uint32_t column, const Output& out) {
+  if (!has_pieces_) GatherPieces();
+  const size_t first = out.items->size();
+  const auto [everywhere, nowhere] = TruthsIn(column);
   for (const Piece& piece : pieces_) {
     if ((piece.conditions & nowhere) != 0) continue;
     if ((piece.conditions & blocks_bits_) != 0) {

@@ -24,7 +24,27 @@ class CleanupWriter {
   };
   void Write(uint32_t column, const Output& out);
 
+  // Tiles with equal keys have equal items. Most rows lie where only diagonals pass through them, and then a tile's
+  // work depends on its distance from the diagonal and on which conditions hold: such tiles are written once.
+  struct Key {
+    uint32_t pieces = 0;  // which diagonals pass; 0: nothing can be said of this tile
+    uint32_t truths = 0;
+    int64_t distance = 0;
+    bool operator==(const Key&) const = default;
+  };
+  Key KeyOf(uint32_t column) const {
+    if (!is_repeating_) return {};
+    const Truths truths = TruthsIn(column);
+    return {generation_, truths.everywhere << 16 | truths.nowhere, int64_t{tile_row_} - int64_t{column}};
+  }
+
  private:
+  // Conditions that hold in all of a tile, and in none of it, as bits.
+  struct Truths {
+    uint32_t everywhere = 0;
+    uint32_t nowhere = 0;
+  };
+
   // One stretch of a conditional set inside the current row of tiles. Rows are relative to it, keys absolute:
   // key in [max(kv_begin, row + diag_begin), min(kv_end, row + diag_end)).
   struct Piece {
@@ -38,6 +58,9 @@ class CleanupWriter {
   };
   enum class Truth : uint8_t { kNowhere = 0, kSomewhere = 1, kEverywhere = 2 };
 
+  Truths TruthsIn(uint32_t column) const;
+  bool FindsDiagonalsOnly();
+  void GatherPieces();
   void AddPieces(const ConditionalSet& term, size_t& slab);
   static bool TryChain(Piece& piece, const Piece& next);
   bool CutToTile(const Piece& piece, uint32_t column, CleanupItem& item) const;
@@ -63,6 +86,12 @@ class CleanupWriter {
   std::vector<Piece> pieces_;
   std::vector<size_t> previous_;  // pieces of the slab above, to chain with
   std::vector<size_t> current_;
+  const bool may_repeat_;          // by what the mask and the tile are
+  bool is_repeating_ = false;      // this row of tiles has diagonals only
+  bool has_pieces_ = false;        // of this row of tiles
+  uint32_t generation_ = 1;        // changes with `passing_`
+  std::vector<size_t> passing_;    // [term]: the slab that covers the row of tiles, or kNoSlab
+  std::vector<bool> is_diagonal_;  // [term]: whether all its edges are
   int64_t row_begin_ = 0;
   int64_t row_end_ = 0;
   uint32_t tile_row_ = 0;

@@ -45,7 +45,9 @@ TEST(Bounds, CornersOfEveryLimit_AreRefusedBeforeMemoryIsTaken) {
     const bool is_long = shape.q_len / contract.tiles.q > static_cast<int64_t>(plan::kMaxRows);
     if (!is_wide && !is_long) continue;
     const int64_t before = PeakBytes();
-    const Result<PlanResult> made = MakePlan(contract, {}, *FindTarget("cpu"), {.tile = contract.tiles});
+    PlanOptions options;
+    options.tile = contract.tiles;
+    const Result<PlanResult> made = MakePlan(contract, {}, *FindTarget("cpu"), options);
     ASSERT_FALSE(made.has_value());
     EXPECT_EQ(made.error().code, ErrorCode::kPlanTooLarge) << ToText(made.error());
     EXPECT_LT(PeakBytes() - before, kSomeBytes);
