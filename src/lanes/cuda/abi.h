@@ -20,6 +20,8 @@ enum class Softcap : int32_t {
   kWide = 2,     // forward: any other cap
 };
 inline constexpr double kMaxBoundedCap = 60.0;
+// In bf16. With 192 dims that kernel would spill.
+constexpr bool HasBounded(double cap, int64_t dim_qk) { return cap <= kMaxBoundedCap && dim_qk != 192; }
 
 struct Tile {
   int32_t rows;
@@ -254,15 +256,15 @@ struct Stages {
 constexpr Stages StagesOf(KernelKind kind, int32_t dim_qk) {
   if (kind == KernelKind::kForward) return {dim_qk <= 128 ? 2 : 1, 2, 2};
   if (dim_qk <= 128) return {2, 3, 3};
-  if (kind == KernelKind::kDkv) return {1, 2, 2};
-  return {1, 2, dim_qk <= 192 ? 2 : 1};
+  if (kind == KernelKind::kDkv) return dim_qk <= 192 ? Stages{2, 3, 3} : Stages{1, 2, 2};
+  return dim_qk <= 192 ? Stages{1, 3, 3} : Stages{1, 2, 1};
 }
 inline constexpr int32_t kControlBytes = 8 * 1024;  // barriers and what travels with the stages
 // Dynamic shared memory of forward, dq and dkv.
 constexpr int32_t SharedBytes(KernelKind kind, int32_t dim_qk, int32_t dim_v) {
   const Tile tile = TileOf(kind, dim_qk);
   const Stages stages = StagesOf(kind, dim_qk);
-  const int32_t control = kind == KernelKind::kForward ? kControlBytes : dim_qk > 192 ? 2 * 1024 : 3 * 1024;
+  const int32_t control = kind == KernelKind::kForward ? kControlBytes : 3 * 1024;
   if (kind == KernelKind::kForward) {
     return 2 * (stages.rows * tile.rows * dim_qk + tile.cols * (stages.cols0 * dim_qk + stages.cols1 * dim_v)) +
            control;

@@ -37,7 +37,7 @@ std::string_view SoftcapOf(KernelKind kind, const Contract& contract) {
   const double cap = contract.score.softcap;
   if (cap <= 0 || kind == KernelKind::kPrepare || kind == KernelKind::kSinks) return "none";
   if (kind != KernelKind::kForward) return "capped";
-  return contract.shape.dtype == DType::kBf16 && cap <= kMaxBoundedCap ? "bounded" : "wide";
+  return contract.shape.dtype == DType::kBf16 && HasBounded(cap, contract.shape.dim_qk) ? "bounded" : "wide";
 }
 
 const KernelRow* FindKernel(KernelKind kind, const Contract& contract) {

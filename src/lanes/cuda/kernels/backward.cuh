@@ -29,16 +29,21 @@ constexpr int kRowPanel = kRows * 128;  // bytes of 64 elements of a tile's toke
 constexpr int kColPanel = kCols * 128;
 constexpr int kScores = kCols / 2;  // of a thread
 
+constexpr bool kKeepsStats = kKeys || kDim0 <= 192;  // in registers
+
 struct Shared {
   uint8_t rows0[kStages.rows][2 * kRows * kDim0], rows1[kStages.rows][2 * kRows * kDim1];    // K or Q, V or dO
   uint8_t cols0[kStages.cols0][2 * kCols * kDim0], cols1[kStages.cols1][2 * kCols * kDim1];  // Q or K, dO or V
   alignas(16) float lse2[kKeys ? kStages.cols0 : 1][kCols],
       delta[kKeys ? kStages.cols1 : 1][kCols];  // of column queries
+  float row_lse2[kKeepsStats ? 1 : kRows], row_delta[kKeepsStats ? 1 : kRows];
+  uint32_t words[kKeepsStats ? 1 : 2 * kWarpgroup];
   PlanTables tables;
   // Travels with the row tiles: a row of one head of the row tensors, and the heads of the column tensors it meets.
   // row: -1 to stop.
   struct Place {
     int row, batch, head, col_head, col_head_end, slot_begin, slot_count;
+    ValidTokens valid;
   } place[kStages.rows];
   int ticket;  // the loader's, which has no registers to spare for it, ...
   int loader_end;
@@ -52,6 +57,9 @@ struct Shared {
 };
 static_assert(sizeof(Shared) <= SharedBytes(kKind, kDim0, kDim1));
 static_assert(SharedBytes(kKind, kDim0, kDim1) <= 227 * 1024);
+// Where dK and dV of 64 keys are too many registers for one warpgroup (dims above 128), both warpgroups have the same
+// 64 keys: the first forms dV, the second dK. S is computed by both.
+constexpr bool kSplits = kKeys && kRows == 64;
 constexpr bool kSameRing = kStages.cols0 == kStages.cols1;
 static_assert(!kKeys || kStages.cols0 == kStages.cols1);
 
@@ -98,8 +106,14 @@ __device__ __forceinline__ void LoadTiles(const BackwardParams& p, Shared& sm) {
       const int batch = work.head / heads;
       const int head = work.head - batch * heads;
       ptx::BarWait(ptx::Smem(&sm.rows_empty[rows.stage()]), rows.parity() ^ 1);
-      at = {work.row,           batch,           head,           kKeys ? head * group : head / group,
-            (head + 1) * group, work.slot_begin, work.slot_count};
+      at = {work.row,
+            batch,
+            head,
+            kKeys ? head * group : head / group,
+            (head + 1) * group,
+            work.slot_begin,
+            work.slot_count,
+            sm.tables.valid[batch]};
       if (work.row < 0) {
         ptx::BarArrive(full);
         return;
@@ -134,9 +148,9 @@ __device__ __forceinline__ void LoadTiles(const BackwardParams& p, Shared& sm) {
   }
 }
 
-// ---- the search for NaN and infinity in the operands of the gradients' products, of partial slots
-// --------------------
+// ---- the search for NaN and infinity in what streams past the gradients' products ---------------------------
 __device__ __forceinline__ void ScanTiles(const BackwardParams& p, Shared& sm) {
+  constexpr int kScanUnroll = kLoaderRegs < 40 ? 1 : 4;
   const int thread = threadIdx.x - 32;
   Ring<kStages.rows> rows;
   Ring<kStages.cols0> ring;
@@ -144,16 +158,17 @@ __device__ __forceinline__ void ScanTiles(const BackwardParams& p, Shared& sm) {
     ptx::BarWait(ptx::Smem(&sm.rows_full[rows.stage()]), rows.parity());
     if (sm.place[rows.stage()].row < 0) return;
     ForEachHead(p, sm, sm.place[rows.stage()], [&](int, Stretch slots) {
-      const int end = slots.begin + slots.count;
-      for (int i = slots.begin; i < end; ++i, ring.Next()) {
+      const Shared::Place& at = sm.place[rows.stage()];
+      const auto end = [&] { return kKeys ? slots.begin + slots.count : at.slot_begin + at.slot_count; };
+      for (int i = slots.begin; i < end(); ++i, ring.Next()) {
         const int stage = ring.stage();
         ptx::BarWait(ptx::Smem(&sm.full0[stage]), ring.parity());
         if constexpr (kKeys) ptx::BarWait(ptx::Smem(&sm.full1[stage]), ring.parity());
         if (__ldg(&sm.tables.slots[i].cleanup) != 0) {
           constexpr int kBytes0 = 2 * kCols * kDim0;
           constexpr int kBytes1 = 2 * kCols * kDim1;
-          bool is_bad = FindsBad < T, kBytes0, kKeys ? 1 : 2 > (sm.cols0[stage], thread);
-          if constexpr (kKeys) is_bad |= FindsBad<T, kBytes1, 1>(sm.cols1[stage], thread);
+          bool is_bad = FindsBad<T, kBytes0, kScanUnroll>(sm.cols0[stage], thread);
+          if constexpr (kKeys) is_bad |= FindsBad<T, kBytes1, kScanUnroll>(sm.cols1[stage], thread);
           is_bad = ptx::NamedAny(kScanBarrier, kScanThreads, is_bad);
           if (is_bad) {
             MarkBadRows<T, kCols, kBytes0>(sm.cols0[stage], sm.bad[stage][0], thread);
@@ -174,29 +189,35 @@ __device__ __forceinline__ void ScanTiles(const BackwardParams& p, Shared& sm) {
 }
 
 // ---- consumer warpgroup: 64 rows -----------------------------------------------------------------------------------
+// HasDv: forms dV. HasDs: forms dS, and dK or dQ from it.
+template <bool HasDv, bool HasDs>
 __device__ __forceinline__ void Accumulate(const BackwardParams& p, Shared& sm, int wg) {
   const int lane = threadIdx.x & 31;
-  const int local =
-      wg * 64 + ((threadIdx.x >> 5) & 3) * 16 + (lane >> 2);  // this thread's first row; the other is 8 on
+  const int half = kSplits ? 0 : wg;  // of the row tile
+  // This thread's first row; the other is 8 on.
+  const int local = half * 64 + ((threadIdx.x >> 5) & 3) * 16 + (lane >> 2);
   const bool is_leader = (threadIdx.x & 127) == 0;
   float grad0[kDim0 / 2], grad1[kDim1 / 2];  // dK and dV, or dQ
   float s[kScores], dp[kScores];
   uint32_t prob[kScores / 2], ds[kScores / 2];
+  // dq: of the rows. In shared memory where registers are short, as are the words of a partial tile.
   float row_lse2[2] = {0, 0};
   float row_delta[2] = {0, 0};
+  const auto lse2_of_row = [&](int r) { return kKeepsStats ? row_lse2[r] : sm.row_lse2[local + 8 * r]; };
+  const auto delta_of_row = [&](int r) { return kKeepsStats ? row_delta[r] : sm.row_delta[local + 8 * r]; };
   Ring<kStages.rows> rows;
-  const auto rows0 = [&] { return ptx::Smem(sm.rows0[rows.stage()]) + wg * 64 * 128; };
-  const auto rows1 = [&] { return ptx::Smem(sm.rows1[rows.stage()]) + wg * 64 * 128; };
-  if (is_leader) sm.unreleased[wg] = -1;
+  const auto opaque = [](uint32_t at) { return kStages.rows == 1 ? ptx::Opaque(at) : at; };
+  const auto rows0 = [&] { return opaque(ptx::Smem(sm.rows0[rows.stage()]) + half * 64 * 128); };
+  const auto rows1 = [&] { return opaque(ptx::Smem(sm.rows1[rows.stage()]) + half * 64 * 128); };
+  if (kStages.rows > 1 && is_leader) sm.unreleased[wg] = -1;
 
   const auto words_of = [&](Slot slot) {
     const Shared::Place& at = sm.place[rows.stage()];
-    const ValidTokens* valid = sm.tables.valid + at.batch;
     const MaskTables tables{sm.tables.items,
                             sm.tables.spans,
                             sm.tables.bits,
-                            __ldg(kKeys ? &valid->kv : &valid->q),
-                            __ldg(kKeys ? &valid->q : &valid->kv),
+                            kKeys ? at.valid.kv : at.valid.q,
+                            kKeys ? at.valid.q : at.valid.kv,
                             kKeys ? p.shape.q_len : p.shape.kv_len};
     RowPair pair{{local, local + 8}, at.row * kRows, {}};
     if (sm.tables.tokens != nullptr) {
@@ -227,7 +248,7 @@ __device__ __forceinline__ void Accumulate(const BackwardParams& p, Shared& sm, 
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int i = 4 * j + e;
-        const float shift = kKeys ? ((e & 1) != 0 ? lse2.y : lse2.x) : row_lse2[e >> 1];
+        const float shift = kKeys ? ((e & 1) != 0 ? lse2.y : lse2.x) : lse2_of_row(e >> 1);
         if constexpr (kIsCapped) {
           u[e] = Capped<Near>(p.shape.softcap, s[i]);
           s[i] = ptx::Exp2(u[e] - shift);
@@ -236,11 +257,11 @@ __device__ __forceinline__ void Accumulate(const BackwardParams& p, Shared& sm, 
         }
         if (Masked && !Allowed(words, i)) s[i] = 0.0F;
       }
-      if constexpr (kKeys) {
+      if constexpr (HasDv) {
         prob[2 * j] = ptx::Pack(T{}, s[4 * j], s[4 * j + 1]);
         prob[2 * j + 1] = ptx::Pack(T{}, s[4 * j + 2], s[4 * j + 3]);
       }
-      if constexpr (kIsCapped) {
+      if constexpr (kIsCapped && HasDs) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
           const float t = u[e] * p.shape.softcap.slope;
@@ -275,8 +296,8 @@ __device__ __forceinline__ void Accumulate(const BackwardParams& p, Shared& sm, 
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const int i = 4 * j + 2 * r;
-        float a = s[i] * (dp[i] - (kKeys ? delta.x : row_delta[r]));
-        float b = s[i + 1] * (dp[i + 1] - (kKeys ? delta.y : row_delta[r]));
+        float a = s[i] * (dp[i] - (kKeys ? delta.x : delta_of_row(r)));
+        float b = s[i + 1] * (dp[i + 1] - (kKeys ? delta.y : delta_of_row(r)));
         if (Masked) {  // dP may be NaN where nothing may be seen
           a = Allowed(words, i) ? a : 0.0F;
           b = Allowed(words, i + 1) ? b : 0.0F;
@@ -294,13 +315,16 @@ __device__ __forceinline__ void Accumulate(const BackwardParams& p, Shared& sm, 
     if constexpr (kKeys) ZeroRows<kCols, kDim1 / 64>(sm.cols1[stage], sm.bad[stage][1], thread, 2 * kWarpgroup);
     ptx::NamedSync(4, 2 * kWarpgroup);
   };
-  const auto add_bad = [&](int stage, Slot slot, int head) {
+  const auto add_bad = [&](int stage, Slot slot, int head_of_group) {
+    const int head = kKeys ? head_of_group : sm.place[rows.stage()].col_head;
     const int batch = sm.place[rows.stage()].batch;
     const Words words = words_of(slot);
     const int token = slot.index * kCols;
-    AddBadRows<T>(grad0, ds, words, sm.bad[stage][0], RowOf(p.col_rows[0], batch, head, token),
-                  p.col_rows[0].token_stride);
-    if constexpr (kKeys) {
+    if constexpr (HasDs) {
+      AddBadRows<T>(grad0, ds, words, sm.bad[stage][0], RowOf(p.col_rows[0], batch, head, token),
+                    p.col_rows[0].token_stride);
+    }
+    if constexpr (HasDv) {
       AddBadRows<T>(grad1, prob, words, sm.bad[stage][1], RowOf(p.col_rows[1], batch, head, token),
                     p.col_rows[1].token_stride);
     }
@@ -309,37 +333,47 @@ __device__ __forceinline__ void Accumulate(const BackwardParams& p, Shared& sm, 
   // One tile. dq keeps the product with dS for the next step, where it runs behind that step's S; dkv has no registers
   // for that and lives on the other warpgroup's products. Nothing may be in flight when a step ends: accumulators that
   // cross the loop's back edge make ptxas serialise every product (C7514).
-  constexpr bool kDefers = !kKeys;
-  bool is_bad = false;  // the tile at hand, or (dq) the one before
+  constexpr bool kDefers = !kKeys && kDim0 <= 192;
+  bool is_bad = false;  // the tile at hand, or (deferring) the one before
   const auto step = [&]<bool First>(int at, int head) {
     const Slot slot = Uniform(LoadSlot(sm.tables.slots + at));
     const bool is_partial = slot.cleanup != 0;
+    Words words{{~0U, ~0U}};
+    if constexpr (!kKeepsStats) {  // no registers for it beside the products
+      if (is_partial) words = words_of(slot);
+      sm.words[threadIdx.x - kWarpgroup] = (words.word[0] & 0xFFFFU) | words.word[1] << 16;
+    }
+    const auto reload_words = [&] {
+      if (kKeepsStats) return;
+      const uint32_t both = sm.words[threadIdx.x - kWarpgroup];
+      words = {{both, both >> 16}};
+    };
     ptx::BarWait(ptx::Smem(&sm.full0[ring0.stage()]), ring0.parity());
     IssueScores<T, kDim0, kRowPanel, kColPanel>(s, ptx::Desc(rows0(), 16),
                                                 ptx::Desc(ptx::Smem(sm.cols0[ring0.stage()]), 16));
     if constexpr (kDefers && !First) issue_grad0(before.stage());
     ptx::BarWait(ptx::Smem(&sm.full1[stage1()]), parity1());
-    IssueScores<T, kDim1, kRowPanel, kColPanel>(dp, ptx::Desc(rows1(), 16),
-                                                ptx::Desc(ptx::Smem(sm.cols1[stage1()]), 16));
-    Words words{{~0U, ~0U}};
-    if (is_partial) words = words_of(slot);
-    ptx::WgmmaWait<kDefers && !First ? 2 : 1>(s);
+    if constexpr (HasDs) {
+      IssueScores<T, kDim1, kRowPanel, kColPanel>(dp, ptx::Desc(rows1(), 16),
+                                                  ptx::Desc(ptx::Smem(sm.cols1[stage1()]), 16));
+    }
+    if (kKeepsStats && is_partial) words = words_of(slot);  // while the products run
+    ptx::WgmmaWait<(HasDs ? 1 : 0) + (kDefers && !First ? 1 : 0)>(s);
+    reload_words();
     all_probabilities(is_partial, words);
     if constexpr (kDefers && !First) {
       ptx::WgmmaWait<1>(grad0);
       ptx::Tie(ds);
       if (!is_bad && lane == 0) ptx::BarArrive(ptx::Smem(&sm.empty0[before.stage()]));
     }
-    ptx::WgmmaWait<0>(dp);
-    if constexpr (kDefers) {
-      if (lane == 0) ptx::BarArrive(ptx::Smem(&sm.empty1[stage1()]));
-      if constexpr (!First) {
-        if (is_bad) [[unlikely]] {
-          add_bad(before.stage(), LoadSlot(sm.tables.slots + at - 1), head);
-          if (lane == 0) ptx::BarArrive(ptx::Smem(&sm.empty0[before.stage()]));
-        }
-        before.Next();
+    if constexpr (HasDs) ptx::WgmmaWait<0>(dp);
+    if (!kKeys && lane == 0) ptx::BarArrive(ptx::Smem(&sm.empty1[stage1()]));
+    if constexpr (kDefers && !First) {
+      if (is_bad) [[unlikely]] {
+        add_bad(before.stage(), LoadSlot(sm.tables.slots + at - 1), head);
+        if (lane == 0) ptx::BarArrive(ptx::Smem(&sm.empty0[before.stage()]));
       }
+      before.Next();
     }
     is_bad = false;
     if (is_partial) {
@@ -348,29 +382,36 @@ __device__ __forceinline__ void Accumulate(const BackwardParams& p, Shared& sm, 
       if (is_bad) [[unlikely]]
         zero_bad(ring0.stage());
     }
-    if constexpr (kKeys) {  // runs while dS is formed
+    if constexpr (HasDv) {  // runs while dS is formed
       IssueSums<T>(grad1, prob, ptx::Desc(ptx::Smem(sm.cols1[ring0.stage()]), kColPanel));
     }
-    if (is_partial) {
-      score_gradients.template operator()<true>(words);
-    } else {
-      score_gradients.template operator()<false>(words);
+    if constexpr (HasDs) {
+      reload_words();
+      if (is_partial) {
+        score_gradients.template operator()<true>(words);
+      } else {
+        score_gradients.template operator()<false>(words);
+      }
     }
     if constexpr (!kDefers) {
-      issue_grad0(ring0.stage());
-      ptx::WgmmaWait<1>(grad1);
-      ptx::Tie(prob);
-      ptx::WgmmaWait<0>(grad0);
-      ptx::Tie(ds);
+      if constexpr (HasDs) issue_grad0(ring0.stage());
+      if constexpr (HasDv) {
+        ptx::WgmmaWait<HasDs ? 1 : 0>(grad1);
+        ptx::Tie(prob);
+      }
+      if constexpr (HasDs) {
+        ptx::WgmmaWait<0>(grad0);
+        ptx::Tie(ds);
+      }
       if (is_bad) [[unlikely]]
         add_bad(ring0.stage(), slot, head);
       if (lane == 0) ptx::BarArrive(ptx::Smem(&sm.empty0[ring0.stage()]));
-    } else {
-      if (!kSameRing) ring1_of_dq.Next();
     }
+    if (!kSameRing) ring1_of_dq.Next();
     ring0.Next();
   };
   const auto release_rows = [&] {  // of the row before: its gradients have left by now
+    if constexpr (kStages.rows == 1) return;
     if (is_leader && sm.unreleased[wg] >= 0) {
       ptx::TmaStoreWaitRead();
       ptx::BarArrive(ptx::Smem(&sm.rows_empty[sm.unreleased[wg]]));
@@ -381,18 +422,21 @@ __device__ __forceinline__ void Accumulate(const BackwardParams& p, Shared& sm, 
     ptx::BarWait(ptx::Smem(&sm.rows_full[rows.stage()]), rows.parity());
     const Shared::Place& at = sm.place[rows.stage()];
     if (Uniform(at.row) < 0) break;
+    if constexpr (HasDs) {
 #pragma unroll
-    for (int i = 0; i < kDim0 / 2; ++i) grad0[i] = 0;
-    if constexpr (kKeys) {
+      for (int i = 0; i < kDim0 / 2; ++i) grad0[i] = 0;
+    }
+    if constexpr (HasDv) {
 #pragma unroll
       for (int i = 0; i < kDim1 / 2; ++i) grad1[i] = 0;
-    } else {
+    }
+    if constexpr (!kKeys) {
       const int64_t head = static_cast<int64_t>(at.batch) * p.shape.num_q_heads + at.head;
       const int64_t first = head * p.shape.padded_q + at.row * kRows + local;
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        row_lse2[r] = __ldg(p.lse2 + first + 8 * r);
-        row_delta[r] = __ldg(p.delta + first + 8 * r);
+        (kKeepsStats ? row_lse2[r] : sm.row_lse2[local + 8 * r]) = __ldg(p.lse2 + first + 8 * r);
+        (kKeepsStats ? row_delta[r] : sm.row_delta[local + 8 * r]) = __ldg(p.delta + first + 8 * r);
       }
     }
     ForEachHead(p, sm, at, [&](int head, Stretch slots) {
@@ -420,18 +464,24 @@ __device__ __forceinline__ void Accumulate(const BackwardParams& p, Shared& sm, 
     release_rows();
 
     // The gradients leave through the row tiles; each warpgroup has its own half of them.
-    ptx::NamedSync(1 + wg, kWarpgroup);
-    StageOut<T, kRowPanel>(grad0, rows0(), p.shape.scale, p.shape.scale);
-    if constexpr (kKeys) StageOut<T, kRowPanel>(grad1, rows1(), 1.0F, 1.0F);
+    if constexpr (kSplits) {
+      ptx::NamedSync(4, 2 * kWarpgroup);  // the tiles are read by both
+    } else {
+      ptx::NamedSync(1 + wg, kWarpgroup);
+    }
+    if constexpr (HasDs) StageOut<T, kRowPanel>(grad0, rows0(), p.shape.scale, p.shape.scale);
+    if constexpr (HasDv) StageOut<T, kRowPanel>(grad1, rows1(), 1.0F, 1.0F);
     ptx::FenceAsyncShared();
     ptx::NamedSync(1 + wg, kWarpgroup);
     if (is_leader) {
-      const ptx::TileAt to{at.row * kRows + wg * 64, at.head, at.batch};
+      const ptx::TileAt to{at.row * kRows + half * 64, at.head, at.batch};
       if (to.token < (kKeys ? p.shape.kv_len : p.shape.q_len)) {
+        if constexpr (HasDs) {
 #pragma unroll
-        for (int panel = 0; panel < kDim0 / 64; ++panel)
-          ptx::TmaStore(&p.out[0], rows0() + panel * kRowPanel, to, panel);
-        if constexpr (kKeys) {
+          for (int panel = 0; panel < kDim0 / 64; ++panel)
+            ptx::TmaStore(&p.out[0], rows0() + panel * kRowPanel, to, panel);
+        }
+        if constexpr (HasDv) {
 #pragma unroll
           for (int panel = 0; panel < kDim1 / 64; ++panel)
             ptx::TmaStore(&p.out[1], rows1() + panel * kRowPanel, to, panel);
@@ -486,6 +536,12 @@ extern "C" __global__ void __launch_bounds__(384, 1)
     }
   } else {
     ptx::RegsInc<kConsumerRegs>();
-    Accumulate(p, sm, wg - 1);
+    if constexpr (!kSplits) {
+      Accumulate<kKeys, true>(p, sm, wg - 1);
+    } else if (wg == 1) {
+      Accumulate<true, false>(p, sm, 0);
+    } else {
+      Accumulate<false, true>(p, sm, 1);
+    }
   }
 }

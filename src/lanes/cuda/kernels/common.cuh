@@ -89,19 +89,26 @@ __device__ __forceinline__ Work LoadWork(const Work* work) {
 inline constexpr int kScanThreads = 96;
 inline constexpr int kScanBarrier = 3;
 
-template <class T>
-__device__ __forceinline__ bool HasBad(const uint8_t* chunk) {  // of 16 bytes
+// Adds 16 bytes of a tile to what `found` knows: nonzero but for the signs once one of them was NaN or infinite.
+template <class T, int N>
+__device__ __forceinline__ void Look(const uint8_t* chunk, uint32_t (&found)[N]) {
   const uint4 x = *reinterpret_cast<const uint4*>(chunk);
-  return ((ptx::NonFinite(T{}, x.x) | ptx::NonFinite(T{}, x.y) | ptx::NonFinite(T{}, x.z) | ptx::NonFinite(T{}, x.w)) &
-          ptx::kNonFinite) != 0;
+  found[0] = ptx::AddZeroTimes(T{}, x.x, found[0]);
+  found[1 % N] = ptx::AddZeroTimes(T{}, x.y, found[1 % N]);
+  found[0] = ptx::AddZeroTimes(T{}, x.z, found[0]);
+  found[1 % N] = ptx::AddZeroTimes(T{}, x.w, found[1 % N]);
+}
+template <int N>
+__device__ __forceinline__ bool IsBad(const uint32_t (&found)[N]) {
+  return ((found[0] | found[N - 1]) & 0x7FFF7FFFU) != 0;
 }
 // Whether this thread, one of kScanThreads, finds a NaN or an infinity in its share of a tile of `Bytes` bytes.
 template <class T, int Bytes, int Unroll>
 __device__ __forceinline__ bool FindsBad(const uint8_t* tile, int thread) {
-  bool found = false;
+  uint32_t found[Unroll == 1 ? 1 : 2] = {};
 #pragma unroll Unroll
-  for (int at = 16 * thread; at < Bytes; at += 16 * kScanThreads) found |= HasBad<T>(tile + at);
-  return found;
+  for (int at = 16 * thread; at < Bytes; at += 16 * kScanThreads) Look<T>(tile + at, found);
+  return IsBad(found);
 }
 // Says which rows are bad, a bit each. A search found some; all its threads call this.
 template <class T, int Rows, int Bytes>
@@ -111,7 +118,9 @@ __device__ __forceinline__ void MarkBadRows(const uint8_t* tile, uint32_t* bad, 
 #pragma unroll 1
   for (int at = 16 * thread; at < Bytes; at += 16 * kScanThreads) {
     const int row = (at >> 7) % Rows;
-    if (HasBad<T>(tile + at)) atomicOr(bad + (row >> 5), 1U << (row & 31));
+    uint32_t found[1] = {0};
+    Look<T>(tile + at, found);
+    if (IsBad(found)) atomicOr(bad + (row >> 5), 1U << (row & 31));
   }
   ptx::NamedSync(kScanBarrier, kScanThreads);
 }
@@ -184,9 +193,12 @@ __device__ __forceinline__ float Capped(const SoftcapParams& p, float x) {
   float r = p.near[kNearTerms - 1];
 #pragma unroll
   for (int i = kNearTerms - 2; i >= 0; --i) r = fmaf(r, t, p.near[i]);
-  if constexpr (Near) return x * r;
+  // Rounded here, whatever is done with it: fused with a later addition in one formula and not in the other, a score's
+  // bits would depend on its neighbours after all.
+  const float near = __fmul_rn(x, r);
+  if constexpr (Near) return near;
   const float far = fmaf(-2.0F * p.cap_log2, ptx::Rcp(1.0F + ptx::Exp2(fabsf(x) * p.far_exp)), p.cap_log2);
-  return fabsf(x) <= p.near_range ? x * r : copysignf(far, x);
+  return fabsf(x) <= p.near_range ? near : copysignf(far, x);
 }
 // Whether every score of the warp is in the polynomial's range. A NaN is not.
 template <int N>

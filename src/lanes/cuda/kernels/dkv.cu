@@ -3,8 +3,10 @@
 
 namespace tessera::lanes::cuda {
 constexpr KernelKind kKind = KernelKind::kDkv;
-constexpr int kLoaderRegs = 24;
-constexpr int kConsumerRegs = 240;
+constexpr bool kIsTight =
+    TESSERA_CUDA_DIM_QK == 128 || TESSERA_CUDA_DIM_QK == 256;  // the accumulators leave the loader little
+constexpr int kLoaderRegs = kIsTight ? 24 : 40;
+constexpr int kConsumerRegs = kIsTight ? 240 : 232;
 }  // namespace tessera::lanes::cuda
 
 #include "lanes/cuda/kernels/backward.cuh"

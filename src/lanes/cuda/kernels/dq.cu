@@ -3,8 +3,9 @@
 
 namespace tessera::lanes::cuda {
 constexpr KernelKind kKind = KernelKind::kDq;
-constexpr int kLoaderRegs = 40;
-constexpr int kConsumerRegs = 232;
+constexpr bool kIsTight = TESSERA_CUDA_DIM_QK == 256;  // the accumulators leave the loader little
+constexpr int kLoaderRegs = kIsTight ? 24 : 40;
+constexpr int kConsumerRegs = kIsTight ? 240 : 232;
 }  // namespace tessera::lanes::cuda
 
 #include "lanes/cuda/kernels/backward.cuh"

@@ -76,7 +76,7 @@ __device__ __forceinline__ void LoadRows(const ForwardParams& p, Shared& sm) {
   describe();
   while (true) {
     const int count = work.slot_count;
-    if (count <= 0) load_pending();  // consumers drain before they go on
+    if (count <= 0 || kStages.rows == 1) load_pending();  // consumers drain before they go on
     const uint32_t q_full = ptx::Smem(&sm.q_full[q.stage()]);
     ptx::BarWait(ptx::Smem(&sm.q_empty[q.stage()]), q.parity() ^ 1);
     const int batch = work.head / p.shape.num_q_heads;
@@ -131,7 +131,7 @@ __device__ __forceinline__ void ScanValues(const ForwardParams& p, Shared& sm) {
       const bool is_partial = __ldg(&next->cleanup) != 0;
       ptx::BarWait(ptx::Smem(&sm.v_full[v.stage()]), v.parity());
       if (is_partial) {
-        const bool is_bad = ptx::NamedAny(kScanBarrier, kScanThreads, FindsBad<T, kVBytes, 4>(sm.v[v.stage()], thread));
+        const bool is_bad = ptx::NamedAny(kScanBarrier, kScanThreads, FindsBad<T, kVBytes, 6>(sm.v[v.stage()], thread));
         if (is_bad) {
           MarkBadRows<T, kCols, kVBytes>(sm.v[v.stage()], sm.bad[v.stage()], thread);
           ZeroRows<kCols, kDimV / 64>(sm.v[v.stage()], sm.bad[v.stage()], thread, kScanThreads);
@@ -189,7 +189,10 @@ __device__ __forceinline__ void AttendRows(const ForwardParams& p, Shared& sm, i
     const int count = Uniform(at.count);
     if (count < 0) break;
     const uint32_t q_smem = ptx::Smem(sm.q[q.stage()]) + wg * 64 * 128;
-    const uint32_t q_desc = ptx::Desc(q_smem, 16);
+    const auto q_desc = [&] {
+      const uint32_t desc = ptx::Desc(q_smem, 16);
+      return kStages.rows == 1 ? ptx::Opaque(desc) : desc;
+    };
     rows = {{-INFINITY, -INFINITY}, {0, 0}, {-INFINITY, -INFINITY}, 0};
     if (tops != nullptr) *tops = {-INFINITY, -INFINITY};
 #pragma unroll
@@ -225,7 +228,7 @@ __device__ __forceinline__ void AttendRows(const ForwardParams& p, Shared& sm, i
       Slot following{0, 0};  // fetched a step ahead
       if (count > 1) following = LoadSlot(sm.tables.slots + at.slot_begin + 1);
       wait_k();
-      IssueScores<T, kDimQk, kRowPanel, kColPanel>(s, q_desc, k_desc());
+      IssueScores<T, kDimQk, kRowPanel, kColPanel>(s, q_desc(), k_desc());
       Words words = words_of(slot);
       ptx::WgmmaWait<0>(s);
       release_k();
@@ -237,7 +240,7 @@ __device__ __forceinline__ void AttendRows(const ForwardParams& p, Shared& sm, i
         slot = Uniform(following);
         if (i + 1 < count) following = LoadSlot(sm.tables.slots + at.slot_begin + i + 1);
         wait_k();
-        IssueScores<T, kDimQk, kRowPanel, kColPanel>(s, q_desc, k_desc());
+        IssueScores<T, kDimQk, kRowPanel, kColPanel>(s, q_desc(), k_desc());
         wait_v(was_partial);
         IssueSums<T>(o, prob, v_desc());
         words = words_of(slot);  // while the products run

@@ -128,6 +128,13 @@ __device__ __forceinline__ uint64_t DescWords(uint32_t desc) {
   return static_cast<uint64_t>((1024 >> 4) | 1U << 30) << 32 | desc;
 }
 
+// The same value, of which the compiler knows nothing: keeps it from holding every descriptor made of it in registers
+// across a loop.
+__device__ __forceinline__ uint32_t Opaque(uint32_t x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
 __device__ __forceinline__ void WgmmaFence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void WgmmaCommit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
@@ -217,9 +224,14 @@ __device__ __forceinline__ float2 Unpack(F16, uint32_t x) {
       : "r"(x));
   return y;
 }
-// Nonzero when one of the two values is NaN or infinite: the exponent is all ones.
-__device__ __forceinline__ uint32_t NonFinite(Bf16, uint32_t x) { return (x & 0x7F807F80U) + 0x00800080U; }
-__device__ __forceinline__ uint32_t NonFinite(F16, uint32_t x) { return (x & 0x7C007C00U) + 0x04000400U; }
-inline constexpr uint32_t kNonFinite = 0x80008000U;  // the bits of NonFinite that count
+// acc + 0 * x in 16 bits, two at a time: NaN once x is NaN or infinite, else zero.
+__device__ __forceinline__ uint32_t AddZeroTimes(Bf16, uint32_t x, uint32_t acc) {
+  asm("fma.rn.bf16x2 %0, %1, %2, %0;" : "+r"(acc) : "r"(x), "r"(0));
+  return acc;
+}
+__device__ __forceinline__ uint32_t AddZeroTimes(F16, uint32_t x, uint32_t acc) {
+  asm("fma.rn.f16x2 %0, %1, %2, %0;" : "+r"(acc) : "r"(x), "r"(0));
+  return acc;
+}
 
 }  // namespace tessera::lanes::cuda::ptx
