@@ -236,6 +236,20 @@ Status WriteByRename(const std::string& path, const std::string& target, std::st
   return {};
 }
 
+// A link of /proc leads to a file also where its name is gone, and says a name that was never a file's. Another writer
+// may replace the file between two looks, so a difference counts only when it stays.
+bool LeadsTo(const std::string& path, const std::string& target) {
+  constexpr int kLooks = 64;
+  for (int look = 0; look < kLooks; ++look) {
+    struct stat meant {};
+    struct stat named {};
+    if (::stat(path.c_str(), &meant) != 0) return false;
+    if (::lstat(target.c_str(), &named) == 0 && meant.st_dev == named.st_dev && meant.st_ino == named.st_ino)
+      return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 Result<std::string> ReadFile(const std::string& path, int64_t max_bytes, const HeadCheck& check) {
@@ -297,9 +311,7 @@ Status WriteFile(const std::string& path, std::string_view bytes) {
   if (exists && ::faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) != 0 && errno != ENOENT)  // gone since: as good
     return WriteError(path, Reason(errno));
   const std::string target = TESSERA_TRY(FollowLinks(path));
-  struct stat there {};
-  // A link of /proc leads to a file also where its name is gone, and says a name that was never a file's.
-  if (exists && (::lstat(target.c_str(), &there) != 0 || there.st_dev != info.st_dev || there.st_ino != info.st_ino))
+  if (exists && target != path && !LeadsTo(path, target))
     return WriteError(path, "it has no name any more that a new file could take");
   return WriteByRename(path, target, bytes, exists ? &info.st_mode : nullptr);
 }

@@ -140,12 +140,20 @@ HWY_INLINE void Rescale(float* HWY_RESTRICT out, int64_t rows, const VF (&factor
 // so large that this shows, it would leave the largest weight far above 1, or at 0.
 constexpr float kLargeLogit = 4096.0F;
 
-// So those are scaled first, each as the maximum was.
-HWY_NOINLINE void ScaleScores(const SoftmaxStep& step) {
+// So a query with such logits has them scaled first, each as its maximum was, and all exponents of the step are formed
+// here. Those of other queries keep the bits they have without it in the panel.
+HWY_NOINLINE void FormExponents(const SoftmaxStep& step, const VF (&shift)[kVectors]) {
   const DF d;
   const VF scale = hn::Set(d, step.score.scale_log2);
-  for (int64_t at = 0; at < step.num_keys * kPanel; at += kLanes) {
-    hn::Store(hn::Mul(hn::Load(d, step.scores + at), scale), d, step.scores + at);
+  for (int v = 0; v < kVectors; ++v) {
+    const MF is_large = hn::Gt(hn::Abs(shift[v]), hn::Set(d, kLargeLogit));
+    // Times 1: a compiler may make one instruction, with one rounding, of a product and a difference that follow.
+    const VF rest = hn::IfThenElse(is_large, hn::Set(d, 1.0F), scale);
+    for (int32_t row = 0; row < step.num_keys; ++row) {
+      float* at = step.scores + row * kPanel + v * kLanes;
+      const VF x = hn::Load(d, at);
+      hn::Store(hn::MulSub(hn::IfThenElse(is_large, hn::Mul(x, scale), x), rest, shift[v]), d, at);
+    }
   }
 }
 
@@ -189,8 +197,9 @@ void Softmax(const SoftmaxStep& step) {
   }
   Rescale(step.out, step.out_rows, factor);
   if (logits == Logits::kScaleLater && !hn::AllFalse(d, is_large)) {
-    ScaleScores(step);
+    FormExponents(step, shift);
     scale = hn::Set(d, 1.0F);
+    for (int v = 0; v < kVectors; ++v) shift[v] = hn::Zero(d);
   }
 
   constexpr int kWide = Operand::kWide;
