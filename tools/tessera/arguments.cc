@@ -171,8 +171,8 @@ template Option* Command::AddOption(const std::string&, std::optional<std::strin
 
 template <class T>
 Option* Command::AddNumber(const std::string& name, T& value, NumberRange range, const std::string& about) {
-  constexpr bool is_unsigned = std::is_same_v<T, uint64_t>;
-  if constexpr (!is_unsigned) range.high = std::min<uint64_t>(range.high, std::numeric_limits<int64_t>::max());
+  constexpr bool kIsUnsigned = std::is_same_v<T, uint64_t>;
+  if constexpr (!kIsUnsigned) range.high = std::min<uint64_t>(range.high, std::numeric_limits<int64_t>::max());
   CLI::Option* option = app_->add_option(name, value, about);
   option->check([range](const std::string& given) { return NumberProblem(given, range); });
   return Keep(option);
