@@ -83,10 +83,11 @@ endfunction()
 
 # One test program per folder of tests; its tests carry the folder's name as label. Each leaves its result as XML under
 # test_results/, where script/requirements reads which numbers it proved. BUSY: it computes much itself, so that under a
-# sanitizer too it runs faster by more than it compiles slower. WHOLE names tests that share what is costly to make
-# (compiled programs) and run together, as two halves of one filter, WITH a variable of the environment.
+# sanitizer too it runs faster by more than it compiles slower. Each of WHOLE names tests that share what is costly to
+# make (compiled programs, a GPU's driver) and run together, as two halves of one filter, WITH a variable of the
+# environment.
 function(tessera_test name)
-  cmake_parse_arguments(ARG "BUSY" "WHOLE;WITH" "LINK" ${ARGN})
+  cmake_parse_arguments(ARG "BUSY" "WITH" "LINK;WHOLE" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS *.cc)
   if(NOT sources)
     return()
@@ -110,15 +111,18 @@ function(tessera_test name)
   get_filename_component(folder ${CMAKE_CURRENT_SOURCE_DIR} NAME)
   set(filter)
   if(ARG_WHOLE)
-    set(filter TEST_FILTER "-*${ARG_WHOLE}*")
+    list(JOIN ARG_WHOLE "*:*" wholes)
+    set(filter TEST_FILTER "-*${wholes}*")
+  endif()
+  foreach(whole ${ARG_WHOLE})
     foreach(half 0 1)
-      set(test ${name}_${ARG_WHOLE}_${half})
-      add_test(NAME ${test} COMMAND ${name} --gtest_brief=1 --gtest_filter=*${ARG_WHOLE}*
+      set(test ${name}_${whole}_${half})
+      add_test(NAME ${test} COMMAND ${name} --gtest_brief=1 --gtest_filter=*${whole}*
                                     --gtest_output=xml:${PROJECT_BINARY_DIR}/test_results/${name}/${test}.xml)
-      set_tests_properties(${test} PROPERTIES TIMEOUT 900 LABELS "${folder};${ARG_WHOLE}" ENVIRONMENT
+      set_tests_properties(${test} PROPERTIES TIMEOUT 900 LABELS "${folder};${whole}" ENVIRONMENT
                                               "GTEST_TOTAL_SHARDS=2;GTEST_SHARD_INDEX=${half};${ARG_WITH}")
     endforeach()
-  endif()
+  endforeach()
   gtest_discover_tests(
     ${name}
     DISCOVERY_TIMEOUT 120

@@ -26,7 +26,7 @@ namespace tessera::conformance {
 const std::vector<std::string>& LanesUnderTest();
 // Those that read the host's memory and run any dtype, dim and tile: for tests about these.
 const std::vector<std::string>& HostLanes();
-// Why the CUDA lane is not under test; empty where it is.
+// Why the CUDA lane cannot run here; empty where it can. Asked by running, and remembered.
 const std::string& CudaProblem();
 // The contract with dtype and dims that the lane has kernels for; the same for lanes that have all.
 Contract ForLane(const std::string& lane, Contract contract);
@@ -112,7 +112,12 @@ void FillToken(Tensor& tensor, const Token& at, double value);
 std::vector<std::byte> TokenBytes(const Tensor& tensor, const Token& at);
 bool IsZero(const Tensor& tensor, const Token& at);
 
-class EveryLane : public testing::TestWithParam<std::string> {};
+class EveryLane : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (LaneOf(GetParam()) == "cuda" && !CudaProblem().empty()) GTEST_SKIP() << CudaProblem();
+  }
+};
 inline std::string LaneTestName(const testing::TestParamInfo<std::string>& info) { return Slug(info.param); }
 
 }  // namespace tessera::conformance
