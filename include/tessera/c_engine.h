@@ -136,6 +136,8 @@ typedef struct tessera_call_options {
   const char* input_source; /* for the receipt: where the inputs came from */
   const char* batch_source; /* and the batch */
   const char* contract_source;
+  void* workspace;         /* in the tensors' memory, at a multiple of 64 bytes, nobody else's until the work is done */
+  int64_t workspace_bytes; /* of it: at least tessera_bound_workspace_bytes; NULL and 0: the engine's */
 } tessera_call_options;
 static inline tessera_call_options tessera_call_options_init(void) {
   tessera_call_options out;

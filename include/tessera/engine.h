@@ -8,9 +8,11 @@
 // things alive. docs/engine.md has worked examples.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -47,7 +49,10 @@ EngineOptions OptionsFromEnvironment();
 
 // What one call brings beside its tensors.
 struct CallOptions {
-  void* stream = nullptr;      // of the tensors' device: the call is ordered on it; host lanes take none
+  void* stream = nullptr;  // of the tensors' device: the call is ordered on it; host lanes take none
+  // At least Bound::workspace_bytes(), in the tensors' memory, at a multiple of 64 bytes, and nobody else's until the
+  // call's work is done; empty: the engine's.
+  std::span<std::byte> workspace = {};
   Receipt* receipt = nullptr;  // filled when not null, also when the call fails
   bool digests = false;        // also digests of inputs and outputs, and pairs counted, which takes as long as it takes
   const Batch* batch = nullptr;  // what the plan was made from, for its digest

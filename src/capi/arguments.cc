@@ -125,6 +125,11 @@ Result<CallOptions> ReadCallOptions(const tessera_call_options* given, std::stri
   if (given == nullptr) return out;
   const tessera_call_options call = TESSERA_TRY(ReadStruct(given, {"call", where}));
   out.stream = call.stream;
+  if (call.workspace_bytes < 0 || (call.workspace == nullptr) != (call.workspace_bytes == 0)) {
+    return BadArgument(where, fmt::format("call->workspace_bytes is {} and call->workspace is {}: both or neither",
+                                          call.workspace_bytes, call.workspace == nullptr ? "NULL" : "given"));
+  }
+  out.workspace = {static_cast<std::byte*>(call.workspace), static_cast<size_t>(call.workspace_bytes)};
   out.digests = TESSERA_TRY(ReadFlag(call.digests, "call->digests", where));
   out.input_source = TextOr(call.input_source, "");
   out.batch_source = TextOr(call.batch_source, "");

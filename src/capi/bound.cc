@@ -92,6 +92,7 @@ int tessera_run(const tessera_engine* engine, const tessera_contract* contract, 
     static_cast<AttentionOptions&>(run) = TESSERA_TRY(ReadAttentionOptions(options, where));
     const CallOptions read = TESSERA_TRY(ReadCallOptions(call, where));
     if (read.stream != nullptr) return BadArgument(where, "call->stream is given; a bound call takes one");
+    if (!read.workspace.empty()) return BadArgument(where, "call->workspace is given; a bound call takes one");
     run.digests = read.digests;
     run.input_source = read.input_source;
     run.batch_source = read.batch_source;

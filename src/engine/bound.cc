@@ -29,7 +29,7 @@ int64_t PreparedNs(const BoundState& bound) {
 }
 
 Status Call(const BoundState& bound, Pass pass, const RunTensors& tensors, const CallOptions& call) {
-  if (call.receipt == nullptr) return RunPass(bound, pass, tensors, call.stream).map([](const PassRun&) {});
+  if (call.receipt == nullptr) return RunPass(bound, pass, tensors, call).map([](const PassRun&) {});
   const Clock clock;
   Receipt& receipt = *call.receipt;
   receipt = {};
@@ -53,7 +53,7 @@ Status Call(const BoundState& bound, Pass pass, const RunTensors& tensors, const
   }
   if (call.digests && call.batch != nullptr) receipt.batch_digest = BatchDigest(*call.batch);
   const int64_t digest_ns = call.digests ? clock.Ns() : 0;
-  Result<PassRun> ran = RunPass(bound, pass, tensors, call.stream);
+  Result<PassRun> ran = RunPass(bound, pass, tensors, call);
   DescribeBinding(bound, receipt);
   if (ran) {
     DescribeLane(bound, receipt);
@@ -75,21 +75,21 @@ Status Call(const BoundState& bound, Pass pass, const RunTensors& tensors, const
 
 }  // namespace
 
-Result<PassRun> RunPass(const BoundState& bound, Pass pass, const RunTensors& t, void* stream) {
+Result<PassRun> RunPass(const BoundState& bound, Pass pass, const RunTensors& t, const CallOptions& options) {
   TESSERA_TRY(CheckPass(bound, pass));
   const int64_t workspace_bytes = bound.lane->WorkspaceBytes(pass);
   // A lane whose memory is a device's takes its workspace there.
-  const bool is_host = bound.row->memory == MemoryKind::kHost;
+  const bool is_pooled = bound.row->memory == MemoryKind::kHost && options.workspace.empty();
   Workspace workspace;
-  if (is_host) workspace = bound.attention->engine->workspaces.Take(workspace_bytes);
-  if (is_host && !workspace.has_memory()) {
+  if (is_pooled) workspace = bound.attention->engine->workspaces.Take(workspace_bytes);
+  if (is_pooled && !workspace.has_memory()) {
     return Fail(ErrorCode::kTooLarge,
                 fmt::format("the lane needs {} bytes of workspace, more than this machine gives", workspace_bytes),
                 "workspace");
   }
   PassRun run;
-  const LaneCall call{.workspace = workspace.bytes(),
-                      .stream = stream,
+  const LaneCall call{.workspace = is_pooled ? workspace.bytes() : options.workspace,
+                      .stream = options.stream,
                       .may_copy = bound.attention->may_copy,
                       .copied_bytes = &run.copied_bytes};
   const Clock clock;

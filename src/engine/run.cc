@@ -90,7 +90,7 @@ Outcome Call(const OneShot& shot, const BoundState& bound, const RunTensors& ten
   for (const Pass pass : PassesOf(shot.options)) {
     RunTensors of_pass = tensors;
     if (pass == Pass::kBackward && shot.options.forward) of_pass.delta = {};  // from the o that was just written
-    Result<PassRun> ran = RunPass(bound, pass, of_pass, nullptr);
+    Result<PassRun> ran = RunPass(bound, pass, of_pass, {});
     if (!ran) {
       const bool is_workspace = ran.error().where == "workspace";
       return At(is_workspace ? "workspace" : std::string(ToText(pass)), std::move(ran.error()));

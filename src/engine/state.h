@@ -106,7 +106,7 @@ struct PassRun {
   int64_t ns = 0;
   int64_t copied_bytes = 0;  // between memories, of a one-shot run
 };
-Result<PassRun> RunPass(const BoundState& bound, Pass pass, const RunTensors& tensors, void* stream);
+Result<PassRun> RunPass(const BoundState& bound, Pass pass, const RunTensors& tensors, const CallOptions& call);
 
 // Query-key pairs that the bound plan's mask allows.
 int64_t PairsOf(const BoundState& bound);

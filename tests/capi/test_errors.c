@@ -357,9 +357,18 @@ static void test_bad_calls(void) {
   call.digests = 0;
   call.stream = &somewhere;
   bad(tessera_bound_forward(bound, &args, &call, NULL, &error), &error, "TSR-R007", "stream", "a host lane's stream");
+  call.stream = NULL;
+  call.workspace = &somewhere;
+  bad(tessera_bound_forward(bound, &args, &call, NULL, &error), &error, kCode, "call->workspace_bytes is 0", "no size");
+  call.workspace_bytes = 1;
+  bad(tessera_bound_forward(bound, &args, &call, NULL, &error), &error, "TSR-R001", "workspace", "too little room");
   tessera_engine* engine = make_engine();
   tessera_contract* contract = make_contract(&sizes);
   tessera_batch* batch = make_batch(&in, BY_IDS);
+  bad(tessera_run(engine, contract, batch, NULL, NULL, &args, &call, NULL, &error), &error, kCode, "workspace",
+      "run's");
+  call = tessera_call_options_init();
+  call.stream = &somewhere;
   bad(tessera_run(engine, contract, batch, NULL, NULL, &args, &call, NULL, &error), &error, kCode, "stream", "run's");
   tessera_attention_options options = tessera_attention_options_init();
   const char* exclude[] = {"cpu"};

@@ -102,6 +102,33 @@ TEST_F(CudaEngine, BoundCalls_NeverCopy) {
   EXPECT_TRUE(fake_.launches.empty());
 }
 
+TEST_F(CudaEngine, CallersWorkspace_IsDeviceMemoryAndSavesTheEnginesOwn) {
+  AttentionOptions options;
+  options.memory = {MemoryKind::kGpu, 0};
+  const Result<Attention> attention = engine_->Prepare(contract_, target_, options);
+  ASSERT_TRUE(attention.has_value());
+  const Result<Bound> bound = attention->Bind(std::move(attention->Plan({})->plan));
+  ASSERT_TRUE(bound.has_value()) << ToText(bound.error());
+  RunTensors tensors;
+  for (TensorRef* ref : {&tensors.q, &tensors.k, &tensors.v, &tensors.o}) {
+    *ref = DenseView(fake_.Allocate(2 * 200 * 128 * 2, 0), ElementType::kBf16, {1, 2, 200, 128});
+    ref->space = options.memory;
+  }
+  const auto bytes = static_cast<size_t>(bound->workspace_bytes());
+  const int before = fake_.calls["memory_alloc"];
+  std::byte* given = fake_.Allocate(bytes + 64, 0);
+  given += 64 - reinterpret_cast<uintptr_t>(given) % 64;
+  const Status ran = bound->Forward(tensors, {.workspace = {given, bytes}});
+  ASSERT_TRUE(ran.has_value()) << ToText(ran.error());
+  EXPECT_EQ(fake_.calls["memory_alloc"], before);
+  ASSERT_EQ(fake_.launches.size(), 1U);
+  alignas(64) std::byte host[64];
+  const Status refused = bound->Forward(tensors, {.workspace = host});
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_THAT(ToText(refused.error()), HasSubstr("workspace: "));
+  EXPECT_EQ(fake_.launches.size(), 1U) << "nothing was launched for it";
+}
+
 TEST_F(CudaEngine, OtherGpu_FallsBackByReason) {
   fake_.major = 12;
   fake_.name = "NVIDIA RTX";

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -143,6 +145,44 @@ TEST(Bound, ManyCallsFromManyThreads_GiveTheBitsOfARun) {
       }
     });
   }
+}
+
+// A workspace of the caller's: the same bits, whatever it held, and none of another size, place or use.
+TEST(Bound, CallersWorkspace_IsUsedOrRefused) {
+  const Contract contract = SmallContract({.mask = "causal", .len = 96});
+  const Target target = TargetNamed("cpu");
+  const TensorMap inputs = MakeInputs(contract, 3, false);
+  const RunOutcome once = tessera::Run(contract, {}, inputs, target, {});
+  ASSERT_FALSE(once.error.has_value()) << ErrorText(once);
+  const Result<Attention> attention = TestEngine().Prepare(contract, target);
+  ASSERT_TRUE(attention.has_value());
+  const Result<Bound> bound = attention->Bind(std::move(attention->Plan({})->plan));
+  ASSERT_TRUE(bound.has_value());
+  const auto bytes = static_cast<size_t>(bound->workspace_bytes());
+  ASSERT_GT(bytes, 0U);
+  std::vector<std::byte> memory(bytes + 128, std::byte{0xff});
+  const size_t aside = 64 - reinterpret_cast<uintptr_t>(memory.data()) % 64;
+  const std::span<std::byte> room = std::span(memory).subspan(aside, bytes);
+  Tensor o = once.outputs.at("o");
+  std::fill(o.bytes.begin(), o.bytes.end(), std::byte{0xff});
+  RunTensors tensors;
+  tensors.q = DenseView(inputs.at("q"));
+  tensors.k = DenseView(inputs.at("k"));
+  tensors.v = DenseView(inputs.at("v"));
+  tensors.o = DenseView(o);
+  const Status ran = bound->Forward(tensors, {.workspace = room});
+  ASSERT_TRUE(ran.has_value()) << ToText(ran.error());
+  EXPECT_TRUE(o == once.outputs.at("o"));
+  EXPECT_TRUE(std::all_of(memory.begin() + static_cast<int64_t>(aside + bytes), memory.end(),
+                          [](std::byte b) { return b == std::byte{0xff}; }));
+  const auto expect = [&](std::span<std::byte> given, const char* text) {
+    const Status refused = bound->Forward(tensors, {.workspace = given});
+    ASSERT_FALSE(refused.has_value()) << text;
+    EXPECT_EQ(refused.error().code, ErrorCode::kTensorMismatch);
+    EXPECT_NE(ToText(refused.error()).find(text), std::string::npos) << ToText(refused.error());
+  };
+  expect(room.first(bytes - 1), "bytes expected");
+  expect(std::span(memory).subspan(aside + 1, bytes), "a multiple of 64");
 }
 
 // Engines share nothing: what one prepared, another has to prepare again.
