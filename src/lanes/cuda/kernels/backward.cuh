@@ -2,9 +2,9 @@
 // a query row. 128 row tokens stay in shared memory, tiles of 64 column tokens pass by:
 //   dkv: rows are keys (K, V), columns queries (Q, dO)    S^T = K Q^T, dP^T = V dO^T, dV += P^T dO, dK += dS^T Q
 //   dq:  rows are queries (Q, dO), columns keys (K, V)    S = Q K^T,   dP = dO V^T,                 dQ += dS K
-// with P = exp2(S - lse2) and dS = P (dP - delta). In both the rows of the accumulators are the row tokens, so P and dS
-// become operands in registers. S and dP are computed twice (7 products instead of 5), and every gradient is written
-// once, in the order of the plan: slots ascending, and for dkv the query heads of a group one after another.
+// with P = exp2(min(0, S - lse2)) and dS = P (dP - delta). In both the rows of the accumulators are the row tokens, so
+// P and dS become operands in registers. S and dP are computed twice (7 products instead of 5), and every gradient is
+// written once, in the order of the plan: slots ascending, and for dkv the query heads of a group one after another.
 //
 // Warpgroup 0 loads (one thread, TMA) and looks for NaN and infinity (three warps); warpgroups 1 and 2 have 64 rows
 // each.
@@ -62,6 +62,10 @@ static_assert(SharedBytes(kKind, kDim0, kDim1) <= 227 * 1024);
 constexpr bool kSplits = kKeys && kRows == 64;
 constexpr bool kSameRing = kStages.cols0 == kStages.cols1;
 static_assert(!kKeys || kStages.cols0 == kStages.cols1);
+
+// exp2 of what a score lies below its row's log-sum-exp; at most 1, also where that was rounded to less than the score
+// (lanes/weights.h). In every tile: were it left out of some, a row's bits would depend on its neighbours.
+__device__ __forceinline__ float Weight(float exponent) { return ptx::Exp2(ptx::MinNan(exponent, 0.0F)); }
 
 // Slots of the row for one query head: of dkv by that head's mask.
 struct Stretch {
@@ -251,9 +255,9 @@ __device__ __forceinline__ void Accumulate(const BackwardParams& p, Shared& sm, 
         const float shift = kKeys ? ((e & 1) != 0 ? lse2.y : lse2.x) : lse2_of_row(e >> 1);
         if constexpr (kIsCapped) {
           u[e] = Capped<Near>(p.shape.softcap, s[i]);
-          s[i] = ptx::Exp2(u[e] - shift);
+          s[i] = Weight(u[e] - shift);
         } else {
-          s[i] = ptx::Exp2(fmaf(s[i], p.shape.scale_log2, -shift));
+          s[i] = Weight(fmaf(s[i], p.shape.scale_log2, -shift));
         }
         if (Masked && !Allowed(words, i)) s[i] = 0.0F;
       }

@@ -2,12 +2,25 @@
 // tiles; and the rows' shares of dsink, summed per block in a fixed order. A block has kPrepareRows rows, eight lanes a
 // row.
 #include "lanes/cuda/kernels/common.cuh"
+#include "lanes/weights.h"
+
+namespace tessera::lanes::cuda {
+namespace {
+
+// lanes::LeanLse, in f64: what f32 would round away here decides over weights of 1 and 0 where logits are large.
+__device__ __forceinline__ double Lean(float lse) {
+  const double size = fabs(static_cast<double>(lse));
+  return size >= kLeanFrom && size < INFINITY ? lse - kLean * size : lse;
+}
+
+}  // namespace
+}  // namespace tessera::lanes::cuda
 
 extern "C" __global__ void __launch_bounds__(256)
     TESSERA_CUDA_NAME(const __grid_constant__ tessera::lanes::cuda::PrepareParams p) {
   using namespace tessera::lanes::cuda;
   using T = ptx::TESSERA_CUDA_TYPE;
-  constexpr float kLog2e = 1.44269504F;
+  constexpr double kLog2e = 1.4426950408889634;
   __shared__ float shares[kPrepareRows];
   const int row_head = blockIdx.y;
   const int batch = row_head / p.shape.num_q_heads;
@@ -50,9 +63,15 @@ extern "C" __global__ void __launch_bounds__(256)
     }
     if ((threadIdx.x & 7) == 0) {
       const int64_t to = static_cast<int64_t>(row_head) * p.shape.padded_q + token;
-      p.lse2[to] = is_empty ? INFINITY : lse * kLog2e;
+      const double lean = Lean(lse);
+      p.lse2[to] = is_empty ? INFINITY : static_cast<float>(lean * kLog2e);
       p.delta[to] = delta;
-      shares[local] = is_empty || p.sinks == nullptr ? 0.0F : expf(p.sinks[head] - lse) * delta;
+      float share = 0;
+      if (!is_empty && p.sinks != nullptr) {
+        const auto exponent = static_cast<float>(p.sinks[head] - lean);
+        share = expf(exponent > 0 ? 0.0F : exponent) * delta;  // NaN stays
+      }
+      shares[local] = share;
     }
   }
   if (p.sink_parts == nullptr) return;

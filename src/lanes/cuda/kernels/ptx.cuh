@@ -203,6 +203,11 @@ __device__ __forceinline__ float MaxNan(float a, float b) {
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
   return y;
 }
+__device__ __forceinline__ float MinNan(float a, float b) {
+  float y;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
 // Two floats to 16 bits each, the first in the low half.
 __device__ __forceinline__ uint32_t Pack(Bf16, float lo, float hi) {
   uint32_t r;
