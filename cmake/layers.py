@@ -90,7 +90,7 @@ LIBRARIES = {
 # Whose each public header is: a folder may include it when it may include its owner.
 OWNER = {
     "error.h": "src/base", "error_codes.def": "src/base", "version.h": "src/base", "dtype.h": "src/base",
-    "tensor.h": "src/base",
+    "tensor.h": "src/base", "spelling.h": "src/base",
     "io.h": "src/io", "bitmap.h": "src/io",
     "contract.h": "src/contract", "make_contract.h": "src/contract", "mask_term.h": "src/contract",
     "mask_leak.h": "src/contract", "named_files.h": "src/contract", "batch.h": "src/contract", "target.h": "src/contract",

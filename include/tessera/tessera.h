@@ -27,6 +27,7 @@
 #include "tessera/records.h"
 #include "tessera/route.h"
 #include "tessera/run.h"
+#include "tessera/spelling.h"
 #include "tessera/stages.h"
 #include "tessera/target.h"
 #include "tessera/tensor.h"

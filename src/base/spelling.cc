@@ -24,16 +24,21 @@ size_t CutPoint(std::string_view text, size_t bytes) {
 
 char ToLower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
+// Letters left out, put in, replaced, or two that changed places.
 size_t EditDistance(std::string_view a, std::string_view b) {
+  const auto is_same = [&](size_t i, size_t j) { return ToLower(a[i]) == ToLower(b[j]); };
+  std::vector<size_t> before;
+  std::vector<size_t> above(b.size() + 1);
   std::vector<size_t> row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
   for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
+    before = above;
+    above = row;
     row[0] = i;
     for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t substituted = diagonal + (ToLower(a[i - 1]) == ToLower(b[j - 1]) ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({substituted, row[j] + 1, row[j - 1] + 1});
+      row[j] = std::min({above[j - 1] + (is_same(i - 1, j - 1) ? 0 : 1), above[j] + 1, row[j - 1] + 1});
+      const bool is_exchanged = i > 1 && j > 1 && is_same(i - 1, j - 2) && is_same(i - 2, j - 1);
+      if (is_exchanged) row[j] = std::min(row[j], before[j - 2] + 1);
     }
   }
   return row[b.size()];

@@ -1,4 +1,4 @@
-// Helpers for error messages and canonical text: quoting what a user wrote, and guessing what was meant.
+// Helpers for error messages and canonical text: quoting what a user wrote (what was meant: tessera/spelling.h).
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,8 @@
 #include <functional>
 #include <string>
 #include <string_view>
-#include <vector>
+
+#include "tessera/spelling.h"
 
 namespace tessera {
 
@@ -29,11 +30,5 @@ bool IsUtf8(std::string_view text);
 // Bytes of the UTF-8 character that a text, not empty, begins with; 0 when it begins with none (overlong forms and
 // surrogates included).
 size_t Utf8Length(std::string_view text);
-
-// The candidate nearest to `word`, or empty when none is near enough to be a slip of the pen.
-std::string_view Nearest(std::string_view word, const std::vector<std::string_view>& candidates);
-
-// "; did you mean X?", or nothing.
-std::string DidYouMean(std::string_view word, const std::vector<std::string_view>& candidates);
 
 }  // namespace tessera

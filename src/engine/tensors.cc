@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace tessera {
 namespace {
@@ -61,6 +62,13 @@ std::vector<TensorSpec> OutputSpecs(const Contract& contract, const RunOptions& 
 
 namespace {
 
+// [B,T,H,D] where [B,H,T,D] is expected, or the other way round.
+bool IsExchanged(const std::vector<int64_t>& expected, std::vector<int64_t> given) {
+  if (given.size() != 4 || given == expected) return false;
+  std::swap(given[1], given[2]);
+  return given == expected;
+}
+
 // Every tensor of the specs that is missing, or of the wrong type, shape or size.
 std::vector<Violation> CheckNamed(const TensorMap& inputs, const std::vector<TensorSpec>& specs) {
   std::vector<Violation> violations;
@@ -72,8 +80,10 @@ std::vector<Violation> CheckNamed(const TensorMap& inputs, const std::vector<Ten
     }
     const Tensor& tensor = it->second;
     if (tensor.type != spec.type || tensor.shape != spec.shape) {
-      violations.push_back({spec.name, fmt::format("{} expected, got {}", SpecText(spec),
-                                                   SpecText({spec.name, tensor.type, tensor.shape}))});
+      violations.push_back(
+          {spec.name,
+           fmt::format("{} expected, got {}{}", SpecText(spec), SpecText({spec.name, tensor.type, tensor.shape}),
+                       IsExchanged(spec.shape, tensor.shape) ? ": heads and tokens are exchanged" : "")});
       continue;
     }
     const int64_t bytes = tensor.NumElements() * BytesOf(tensor.type);

@@ -177,6 +177,7 @@ TEST_F(Paths, Bitmaps_NamedInAContractGoodOrBad_AreInputs) {
         ExpectRefused(arguments, {"bitmap", arguments[arguments.size() - 2]});
       }
       ExpectRefused({"run", "-", "--receipt", out}, {"bitmap"}, {.input = text});
+      ExpectRefused({"plan", "causal,bitmap('mask.npy'):32:d8", "--out", out}, {"bitmap"});
       ExpectRefused({"new", "--length", "32", "--mask", "bitmap('mask.npy')", "--out", out}, {"bitmap"});
     }
   }

@@ -10,10 +10,20 @@
 #include <type_traits>
 #include <utility>
 
+#include "shorthand.h"
+#include "tessera/spelling.h"
+
 namespace tessera::program {
 namespace {
 
-// The command the arguments got as far as, so that a message can name it.
+// The command the arguments got as far as.
+const CLI::App& Reached(const CLI::App& app) {
+  const CLI::App* at = &app;
+  while (!at->get_subcommands().empty()) at = at->get_subcommands().front();
+  return *at;
+}
+
+// Its name, so that a message can say it.
 std::string CommandOf(const CLI::App& app) {
   const CLI::App* at = &app;
   std::string name = app.get_name();
@@ -22,6 +32,21 @@ std::string CommandOf(const CLI::App& app) {
     name += " " + at->get_name();
   }
   return name;
+}
+
+// "; did you mean --batch?", of the options where it begins with a dash, and of the commands where it does not.
+std::string Guess(const CLI::App& app, const std::string& word) {
+  std::vector<std::string> names;
+  if (word.substr(0, 1) == "-") {
+    for (const CLI::Option* option : app.get_options()) {
+      if (!option->get_positional()) names.push_back(option->get_name());
+    }
+  } else {
+    for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+      names.push_back(command->get_name());
+    }
+  }
+  return DidYouMean(word.substr(0, word.find('=')), std::vector<std::string_view>(names.begin(), names.end()));
 }
 
 const CLI::App& Root(const CLI::App& app) {
@@ -37,11 +62,14 @@ Error ArgumentError(const CLI::App& app, const CLI::ParseError& error) {
   for (char& c : message) {
     if (c == '\n') c = ' ';
   }
-  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
-    const std::vector<std::string> extras = app.remaining(true);
+  // What is there and should not be says more than what is missing for it.
+  const std::vector<std::string> extras = app.remaining(true);
+  const bool is_missing = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr || (is_missing && !extras.empty())) {
     const std::string first = extras.empty() ? "" : extras.front();
     message = is_root && first.substr(0, 1) != "-" ? fmt::format("there is no command '{}'", first)
                                                    : fmt::format("'{}' was not expected", first);
+    message += Guess(Reached(app), first);
   }
   return Error{ErrorCode::kBadArgument, fmt::format("{} (see {} --help)", message, command), is_root ? "" : command};
 }
@@ -97,7 +125,8 @@ Option* Option::WritesInto(const std::string& type, const std::string& suffix) {
 std::vector<NamedPath> Option::Paths() const {
   std::vector<NamedPath> paths;
   const auto add = [&](const std::string& value) {
-    if (value.empty()) return;
+    // A contract in one argument is no file.
+    if (value.empty() || (path_->role == PathRole::kInputOrStandard && IsShorthand(value))) return;
     paths.push_back(*path_);
     paths.back().path = value;
   };

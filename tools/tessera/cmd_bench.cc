@@ -6,6 +6,7 @@
 
 #include "json_text.h"
 #include "program.h"
+#include "shorthand.h"
 #include "stability.h"
 
 namespace tessera::program {
@@ -105,8 +106,8 @@ int BenchRun(const Command& command, const Options& options) {
   RunOptions run = options.run;
   run.plan = problem->options;
   run.digests = options.json;  // of the receipt that goes with the figures
-  run.contract_source = options.problem.contract == "-" ? "standard input" : "file " + options.problem.contract;
-  run.batch_source = options.problem.batch.empty() ? "" : "file " + options.problem.batch;
+  run.contract_source = SourceOf(options.problem.contract);
+  run.batch_source = SourceOf(options.problem.batch);
   run.input_source = fmt::format("seed {}", options.seed);
   Measured result;
   result.tiles = "tiles executed";

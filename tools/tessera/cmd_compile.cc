@@ -8,6 +8,7 @@
 
 #include "json_text.h"
 #include "program.h"
+#include "shorthand.h"
 
 namespace tessera::program {
 namespace {
@@ -112,8 +113,8 @@ int CompileCommand(Options options) {
   if (!problem) return Report(problem.error(), options.json);
   run.plan = problem->options;
   run.digests = true;
-  run.contract_source = arguments.contract == "-" ? "standard input" : "file " + arguments.contract;
-  run.batch_source = arguments.batch.empty() ? "" : "file " + arguments.batch;
+  run.contract_source = SourceOf(arguments.contract);
+  run.batch_source = SourceOf(arguments.batch);
   if (!problem->inputs.empty()) {
     run.input_source = arguments.inputs.empty() ? fmt::format("seed {}", arguments.seed) : "file " + arguments.inputs;
   }

@@ -11,7 +11,7 @@ namespace {
 
 struct Options {
   std::string contract;
-  std::string batch;
+  BatchArguments batch;
   std::string to;
   std::string tile;
   std::string direction = "forward";
@@ -88,14 +88,10 @@ int WriteExport(const Command& command, const Options& options) {
   if (!chosen) return Report(chosen.error(), options.json);
   Result<Contract> contract = ReadContractArgument(options.contract);
   if (!contract) return Report(contract.error(), options.json);
-  Batch batch;
-  if (!options.batch.empty()) {
-    Result<Batch> read = ReadBatch(options.batch);
-    if (!read) return Report(read.error(), options.json);
-    batch = std::move(*read);
-  }
-  Result<Export> exported = MakeExport(*contract, batch, *chosen);
-  if (!exported) return Report(exported.error(), options.json);
+  Result<Batch> batch = ReadBatchArguments(options.batch, *contract);
+  if (!batch) return Report(batch.error(), options.json);
+  Result<Export> exported = MakeExport(*contract, *batch, *chosen);
+  if (!exported) return Report(WithBatchAdvice(exported.error(), *batch), options.json);
   if (!options.out.empty()) {
     Status written = WriteSafetensors(options.out, ToTensors(*exported));
     if (!written) return Report(written.error(), options.json);
@@ -122,7 +118,7 @@ void AddExport(Command& app, Action& action) {
                  "splash (JAX), tokamax, flex (PyTorch FlexAttention) or pallas (a kernel of your own)")
       ->TypeName("LIBRARY")
       ->Required();
-  sub->AddOption("--batch", options->batch, "Batch (.json or .safetensors)")->Reads("FILE");
+  AddBatchArguments(*sub, options->batch);
   sub->AddOption("--tile", options->tile, "Tile size; default: the contract's")->TypeName("QxKV");
   sub->AddOption("--direction", options->direction, "forward (and dq), or dkv; flex and pallas hold both")
       ->OneOf({"forward", "dkv"})

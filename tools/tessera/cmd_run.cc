@@ -1,6 +1,7 @@
 // `tessera run`: plan, choose a lane, run, check when asked, and leave a receipt of whatever happened.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 
@@ -138,8 +139,9 @@ std::optional<Error> CheckArguments(const Options& options) {
     return bad("give a contract or --from-receipt");
   }
   // What the receipt says is not to be said again, in other words.
-  const std::vector<std::string> beside_receipt = {"contract",  "--from-receipt", "--inputs",  "--batch", "--out",
-                                                   "--receipt", "--check",        "--threads", "--json",  "--progress"};
+  const std::vector<std::string> beside_receipt = {"contract",    "--from-receipt", "--inputs", "--batch",
+                                                   "--documents", "--valid",        "--out",    "--receipt",
+                                                   "--check",     "--threads",      "--json",   "--progress"};
   if (!arguments.from_receipt.empty()) {
     if (Status used = options.command->AllowOnly("--from-receipt", beside_receipt); !used) return used.error();
   }
@@ -187,6 +189,18 @@ bool IsAccepted(const RunFiles& files, const RunOptions& run) {
   return true;
 }
 
+// What the error is not told of by who found it: what the command line could have said.
+Error WithAdvice(const Error& error, const RunFiles& files, Layout layout) {
+  Error advised = WithBatchAdvice(error, *files.batch);
+  const auto is_exchanged = [](const Violation& violation) {
+    return violation.expected.find("heads and tokens are exchanged") != std::string::npos;
+  };
+  if (std::any_of(error.violations.begin(), error.violations.end(), is_exchanged)) {
+    advised.message += layout == Layout::kBhtd ? "; give --layout bthd" : "; give --layout bhtd";
+  }
+  return advised;
+}
+
 int RunCommand(Options options) {
   if (auto bad = CheckArguments(options)) return Report(*bad, options.json);
   if (Status ok = DeclareEnvironment(); !ok) return Report(ok.error(), options.json);
@@ -220,6 +234,10 @@ int RunCommand(Options options) {
     const auto run = options.at_class ? RunAtClass : Run;
     return run(TheEngine(), *files.contract, *files.batch, *files.inputs, *files.target, arguments.run);
   }();
+  if (outcome.error) {
+    outcome.error = WithAdvice(*outcome.error, files, arguments.run.layout);
+    outcome.receipt.error = ToText(*outcome.error);
+  }
   if (repeat && !outcome.error) {
     const Status same = CompareRepeat(*repeat, outcome.receipt, arguments.from_receipt);
     if (!same) MarkFailed(outcome, "check", same.error());

@@ -115,7 +115,10 @@ std::string ReproduceLine(const std::string& name, const Options& options) {
   std::string line = fmt::format("tessera verify {} --seed {} --lane {}", name, options.seed, options.run.lane);
   if (options.run.isa != "auto") line += " --isa " + options.run.isa;
   if (options.run.threads) line += fmt::format(" --threads {}", *options.run.threads);
-  if (!options.problem.batch.empty()) line += " --batch " + options.problem.batch;
+  const BatchArguments& batch = options.problem.batch;
+  if (!batch.file.empty()) line += " --batch " + batch.file;
+  if (!batch.documents.empty()) line += " --documents " + batch.documents;
+  if (!batch.valid.empty()) line += " --valid " + batch.valid;
   if (options.problem.target != "cpu") line += " --target " + options.problem.target;
   if (!options.problem.tile.empty()) line += " --tile " + options.problem.tile;
   for (const std::string& stage : options.problem.disable) line += " --disable " + stage;
@@ -216,9 +219,12 @@ int ListCases(const Options& options) {
 // What the rest of the arguments leaves without use.
 Status CheckArguments(const Command& command, const Options& options) {
   if (options.list) return command.AllowOnly("--list", {"--list", "--json"});
-  if (options.all) return command.Refuse("--all", {"what", "--batch"});
+  std::vector<std::string> unused = kBatchOptions;
+  if (IsCase(options.problem.contract)) return command.Refuse("a named case", unused);
+  unused.push_back("what");
+  if (options.all) return command.Refuse("--all", unused);
   if (IsPlanFile(options.problem.contract)) return command.AllowOnly("a .plan file", {"what", "--json", "--progress"});
-  return IsCase(options.problem.contract) ? command.Refuse("a named case", {"--batch"}) : Status();
+  return {};
 }
 
 int Verify(const Command& command, const Options& options) {
@@ -238,7 +244,7 @@ int Verify(const Command& command, const Options& options) {
 void AddVerify(Command& app, Action& action) {
   auto options = std::make_shared<Options>();
   Command* sub = app.AddCommand("verify", "Hold a case, a contract or a plan file against what the contract says");
-  sub->AddOption("what", options->problem.contract, "A named case, a contract, or a .plan file")
+  sub->AddOption("what", options->problem.contract, "A named case, a contract (also in short), or a .plan file")
       ->ReadsOrInput("CASE|FILE");
   sub->AddFlag("--list", options->list, "List the named cases");
   sub->AddFlag("--all", options->all, "Verify every named case");

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "program.h"
+#include "shorthand.h"
 #include "tessera/view.h"
 
 namespace tessera::program {
@@ -120,7 +121,7 @@ Result<ShownPlan> ToShown(const Subject& subject) {
 std::string OutputPath(const Options& options, const std::vector<Subject>& subjects) {
   if (!options.out.empty()) return options.out;
   std::string name = !subjects.empty() ? subjects.front().name : options.receipts.front();
-  if (options.problem.contract == "-") name = "contract";
+  if (options.problem.contract == "-" || IsShorthand(options.problem.contract)) name = "contract";
   return std::filesystem::path(name).stem().string() + ".html";
 }
 

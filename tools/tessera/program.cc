@@ -14,7 +14,9 @@
 #include <limits>
 #include <new>
 
+#include "hints.h"
 #include "json_text.h"
+#include "shorthand.h"
 
 namespace tessera::program {
 
@@ -153,8 +155,8 @@ int TerminalColumns() {
 }
 
 Option* AddContract(Command& app, std::string& contract, const std::string& also) {
-  return app.AddOption("contract", contract, "Contract (.toml or .json, - = standard input)" + also)
-      ->ReadsOrInput("FILE");
+  const std::string about = "Contract (.toml or .json, - = standard input, or in short causal:8192:h8/2:d128:bf16)";
+  return app.AddOption("contract", contract, about + also)->ReadsOrInput("FILE");
 }
 
 void AddSeed(Command& app, uint64_t& seed, const std::string& about) {
@@ -162,7 +164,7 @@ void AddSeed(Command& app, uint64_t& seed, const std::string& about) {
 }
 
 void AddBatchOptions(Command& app, ProblemArguments& arguments) {
-  app.AddOption("--batch", arguments.batch, "Batch: document ids, valid counts (.json or .safetensors)")->Reads("FILE");
+  AddBatchArguments(app, arguments.batch);
   app.AddOption("--disable", arguments.disable, "Skip a planner stage by name (may be repeated)")
       ->TypeName("STAGE")
       ->Repeated();
@@ -224,10 +226,15 @@ Status CheckXlaOptions(const Command& app, const Contract& contract, const Targe
   return app.Refuse(fmt::format("the lane {}", lane), names);
 }
 
-Result<Contract> ReadContractArgument(const std::string& path) {
+Result<Contract> ReadContractArgument(const std::string& argument) {
   std::string text;
   std::string folder = ".";
-  if (path == "-") {
+  const bool is_shorthand = IsShorthand(argument);
+  if (is_shorthand) {
+    auto made = TextOfShorthand(argument);
+    if (!made) return tl::unexpected(made.error());
+    text = std::move(*made);
+  } else if (argument == "-") {
     std::array<char, 65536> chunk;
     while (const size_t got = std::fread(chunk.data(), 1, chunk.size(), stdin)) {
       text.append(chunk.data(), got);
@@ -237,18 +244,17 @@ Result<Contract> ReadContractArgument(const std::string& path) {
       return Fail(ErrorCode::kFileRead, fmt::format("cannot read: {}", std::strerror(errno)), "standard input");
     }
   } else {
-    auto read = ReadFile(path, kContractBytes);
+    auto read = ReadFile(argument, kContractBytes);
     if (!read) return tl::unexpected(read.error());
     text = std::move(*read);
-    folder = std::filesystem::path(path).parent_path().string();
+    folder = std::filesystem::path(argument).parent_path().string();
   }
   if (Status ok = DeclareBitmaps(text, folder); !ok) return tl::unexpected(ok.error());
   auto contract = ParseContract(text, folder.empty() ? "." : folder);
-  if (!contract && path != "-") {
-    std::string& where = contract.error().where;
-    where = where.empty() ? path : fmt::format("{}, {}", path, where);
-  }
-  return contract;
+  if (contract || argument == "-") return contract;
+  Error error = is_shorthand ? contract.error() : WithFileHint(contract.error(), argument, FileUse::kContract);
+  error.where = error.where.empty() ? argument : fmt::format("{}, {}", argument, error.where);
+  return tl::unexpected(std::move(error));
 }
 
 Result<TileSize> ParseTile(const std::string& text) {
@@ -285,11 +291,9 @@ Result<Problem> ReadProblem(const ProblemArguments& arguments) {
   problem.options.disable = arguments.disable;
   problem.options.verify_stages = arguments.verify_stages;
   problem.options.widen_class = arguments.widen_class;
-  if (!arguments.batch.empty()) {
-    auto batch = ReadBatch(arguments.batch);
-    if (!batch) return tl::unexpected(batch.error());
-    problem.batch = std::move(*batch);
-  }
+  auto batch = ReadBatchArguments(arguments.batch, problem.contract);
+  if (!batch) return tl::unexpected(batch.error());
+  problem.batch = std::move(*batch);
   for (const Option* option : {arguments.inputs_option, arguments.seed_option}) {
     if (problem.contract.routing || option == nullptr || !option->IsGiven()) continue;
     return Fail(ErrorCode::kBadArgument,
@@ -304,9 +308,11 @@ Result<Problem> ReadProblem(const ProblemArguments& arguments) {
 }
 
 Result<PlanResult> PlanProblem(const Problem& problem) {
-  return RouteInputsOf(problem.contract, problem.inputs).and_then([&](const RouteInputs& route) {
-    return MakePlan(problem.contract, problem.batch, problem.target, problem.options, &route);
-  });
+  return RouteInputsOf(problem.contract, problem.inputs)
+      .and_then([&](const RouteInputs& route) {
+        return MakePlan(problem.contract, problem.batch, problem.target, problem.options, &route);
+      })
+      .map_error([&](const Error& error) { return WithBatchAdvice(error, problem.batch); });
 }
 
 std::string LeakNotes(const Contract& contract) {
@@ -322,7 +328,9 @@ Result<TensorMap> ReadInputs(const Contract& contract, const InputArguments& arg
     // Room for tensors of a wrong shape, so that the message can name them; not for whatever somebody put there.
     constexpr double kLargest = 0x1p36;
     const double limit = std::min(4 * TensorBytes(contract, arguments.backward) + 0x1p30, kLargest);
-    return ReadSafetensors(arguments.file, static_cast<int64_t>(limit));
+    return ReadSafetensors(arguments.file, static_cast<int64_t>(limit)).map_error([&](const Error& error) {
+      return WithFileHint(error, arguments.file, FileUse::kTensors);
+    });
   }
   if (auto fits = CheckTensorMemory(contract, arguments.backward); !fits) return tl::unexpected(fits.error());
   try {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "arguments.h"
+#include "batch_arguments.h"
 #include "output.h"
 #include "tessera/tessera.h"
 
@@ -68,7 +69,7 @@ int TerminalColumns();
 struct ProblemArguments {
   std::string contract;
   std::string contract_text;  // stands in for the file when not empty
-  std::string batch;
+  BatchArguments batch;
   std::string target = "cpu";
   std::string tile;
   std::vector<std::string> disable;
@@ -86,7 +87,7 @@ struct Problem {
   PlanOptions options;
   TensorMap inputs;  // of a routed contract
 };
-// The contract itself, which standard input can be; `also` says what else it can be.
+// The contract itself, which standard input or the argument (shorthand.h) can be; `also` says what else it can be.
 Option* AddContract(Command& app, std::string& contract, const std::string& also = {});
 void AddProblemOptions(Command& app, ProblemArguments& arguments);
 // Those of them that do not depend on a machine.
@@ -104,8 +105,8 @@ void AddWorkOptions(Command& app, RunOptions& run);
 // Given by name, they are errors where the lane that is to run makes no use of a plugin.
 Status CheckXlaOptions(const Command& app, const Contract& contract, const Target& target, const RunOptions& run);
 Result<Problem> ReadProblem(const ProblemArguments& arguments);
-// "-" is standard input.
-Result<Contract> ReadContractArgument(const std::string& path);
+// A file, "-" for standard input, or a contract in one argument (shorthand.h).
+Result<Contract> ReadContractArgument(const std::string& argument);
 Result<TileSize> ParseTile(const std::string& text);
 // Two whole numbers with this character between them, as numbers of options are written.
 std::optional<std::pair<int64_t, int64_t>> ParsePair(const std::string& text, char between);

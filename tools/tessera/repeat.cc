@@ -8,6 +8,7 @@
 #include <map>
 
 #include "run_files.h"
+#include "shorthand.h"
 
 namespace tessera::program {
 namespace {
@@ -136,7 +137,7 @@ class Preparation {
   void ReadContract() {
     RunOptions& run = arguments_.run;
     const std::string& given = arguments_.problem.contract;
-    run.contract_source = given.empty() ? receipt_.contract_source : "file " + given;
+    run.contract_source = given.empty() ? receipt_.contract_source : SourceOf(given);
     std::string folder = ".";
     if (StartsWith(run.contract_source, kFile)) {
       folder = std::filesystem::path(run.contract_source.substr(kFile.size())).parent_path().string();
@@ -157,23 +158,23 @@ class Preparation {
   }
 
   void ReadBatchAgain() {
-    std::string path = arguments_.problem.batch;
+    BatchArguments given = arguments_.problem.batch;
     const std::string& source = receipt_.batch_source;
-    if (path.empty() && StartsWith(source, kFile)) path = source.substr(kFile.size());
-    arguments_.run.batch_source = path.empty() ? source : "file " + path;
-    Batch batch;
-    if (!path.empty()) {
-      auto read = ReadBatch(path);
-      if (!read) return Differ("batch_source", OneLine(read.error()));
-      batch = std::move(*read);
-    } else if (!source.empty()) {
+    if (given.IsEmpty()) given = BatchArgumentsOf(source);
+    if (given.IsEmpty() && !source.empty()) {
       return Differ("batch_source", fmt::format("its batch was {}: give it with --batch", source));
     }
-    const std::string digest = BatchDigest(batch);
+    arguments_.run.batch_source = SourceOf(given);
+    // Documents in arguments are spread over the contract's rows.
+    if (!files_.contract && given.file.empty() && !given.IsEmpty()) return;  // said already
+    auto batch = ReadBatchArguments(given, files_.contract ? *files_.contract : Contract{});
+    if (!batch) return Differ("batch_source", OneLine(batch.error()));
+    const std::string digest = BatchDigest(*batch);
     if (digest != receipt_.batch_digest) {
-      return Differ("batch_digest", ThenAndHere(receipt_.batch_digest, path.empty() ? digest : digest + " in " + path));
+      return Differ("batch_digest",
+                    ThenAndHere(receipt_.batch_digest, given.file.empty() ? digest : digest + " in " + given.file));
     }
-    files_.batch = std::move(batch);
+    files_.batch = std::move(*batch);
   }
 
   void ReadInputsAgain() {

@@ -2,13 +2,15 @@
 
 #include <fmt/format.h>
 
+#include "shorthand.h"
+
 namespace tessera::program {
 
 std::optional<RunFailure> ReadRunFiles(RunArguments& arguments, RunFiles& files, const AcceptFunction& accepts) {
   RunOptions& run = arguments.run;
   const ProblemArguments& problem = arguments.problem;
-  run.contract_source = problem.contract == "-" ? "standard input" : "file " + problem.contract;
-  run.batch_source = problem.batch.empty() ? "" : "file " + problem.batch;
+  run.contract_source = SourceOf(problem.contract);
+  run.batch_source = SourceOf(problem.batch);
   run.input_source = arguments.inputs.empty() ? fmt::format("seed {}", arguments.seed) : "file " + arguments.inputs;
   run.plan.disable = problem.disable;
   run.plan.verify_stages = problem.verify_stages;
@@ -25,7 +27,7 @@ std::optional<RunFailure> ReadRunFiles(RunArguments& arguments, RunFiles& files,
     if (!tile) return RunFailure{"request", tile.error()};
     run.plan.tile = *tile;
   }
-  auto batch = problem.batch.empty() ? Batch{} : ReadBatch(problem.batch);
+  auto batch = ReadBatchArguments(problem.batch, *files.contract);
   if (!batch) return RunFailure{"read", batch.error()};
   files.batch = std::move(*batch);
   if (accepts && !accepts(files)) {
