@@ -17,6 +17,7 @@ struct XlaOptions {
   std::string plugin = {};                   // a path; empty: the engine's, else the installed one that fits the target
   int64_t device = 0;                        // of the plugin's own
   std::optional<int64_t> optimization = {};  // XLA's backend level, 0 to 3; absent: the plugin's choice
+  bool interpret = false;                    // TPU kernels run in the host's interpreter: a proof of numbers, slow
   bool keep_programs = true;                 // on disk, for the next process
   bool operator==(const XlaOptions&) const = default;
 };

@@ -50,6 +50,17 @@ Decision SplashRefuses(const Contract& contract, const MaskFacts& facts) {
   return Decision::Yes();
 }
 
+// TPUs compute in bf16 and f32, and the kernels are written for these dims.
+Decision PallasRefuses(const Contract& contract, const MaskFacts&) {
+  const Shape& s = contract.shape;
+  if (s.dtype == DType::kF16) return Decision::No(ReasonCode::kTpuDtype, "dtype = f16");
+  for (const int64_t dim : {s.dim_qk, s.dim_v}) {
+    if (dim == 64 || dim == 128 || dim == 192 || dim == 256) continue;
+    return Decision::No(ReasonCode::kTpuHeadDim, fmt::format("{}, and known are 64, 128, 192 and 256", dim));
+  }
+  return Decision::Yes();
+}
+
 std::string KindsText(TargetKinds kinds) {
   std::vector<std::string_view> names;
   for (TargetKind kind : {TargetKind::kCpu, TargetKind::kGpu, TargetKind::kTpu}) {
@@ -80,7 +91,12 @@ std::shared_ptr<const Lane> MakeXlaChunked(const LaneContext& context) {
   return MakeXlaLane(kXlaChunked, context.xla_state,
                      {.xla = context.xla, .threads = context.threads, .compile_only = context.compile_only});
 }
+std::shared_ptr<const Lane> MakeXlaPallas(const LaneContext& context) {
+  return MakeXlaLane(kXlaPallas, context.xla_state,
+                     {.xla = context.xla, .threads = context.threads, .compile_only = context.compile_only});
+}
 #else
+constexpr std::nullptr_t MakeXlaPallas = nullptr;
 constexpr std::nullptr_t MakeXlaChunked = nullptr;
 #endif
 std::shared_ptr<const Lane> MakeReference(const LaneContext&) { return MakeReferenceLane(); }

@@ -18,19 +18,25 @@ Result<std::shared_ptr<const Lane>> LaneWithPrograms(const EngineState& engine, 
                                                      const Target& target, const AttentionOptions& options) {
   const std::vector<MadeLane> lanes =
       MakeLanes(engine.table, {.xla = options.xla, .compile_only = true, .xla_state = engine.xla});
+  const MaskFacts facts = TESSERA_TRY(DescribeMask(contract));
+  const auto refusal = [&](const LaneRow& row) {
+    return row.refuses == nullptr ? Decision::Yes() : row.refuses(contract, facts);
+  };
   if (IsForced(options)) {
     for (const MadeLane& made : lanes) {
       if (made.row->name != options.lane) continue;
-      if (made.lane != nullptr && made.row->has_programs) return made.lane;
-      const ReasonCode reason = made.lane == nullptr ? made.row->not_built : ReasonCode::kNothingToCompile;
+      const Decision form = refusal(*made.row);
+      if (made.lane != nullptr && made.row->has_programs && form.accepted) return made.lane;
+      const ReasonCode reason = !form.accepted         ? form.reason
+                                : made.lane == nullptr ? made.row->not_built
+                                                       : ReasonCode::kNothingToCompile;
       return Fail(ErrorCode::kLaneRefused, fmt::format("the lane asked for has no programs: {} ({})",
                                                        ReasonText(reason), ReasonMeaning(reason)));
     }
     return Fail(ErrorCode::kLaneUnknown, fmt::format("there is no lane \"{}\"", options.lane));
   }
-  const MaskFacts facts = TESSERA_TRY(DescribeMask(contract));
   for (const MadeLane* made : Candidates(lanes, target, SelectRule(contract, facts, target).lane)) {
-    if (made->lane != nullptr && made->row->has_programs) return made->lane;
+    if (made->lane != nullptr && made->row->has_programs && refusal(*made->row).accepted) return made->lane;
   }
   return Fail(ErrorCode::kLaneRefused, fmt::format("no lane has programs for the target {}", target.name));
 }

@@ -134,13 +134,14 @@ void DescribeLane(const BoundState& bound, Receipt& receipt) {
   const BoundLane::Facts facts = bound.lane->Describe();
   const bool is_run = !bound.attention->compile_only;
   receipt.executed = row.name;
-  receipt.runtime_mode = is_run ? row.runtime_mode : kCompileOnly;
+  const bool is_interpreted = facts.device.kind == "interpreter";
+  receipt.runtime_mode = !is_run ? kCompileOnly : is_interpreted ? "interpreted" : std::string(row.runtime_mode);
   receipt.determinism = row.determinism;
   receipt.kernel = facts.kernel;
   receipt.isa = facts.isa;
   receipt.device = facts.device;
   if (is_run) {
-    receipt.ran_on = facts.device.name;
+    receipt.ran_on = is_interpreted ? facts.device.kind : facts.device.name;
   } else {
     receipt.device.memory.clear();  // no tensor was anywhere
   }

@@ -32,7 +32,7 @@ TEST(Compile, Receipt_SaysWhatWasMadeAndThatNothingRan) {
   EXPECT_EQ(r.executed, "xla_chunked");
   EXPECT_EQ(r.runtime_mode, "compile-only");
   EXPECT_EQ(r.selected, "xla_pallas");
-  EXPECT_EQ(r.fallback_reason, "tpu.not_built");
+  EXPECT_EQ(r.fallback_reason, "tpu.head_dim");
   EXPECT_EQ(r.kernel, "test_kernel");
   EXPECT_EQ(r.compiles, 2);
   EXPECT_EQ(r.cache_hits, 0);

@@ -197,6 +197,8 @@ void AddXlaOptions(Command& app, RunOptions& run) {
                 "PJRT plugin of the XLA lane (default: TESSERA_PJRT_PLUGIN, else installed)")
       ->Reads("FILE.so");
   app.AddNumber("--device", run.xla.device, {}, "Which of the plugin's devices")->TypeName("N")->ShowDefault();
+  app.AddFlag("--interpret", run.xla.interpret,
+              "Run a TPU lane's kernels in the interpreter: a proof of numbers, slow");
   app.AddNumber("--xla-level", run.xla.optimization, {0, 3},
                 "XLA's optimisation level, 0 to 3 (default: the plugin's own)")
       ->TypeName("N");

@@ -4,6 +4,10 @@
 
 #include <limits>
 
+#include "base/try.h"
+#include "lanes/xla/kernel_program.h"
+#include "lanes/xla/kernel_tables.h"
+#include "lanes/xla/mosaic/verify.h"
 #include "lanes/xla/store/limits.h"
 #include "lanes/xla/xla.h"
 
@@ -32,6 +36,12 @@ constexpr Lowering kLowerings[] = {
      .backward = {kBackwardOperands, kBackwardOutputs},
      .lower = LowerChunked,
      .tables = ChunkedTables},
+    {.name = kXlaPallas,
+     .forward = {kForwardOperands, kForwardOutputs},
+     .backward = {kBackwardOperands, kBackwardOutputs},
+     .lower = LowerKernels,
+     .tables = KernelTables,
+     .has_kernels = true},
 };
 
 }  // namespace
@@ -67,6 +77,46 @@ Decision CheckSize(const stablehlo::ProgramSpec& spec) {
                                       "capacity.width or larger tiles make it smaller",
                                       slots));
     }
+  }
+  return Decision::Yes();
+}
+
+namespace {
+
+// What libtpu gives one kernel unless it is told otherwise.
+constexpr int64_t kKernelVmem = int64_t{32} << 20;
+
+Decision CheckMemory(const mosaic::KernelMemory& memory, Direction direction, const Target& target) {
+  if (target.scalar_bytes > 0 && memory.smem_bytes > target.scalar_bytes) {
+    return Decision::No(ReasonCode::kScalarMemory,
+                        fmt::format("the {} kernel's worklists take {} bytes of scalar memory, and {} has {}; larger "
+                                    "tiles or a tighter capacity.width make them smaller",
+                                    ToText(direction), memory.smem_bytes, target.name, target.scalar_bytes));
+  }
+  if (memory.vmem_bytes > kKernelVmem) {
+    return Decision::No(ReasonCode::kTpuVectorMemory, fmt::format("the {} kernel takes {} bytes, and gets {}",
+                                                                  ToText(direction), memory.vmem_bytes, kKernelVmem));
+  }
+  return Decision::Yes();
+}
+
+}  // namespace
+
+Decision CheckKernelPlan(const stablehlo::ProgramSpec& spec, const PlanView& plan, const Target& target) {
+  for (const stablehlo::ListShape& list : spec.lists) {
+    if (list.tile_q % 128 == 0 && list.tile_kv % 128 == 0) continue;
+    return Decision::No(ReasonCode::kTpuTile, fmt::format("{}x{}", list.tile_q, list.tile_kv));
+  }
+  const StoredNeed stored = StoredNeedOf(plan);
+  if (stored.planes > kMaxPlanes) {
+    return Decision::No(ReasonCode::kTpuStoredBits, fmt::format("{}, and there are {}", stored.planes, kMaxPlanes));
+  }
+  for (const Direction direction : {Direction::kForward, Direction::kDq, Direction::kDkv}) {
+    const Result<mosaic::Module> kernel = KernelOf(spec, direction);
+    const Result<mosaic::KernelMemory> memory =
+        kernel ? mosaic::MeasureMemory(*kernel) : tl::unexpected(kernel.error());
+    if (!memory) return Decision::No(ReasonCode::kXlaTooLarge, memory.error().message);
+    if (Decision fits = CheckMemory(*memory, direction, target); !fits.accepted) return fits;
   }
   return Decision::Yes();
 }

@@ -33,6 +33,7 @@ struct Lowering {
   Result<stablehlo::Program> (*lower)(const stablehlo::ProgramSpec& spec, Pass pass) = nullptr;
   PlanTables (*tables)(const stablehlo::ProgramSpec& spec, const PlanView& plan,
                        const std::vector<stablehlo::NamedType>& inputs) = nullptr;
+  bool has_kernels = false;  // for a TPU's core, which may also be interpreted
   const PassForm& Of(Pass pass) const { return pass == Pass::kForward ? forward : backward; }
 };
 
@@ -41,5 +42,8 @@ const Lowering* FindLowering(std::string_view name);
 
 // "No" to a program whose operands are too large to index.
 Decision CheckSize(const stablehlo::ProgramSpec& spec);
+
+// "No" to what the TPU kernels have no form for by the plan; by the contract, the lane table says it.
+Decision CheckKernelPlan(const stablehlo::ProgramSpec& spec, const PlanView& plan, const Target& target);
 
 }  // namespace tessera::lanes::xla

@@ -18,6 +18,10 @@ pjrt::ElementType ToPjrt(stablehlo::Element element) {
   switch (element) {
     case stablehlo::Element::kI1:
       return pjrt::ElementType::kPred;
+    case stablehlo::Element::kI8:
+      return pjrt::ElementType::kS8;
+    case stablehlo::Element::kI16:
+      return pjrt::ElementType::kS16;
     case stablehlo::Element::kI32:
       return pjrt::ElementType::kS32;
     case stablehlo::Element::kUi32:
@@ -157,7 +161,7 @@ struct Making {
 
 Hash128 MemoryKey(const Session& session, const ProgramQuestion& question) {
   const auto& [class_key, shape, has_softcap, has_sink_logits, has_documents, has_valid, masks, lists, items, words,
-               parts] = question.spec;
+               stored_tiles, parts] = question.spec;
   const auto& [batch, q_len, kv_len, num_q_heads, num_kv_heads, dim_qk, dim_v, dtype] = shape;
   Hasher hasher;
   hasher.Int(static_cast<int64_t>(reinterpret_cast<intptr_t>(session.client)));
@@ -166,7 +170,7 @@ Hash128 MemoryKey(const Session& session, const ProgramQuestion& question) {
   hasher.Int(question.options.optimization.value_or(-1));
   hasher.Text(class_key);
   for (const int64_t value : {batch, q_len, kv_len, num_q_heads, num_kv_heads, dim_qk, dim_v,
-                              static_cast<int64_t>(dtype), masks, items, words, parts}) {
+                              static_cast<int64_t>(dtype), masks, items, words, stored_tiles, parts}) {
     hasher.Int(value);
   }
   for (const bool flag : {has_softcap, has_sink_logits, has_documents, has_valid}) hasher.Int(flag ? 1 : 0);

@@ -10,6 +10,8 @@
 #include "base/try.h"
 #include "lanes/check_args.h"
 #include "lanes/xla/call.h"
+#include "lanes/xla/interpreted.h"
+#include "lanes/xla/kernel_tables.h"
 #include "lanes/xla/pjrt/find_plugins.h"
 #include "lanes/xla/state.h"
 #include "lanes/xla/transfer.h"
@@ -161,6 +163,8 @@ class Xla final : public Lane {
   std::vector<std::string_view> Isas() const override { return {kIsa}; }
 
   Decision Decide(const Contract&, const Target& target) const override {
+    if (IsInterpreted()) return Decision::Yes();
+    if (options_.xla.interpret && !options_.compile_only) return Decision::No(ReasonCode::kNothingToInterpret);
     if (NeedsTopology(target) && options_.compile_only && target.topology.empty()) {
       std::string known;
       for (const Target& other : Targets()) known += other.topology.empty() ? "" : " " + other.name;
@@ -172,8 +176,10 @@ class Xla final : public Lane {
   }
 
   Decision DecidePlan(const Contract& contract, const PlanView& plan, const Target& target) const override {
-    const Decision fits = xla::CheckSize(stablehlo::SpecOf(contract, plan, target.kind));
-    if (!fits.accepted) return fits;
+    const stablehlo::ProgramSpec spec = SpecOf(contract, plan, target);
+    Decision fits = xla::CheckSize(spec);
+    if (fits.accepted && lowering_.has_kernels) fits = xla::CheckKernelPlan(spec, plan, target);
+    if (!fits.accepted || IsInterpreted()) return fits;
     Where where;
     return Open(target, &where);
   }
@@ -181,11 +187,12 @@ class Xla final : public Lane {
   Result<std::unique_ptr<BoundLane>> Bind(const BindRequest& request) const override {
     const std::vector<std::string_view> isas = Isas();
     TESSERA_TRY(CheckBind(request, {.lane = name(), .isas = isas, .threads = options_.threads}));
+    const stablehlo::ProgramSpec spec = SpecOf(request.contract, request.plan, request.target);
+    if (IsInterpreted()) return xla::BindInterpreted(name(), request, spec, options_.threads);
     Where where;
     if (const Decision decision = Open(request.target, &where); !decision.accepted) {
       return Fail(ErrorCode::kPluginUnusable, decision.detail);
     }
-    const stablehlo::ProgramSpec spec = stablehlo::SpecOf(request.contract, request.plan, request.target.kind);
     if (options_.compile_only) return CompileOnly(request, where, spec);
     auto bound = std::make_unique<BoundXla>(state_, name(), request.contract);
     bound->SetDevice(xla::UseOf(where.session), options_.threads);
@@ -206,8 +213,9 @@ class Xla final : public Lane {
   }
 
   Result<ProgramText> Lower(const BindRequest& request, Pass pass) const override {
-    const stablehlo::ProgramSpec spec = stablehlo::SpecOf(request.contract, request.plan, request.target.kind);
-    const Decision fits = xla::CheckSize(spec);
+    const stablehlo::ProgramSpec spec = SpecOf(request.contract, request.plan, request.target);
+    Decision fits = xla::CheckSize(spec);
+    if (fits.accepted && lowering_.has_kernels) fits = xla::CheckKernelPlan(spec, request.plan, request.target);
     if (!fits.accepted) return Fail(ErrorCode::kTooLarge, fits.detail);
     stablehlo::Program program = TESSERA_TRY(lowering_.lower(spec, pass));
     return ProgramText{std::move(program.name), std::move(program.text)};
@@ -219,6 +227,14 @@ class Xla final : public Lane {
     xla::Session session;
     const pjrt::Topology* topology = nullptr;
   };
+
+  bool IsInterpreted() const { return lowering_.has_kernels && options_.xla.interpret && !options_.compile_only; }
+
+  stablehlo::ProgramSpec SpecOf(const Contract& contract, const PlanView& plan, const Target& target) const {
+    stablehlo::ProgramSpec spec = stablehlo::SpecOf(contract, plan, target.kind);
+    if (lowering_.has_kernels) spec.stored_tiles = xla::StoredCapacity(plan);
+    return spec;
+  }
 
   // A TPU's client needs the TPU; the other plugins compile with theirs.
   static bool NeedsTopology(const Target& target) { return target.kind == TargetKind::kTpu && !pjrt::HasTpu(); }

@@ -15,6 +15,8 @@ namespace tessera {
 
 // Attention as plain StableHLO: loops over tiles, on any plugin.
 inline constexpr std::string_view kXlaChunked = "xla_chunked";
+// Attention as kernels of our own for a TPU's core, inside StableHLO (docs/tpu.md).
+inline constexpr std::string_view kXlaPallas = "xla_pallas";
 
 // What an engine keeps for these lanes: clients, topologies, compiled programs. Safe from any thread.
 namespace lanes::xla {

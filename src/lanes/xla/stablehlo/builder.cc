@@ -14,6 +14,10 @@ std::string_view ToText(Element element) {
   switch (element) {
     case Element::kI1:
       return "i1";
+    case Element::kI8:
+      return "i8";
+    case Element::kI16:
+      return "i16";
     case Element::kI32:
       return "i32";
     case Element::kUi32:
@@ -426,6 +430,53 @@ Values Builder::If(const Value& condition, const Branch& then, const Branch& oth
   Values out;
   for (size_t i = 0; i < a.size(); ++i) {
     out.push_back({a.size() == 1 ? result : fmt::format("{}#{}", result, i), a[i].type, regions_.back()});
+  }
+  return out;
+}
+
+namespace {
+
+// Row-major for each of them: a compiler left alone may lie some the other way round.
+std::string LayoutsOf(const std::vector<Type>& types) {
+  std::string text;
+  for (const Type& type : types) {
+    std::string axes;
+    for (size_t i = type.dims.size(); i-- > 0;) axes += fmt::format("{}{}", axes.empty() ? "" : ", ", i);
+    text += fmt::format("{}dense<[{}]> : tensor<{}xindex>", text.empty() ? "" : ", ", axes, type.dims.size());
+  }
+  return text;
+}
+
+// As the text form writes a string: quotes by their number.
+std::string Quoted(std::string_view text) {
+  std::string out;
+  for (const char c : text) out += c == '"' ? std::string("\\22") : std::string(1, c);
+  return out;
+}
+
+}  // namespace
+
+Values Builder::CallKernel(const Kernel& kernel, const Values& operands, const std::vector<Type>& results) {
+  std::vector<Type> types;
+  for (const Value& operand : operands) {
+    Uses({&operand}, "custom_call");
+    types.push_back(operand.type);
+  }
+  const std::string name = NewName();
+  const auto list = [](const std::vector<Type>& of) {
+    std::string text;
+    for (const Type& type : of) text += (text.empty() ? "" : ", ") + ToText(type);
+    return text;
+  };
+  const std::string count = results.size() == 1 ? "" : fmt::format(":{}", results.size());
+  Line(fmt::format(
+      "{}{} = stablehlo.custom_call @tpu_custom_call({}) {{backend_config = \"{}\", kernel_name = \"{}\", "
+      "operand_layouts = [{}], result_layouts = [{}]}} : ({}) -> {}",
+      name, count, Names(operands), Quoted(kernel.config), kernel.name, LayoutsOf(types), LayoutsOf(results),
+      list(types), results.size() == 1 ? ToText(results[0]) : fmt::format("({})", list(results))));
+  Values out;
+  for (size_t i = 0; i < results.size(); ++i) {
+    out.push_back({results.size() == 1 ? name : fmt::format("{}#{}", name, i), results[i], regions_.back()});
   }
   return out;
 }

@@ -15,7 +15,7 @@
 
 namespace tessera::stablehlo {
 
-enum class Element : uint8_t { kI1, kI32, kUi32, kF32, kBf16, kF16 };
+enum class Element : uint8_t { kI1, kI8, kI16, kI32, kUi32, kF32, kBf16, kF16 };
 bool IsFloat(Element element);
 
 struct Type {
@@ -112,6 +112,13 @@ class Builder {
   Values For(const Value& begin, const Value& end, const Values& init,
              const std::function<Values(const Value&, const Values&)>& body);
   Values If(const Value& condition, const Branch& then, const Branch& otherwise);
+
+  // One call of a TPU kernel: its operands as they lie, its results by type, and what the compiler is told, as JSON.
+  struct Kernel {
+    std::string name;
+    std::string config;
+  };
+  Values CallKernel(const Kernel& kernel, const Values& operands, const std::vector<Type>& results);
 
   // The whole text. TSR-L010 with the first mistake when there was one.
   Result<std::string> Finish(const Values& outputs);

@@ -45,9 +45,10 @@ struct ProgramSpec {
   bool has_valid = false;
   int64_t masks = 0;
   std::array<ListShape, kNumDirections> lists;
-  int64_t items = 0;  // capacity of the cleanup items
-  int64_t words = 0;  // and of the stored bits, in 32-bit words
-  int64_t parts = 1;  // calls that share the rows of a pass
+  int64_t items = 0;         // capacity of the cleanup items
+  int64_t words = 0;         // and of the stored bits, in 32-bit words
+  int64_t stored_tiles = 0;  // of TPU kernels: cleanups with stored bits, as tiles of cells
+  int64_t parts = 1;         // calls that share the rows of a pass
   bool operator==(const ProgramSpec&) const = default;
 
   const ListShape& Of(Direction direction) const { return lists[static_cast<size_t>(direction)]; }

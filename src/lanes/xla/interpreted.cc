@@ -1,0 +1,346 @@
+// See interpreted.h.
+#include "lanes/xla/interpreted.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <map>
+
+#include "base/math.h"
+#include "base/tensor_row.h"
+#include "base/try.h"
+#include "lanes/check_args.h"
+#include "lanes/xla/kernel_tables.h"
+#include "lanes/xla/kernels/splash_parts.h"
+#include "lanes/xla/kernels/worklist.h"
+#include "lanes/xla/mosaic/interpret.h"
+#include "lanes/xla/mosaic/parse.h"
+#include "lanes/xla/mosaic/print.h"
+#include "lanes/xla/transfer.h"
+
+namespace tessera::lanes::xla {
+namespace {
+
+using kernels::AttentionSpec;
+using mosaic::Element;
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+// An operand of a kernel, whole.
+struct Array {
+  mosaic::ArrayType type;
+  std::vector<std::byte> bytes;
+  Array() = default;
+  Array(Element element, std::vector<int64_t> dims) : type{element, std::move(dims)} {
+    bytes.resize(static_cast<size_t>(mosaic::BytesOf(type)));
+  }
+  mosaic::ArrayView view() const { return {type.element, type.dims, bytes}; }
+  float* floats() { return reinterpret_cast<float*>(bytes.data()); }
+  int32_t* ints() { return reinterpret_cast<int32_t*>(bytes.data()); }
+};
+using Arrays = std::map<std::string, Array, std::less<>>;
+
+Array Narrowed(const std::vector<int32_t>& values, Element element, std::vector<int64_t> dims) {
+  Array array(element, std::move(dims));
+  const size_t size = array.bytes.size() / values.size();
+  for (size_t i = 0; i < values.size(); ++i) std::memcpy(array.bytes.data() + i * size, &values[i], size);
+  return array;
+}
+
+// [rows, tokens] with each number in every one of 128 lanes, or in every one of 8 sublanes.
+Array Spread(const std::vector<int32_t>& values, int64_t rows, int64_t tokens, bool in_lanes) {
+  Array array(Element::kI32, in_lanes ? std::vector<int64_t>{rows, tokens, kernels::kLanes}
+                                      : std::vector<int64_t>{rows, kernels::kSublanes, tokens});
+  int32_t* out = array.ints();
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t t = 0; t < tokens; ++t) {
+      const int32_t value = values[static_cast<size_t>(r * tokens + t)];
+      if (in_lanes) {
+        std::fill_n(out + (r * tokens + t) * kernels::kLanes, kernels::kLanes, value);
+      } else {
+        for (int64_t s = 0; s < kernels::kSublanes; ++s) out[(r * kernels::kSublanes + s) * tokens + t] = value;
+      }
+    }
+  }
+  return array;
+}
+
+// One kernel of the class on one plan.
+class Kernel {
+ public:
+  static Result<Kernel> Make(const stablehlo::ProgramSpec& spec, const PlanView& plan, Direction direction) {
+    const mosaic::Module built = TESSERA_TRY(KernelOf(spec, direction));
+    Kernel kernel;
+    kernel.module_ = TESSERA_TRY(mosaic::Parse(mosaic::Print(built)));
+    kernel.spec_ = KernelSpecOf(spec, direction);
+    const AttentionSpec& k = kernel.spec_;
+    const PlanTables tables = KernelTables(spec, plan, TableInputs(spec, direction));
+    const auto table = [&](std::string_view name) -> const std::vector<int32_t>& {
+      return tables.at(TableName(direction, name));
+    };
+    for (const mosaic::Memory& scalar : kernels::ScalarsOf(k)) {
+      kernel.order_.push_back(scalar.name);
+      kernel.constants_[scalar.name] = Narrowed(table(scalar.name), scalar.type.element, scalar.type.dims);
+    }
+    const bool is_dkv = direction == Direction::kDkv;
+    if (k.has_documents) {
+      kernel.constants_["q_documents"] = Spread(table("q_documents"), k.batch, k.q_tokens(), !is_dkv);
+      for (const char* name : {"kv_documents", "kv_ranks"}) {
+        kernel.constants_[name] = Spread(table(name), k.batch, k.kv_tokens(), is_dkv);
+      }
+    }
+    if (k.stored_tiles > 0) {
+      const int64_t rows = is_dkv ? k.list.tile_kv : k.list.tile_q;
+      const int64_t columns = is_dkv ? k.list.tile_q : k.list.tile_kv;
+      kernel.constants_["stored"] = Narrowed(table("stored"), Element::kI8, {k.stored_tiles, rows, columns});
+    }
+    kernel.live_ = table("kv_live");
+    kernel.order_.emplace_back("score");
+    if (k.has_sink_logits) kernel.order_.emplace_back("sink_logits");
+    for (const char* name : {"q", "k", "v"}) kernel.order_.emplace_back(name);
+    if (direction != Direction::kForward) {
+      for (const char* name : {"do", "lse", "delta"}) kernel.order_.emplace_back(name);
+    }
+    if (k.has_documents) {
+      for (const char* name : {"q_documents", "kv_documents", "kv_ranks"}) kernel.order_.emplace_back(name);
+    }
+    if (k.stored_tiles > 0) kernel.order_.emplace_back("stored");
+    return kernel;
+  }
+
+  const AttentionSpec& spec() const { return spec_; }
+
+  // [batch * heads, tokens, dim] of a tensor; what `keeps` refuses, and past the last token, is zero.
+  template <class Keeps>
+  Array Tokens(const TensorRef& ref, const TensorAxes& axes, int64_t tokens, const Keeps& keeps) const {
+    Array array(spec_.element, {axes[0] * axes[1], tokens, axes[3]});
+    const auto row_bytes = static_cast<size_t>(axes[3] * BytesOf(ref.type));
+    for (int64_t pair = 0; pair < axes[0] * axes[1]; ++pair) {
+      for (int64_t t = 0; t < axes[2]; ++t) {
+        if (!keeps(pair, t)) continue;
+        std::memcpy(array.bytes.data() + static_cast<size_t>(pair * tokens + t) * row_bytes,
+                    RowAt(ref, pair / axes[1], pair % axes[1], t), row_bytes);
+      }
+    }
+    return array;
+  }
+  Array Keys(const TensorRef& ref, int64_t dim) const {
+    const TensorAxes axes = {spec_.batch, spec_.num_kv_heads, spec_.kv_len, dim};
+    return Tokens(ref, axes, spec_.kv_tokens(), [&](int64_t pair, int64_t t) {
+      return live_[static_cast<size_t>(pair / spec_.num_kv_heads * spec_.kv_tokens() + t)] != 0;
+    });
+  }
+
+  Result<std::vector<std::vector<std::byte>>> Run(const Arrays& call,
+                                                  std::span<const mosaic::ArrayType> results) const {
+    std::vector<mosaic::ArrayView> operands;
+    for (const std::string& name : order_) {
+      const auto constant = constants_.find(name);
+      operands.push_back(constant != constants_.end() ? constant->second.view() : call.find(name)->second.view());
+    }
+    mosaic::Interpreted ran = TESSERA_TRY(mosaic::Interpret(module_, operands, results));
+    return std::move(ran.results);
+  }
+
+ private:
+  mosaic::Module module_;
+  AttentionSpec spec_;
+  Arrays constants_;
+  std::vector<std::string> order_;
+  std::vector<int32_t> live_;
+};
+
+// Puts [batch * heads, tokens, dim] of a kernel's result into a tensor of any type.
+void Place(std::span<const std::byte> from, Element element, int64_t tokens, const TensorRef& into,
+           const TensorAxes& axes) {
+  const ElementType type = element == Element::kF32 ? ElementType::kF32 : ElementType::kBf16;
+  const int64_t dim = axes[3];
+  for (int64_t pair = 0; pair < axes[0] * axes[1]; ++pair) {
+    for (int64_t t = 0; t < axes[2]; ++t) {
+      const std::byte* row = from.data() + (pair * tokens + t) * dim * BytesOf(type);
+      std::byte* to = RowAt(into, pair / axes[1], pair % axes[1], t);
+      if (into.type == type) {
+        std::memcpy(to, row, static_cast<size_t>(dim * BytesOf(type)));
+        continue;
+      }
+      for (int64_t d = 0; d < dim; ++d) {
+        const float value = ScalarAt(row, type, d);
+        const uint16_t bits = into.type == ElementType::kBf16 ? F32ToBf16(value) : F32ToF16(value);
+        if (into.type == ElementType::kF32) std::memcpy(to + d * 4, &value, 4);
+        if (into.type != ElementType::kF32) std::memcpy(to + d * 2, &bits, 2);
+      }
+    }
+  }
+}
+
+class BoundInterpreted final : public BoundLane {
+ public:
+  BoundInterpreted(std::string_view lane, const BindRequest& request, int64_t threads)
+      : lane_(lane), contract_(request.contract), threads_(threads) {
+    kernel_ = fmt::format("{}_{}", lane, ToText(contract_.shape.dtype));
+    device_ = HostDevice();
+    device_.kind = "interpreter";
+  }
+
+  Status Add(const stablehlo::ProgramSpec& spec, const PlanView& plan, Pass pass) {
+    using enum Direction;
+    const std::vector<Direction> directions = pass == Pass::kForward ? std::vector{kForward} : std::vector{kDq, kDkv};
+    for (const Direction direction : directions) {
+      kernels_.emplace(direction, TESSERA_TRY(Kernel::Make(spec, plan, direction)));
+      const Worklist& list = plan.Of(direction);
+      int64_t& tiles = tiles_[direction];
+      for (const uint32_t mask : plan.mask_of) {
+        tiles += static_cast<int64_t>(list.row_offsets[(mask + 1) * list.rows_per_mask] -
+                                      list.row_offsets[mask * list.rows_per_mask]);
+      }
+    }
+    return {};
+  }
+
+  int64_t WorkspaceBytes(Pass pass) const override {
+    const Shape& s = contract_.shape;
+    return pass == Pass::kForward
+               ? 0
+               : RoundUp(s.batch * s.num_q_heads * s.q_len * 4, static_cast<int64_t>(kWorkspaceAlignment));
+  }
+
+  Result<int64_t> Forward(const ForwardArgs& args, const LaneCall& call) const override {
+    TESSERA_TRY(CheckForward(CheckOf(Pass::kForward), args, call));
+    const Shape& s = contract_.shape;
+    const Kernel& kernel = kernels_.at(Direction::kForward);
+    const AttentionSpec& k = kernel.spec();
+    Arrays arrays = Common(kernel, args.k, args.v);
+    const auto all = [](int64_t, int64_t) { return true; };
+    arrays["q"] = kernel.Tokens(args.q, Queries(s.dim_qk), k.q_tokens(), all);
+    if (k.has_sink_logits) {
+      Array sinks(Element::kF32, {1, s.num_q_heads});
+      std::copy(args.sink_logits.begin(), args.sink_logits.end(), sinks.floats());
+      arrays["sink_logits"] = std::move(sinks);
+    }
+    const int64_t pairs = s.batch * s.num_q_heads;
+    const mosaic::ArrayType types[] = {{k.element, {pairs, k.q_tokens(), s.dim_v}},
+                                       {Element::kF32, {pairs, k.q_tokens(), kernels::kLanes}}};
+    const std::vector<std::vector<std::byte>> results = TESSERA_TRY(kernel.Run(arrays, types));
+    Place(results[0], k.element, k.q_tokens(), args.o, Queries(s.dim_v));
+    const auto* stats = reinterpret_cast<const float*>(results[1].data());
+    for (int64_t row = 0; row < pairs * s.q_len; ++row) {
+      const float* at = stats + (row / s.q_len * k.q_tokens() + row % s.q_len) * kernels::kLanes;
+      if (!args.lse.empty()) args.lse[static_cast<size_t>(row)] = at[0];
+      if (!args.row_max.empty()) args.row_max[static_cast<size_t>(row)] = at[kernels::kLanes / 2];
+    }
+    return tiles_.at(Direction::kForward);
+  }
+
+  Result<int64_t> Backward(const BackwardArgs& args, const LaneCall& call) const override {
+    TESSERA_TRY(CheckBackward(CheckOf(Pass::kBackward), args, call));
+    const Shape& s = contract_.shape;
+    std::span<const float> delta = args.delta;
+    if (delta.empty()) {
+      const std::span<float> sums(reinterpret_cast<float*>(call.workspace.data()), args.lse.size());
+      FillDelta({args.o, args.dout, args.lse, Queries(s.dim_v)}, threads_, sums);
+      delta = sums;
+    }
+    const int64_t pairs = s.batch * s.num_q_heads;
+    for (const Direction direction : {Direction::kDq, Direction::kDkv}) {
+      const Kernel& kernel = kernels_.at(direction);
+      const AttentionSpec& k = kernel.spec();
+      const bool is_dkv = direction == Direction::kDkv;
+      Arrays arrays = Common(kernel, args.k, args.v);
+      // Rows that see nothing have no part in any gradient, whatever they hold.
+      const auto sees = [&](int64_t pair, int64_t t) {
+        return args.lse[static_cast<size_t>(pair * s.q_len + t)] != -kInf;
+      };
+      arrays["q"] = kernel.Tokens(args.q, Queries(s.dim_qk), k.q_tokens(), sees);
+      arrays["do"] = kernel.Tokens(args.dout, Queries(s.dim_v), k.q_tokens(), sees);
+      arrays["lse"] = Stat(args.lse, k, is_dkv, kInf, sees);
+      arrays["delta"] = Stat(delta, k, is_dkv, 0.0F, sees);
+      if (!is_dkv) {
+        const mosaic::ArrayType types[] = {{k.element, {pairs, k.q_tokens(), s.dim_qk}}};
+        const auto results = TESSERA_TRY(kernel.Run(arrays, types));
+        Place(results[0], k.element, k.q_tokens(), args.dq, Queries(s.dim_qk));
+        continue;
+      }
+      const int64_t heads = s.batch * s.num_kv_heads;
+      const mosaic::ArrayType types[] = {{k.element, {heads, k.kv_tokens(), s.dim_qk}},
+                                         {k.element, {heads, k.kv_tokens(), s.dim_v}}};
+      const auto results = TESSERA_TRY(kernel.Run(arrays, types));
+      Place(results[0], k.element, k.kv_tokens(), args.dk, {s.batch, s.num_kv_heads, s.kv_len, s.dim_qk});
+      Place(results[1], k.element, k.kv_tokens(), args.dv, {s.batch, s.num_kv_heads, s.kv_len, s.dim_v});
+    }
+    AddSinks(args, delta);
+    return tiles_.at(Direction::kDkv);
+  }
+
+  Facts Describe() const override { return {kernel_, "pjrt", device_, {}}; }
+
+ private:
+  TensorAxes Queries(int64_t dim) const {
+    const Shape& s = contract_.shape;
+    return {s.batch, s.num_q_heads, s.q_len, dim};
+  }
+  CallCheck CheckOf(Pass pass) const {
+    return {.lane = lane_, .contract = contract_, .workspace_bytes = WorkspaceBytes(pass)};
+  }
+
+  Arrays Common(const Kernel& kernel, const TensorRef& k, const TensorRef& v) const {
+    Arrays arrays;
+    Array score(Element::kF32, {1, 2});
+    score.floats()[0] = static_cast<float>(contract_.score.scale);
+    score.floats()[1] = static_cast<float>(contract_.score.softcap);
+    arrays["score"] = std::move(score);
+    arrays["k"] = kernel.Keys(k, contract_.shape.dim_qk);
+    arrays["v"] = kernel.Keys(v, contract_.shape.dim_v);
+    return arrays;
+  }
+
+  template <class Sees>
+  Array Stat(std::span<const float> rows, const AttentionSpec& k, bool is_dkv, float unseen, const Sees& sees) const {
+    const int64_t copies = is_dkv ? kernels::kSublanes : 1;
+    const int64_t pairs = k.batch * k.num_q_heads;
+    Array array(Element::kF32, {pairs, copies, k.q_tokens()});
+    std::fill_n(array.floats(), pairs * copies * k.q_tokens(), unseen);
+    for (int64_t pair = 0; pair < pairs; ++pair) {
+      for (int64_t copy = 0; copy < copies; ++copy) {
+        for (int64_t t = 0; t < k.q_len; ++t) {
+          if (!sees(pair, t)) continue;
+          array.floats()[(pair * copies + copy) * k.q_tokens() + t] = rows[static_cast<size_t>(pair * k.q_len + t)];
+        }
+      }
+    }
+    return array;
+  }
+
+  // The sink's value is zero, so only its share of the denominator matters: -weight * delta, over rows that have keys.
+  void AddSinks(const BackwardArgs& args, std::span<const float> delta) const {
+    if (args.dsink_logits.empty()) return;
+    std::vector<double> sums(args.dsink_logits.size(), 0.0);
+    for (size_t row = 0; row < args.lse.size(); ++row) {
+      if (args.lse[row] == -kInf) continue;
+      const size_t head = row / static_cast<size_t>(contract_.shape.q_len) % sums.size();
+      sums[head] -= std::exp(static_cast<double>(args.sink_logits[head]) - static_cast<double>(args.lse[row])) *
+                    static_cast<double>(delta[row]);
+    }
+    for (size_t h = 0; h < sums.size(); ++h) args.dsink_logits[h] = static_cast<float>(sums[h]);
+  }
+
+  std::string_view lane_;
+  const Contract& contract_;
+  int64_t threads_ = 1;
+  std::string kernel_;
+  DeviceUse device_;
+  std::map<Direction, Kernel> kernels_;
+  std::map<Direction, int64_t> tiles_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<BoundLane>> BindInterpreted(std::string_view lane, const BindRequest& request,
+                                                   const stablehlo::ProgramSpec& spec, int64_t threads) {
+  auto bound = std::make_unique<BoundInterpreted>(lane, request, threads);
+  for (const Pass pass : request.passes) TESSERA_TRY(bound->Add(spec, request.plan, pass));
+  return bound;
+}
+
+}  // namespace tessera::lanes::xla

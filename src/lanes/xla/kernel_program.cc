@@ -1,0 +1,280 @@
+// See kernel_program.h.
+#include "lanes/xla/kernel_program.h"
+
+#include <fmt/format.h>
+
+#include <limits>
+
+#include "base/try.h"
+#include "lanes/xla/kernel_tables.h"
+#include "lanes/xla/kernels/worklist.h"
+#include "lanes/xla/mosaic/print.h"
+#include "lanes/xla/stablehlo/tiles.h"
+
+namespace tessera::lanes::xla {
+namespace {
+
+using kernels::AttentionSpec;
+using stablehlo::Compare;
+using stablehlo::Element;
+using stablehlo::Reduction;
+using stablehlo::Type;
+using stablehlo::Value;
+using stablehlo::Values;
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+std::string Base64(std::string_view bytes) {
+  static constexpr char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string text;
+  for (size_t i = 0; i < bytes.size(); i += 3) {
+    uint32_t word = 0;
+    for (size_t j = 0; j < 3; ++j) {
+      word = word << 8 | (i + j < bytes.size() ? static_cast<unsigned char>(bytes[i + j]) : 0U);
+    }
+    for (size_t j = 0; j < 4; ++j) {
+      text += i + j > bytes.size() ? '=' : kDigits[word >> (18 - 6 * j) & 63U];
+    }
+  }
+  return text;
+}
+
+Element ToHlo(mosaic::Element element) {
+  switch (element) {
+    case mosaic::Element::kI8:
+      return Element::kI8;
+    case mosaic::Element::kI16:
+      return Element::kI16;
+    case mosaic::Element::kBf16:
+      return Element::kBf16;
+    case mosaic::Element::kF32:
+      return Element::kF32;
+    default:
+      return Element::kI32;
+  }
+}
+
+std::vector<stablehlo::NamedType> InputsOf(const stablehlo::ProgramSpec& spec, Pass pass) {
+  const Shape& s = spec.shape;
+  const Element e = s.dtype == DType::kF32 ? Element::kF32 : Element::kBf16;
+  std::vector<stablehlo::NamedType> inputs = {{"q", {e, {s.batch, s.num_q_heads, s.q_len, s.dim_qk}}},
+                                              {"k", {e, {s.batch, s.num_kv_heads, s.kv_len, s.dim_qk}}},
+                                              {"v", {e, {s.batch, s.num_kv_heads, s.kv_len, s.dim_v}}},
+                                              {"scale", {Element::kF32, {}}},
+                                              {"part", {Element::kI32, {}}}};
+  if (spec.has_softcap) inputs.push_back({"softcap", {Element::kF32, {}}});
+  if (spec.has_sink_logits) inputs.push_back({"sink_logits", {Element::kF32, {s.num_q_heads}}});
+  const auto add = [&](Direction direction) {
+    for (stablehlo::NamedType& input : TableInputs(spec, direction)) inputs.push_back(std::move(input));
+  };
+  if (pass == Pass::kForward) {
+    add(Direction::kForward);
+    return inputs;
+  }
+  const std::vector<int64_t> stat = {s.batch, s.num_q_heads, s.q_len};
+  inputs.push_back({"do", {e, {s.batch, s.num_q_heads, s.q_len, s.dim_v}}});
+  inputs.push_back({"lse", {Element::kF32, stat}});
+  inputs.push_back({"delta", {Element::kF32, stat}});
+  add(Direction::kDq);
+  add(Direction::kDkv);
+  return inputs;
+}
+
+class Lowerer {
+ public:
+  Lowerer(const stablehlo::ProgramSpec& spec, Pass pass)
+      : spec_(spec),
+        shape_(spec.shape),
+        name_(pass == Pass::kForward ? "xla_pallas_forward" : "xla_pallas_backward"),
+        inputs_(InputsOf(spec, pass)),
+        b_(stablehlo::BeginModule(spec, name_, inputs_)) {}
+
+  Result<stablehlo::Program> Forward() {
+    const AttentionSpec k = KernelSpecOf(spec_, Direction::kForward);
+    Begin(k, Direction::kForward);
+    Values operands = Scalars();
+    if (k.has_sink_logits) operands.push_back(b_.Reshape(b_.Input("sink_logits"), {1, shape_.num_q_heads}));
+    operands.push_back(Queries("q", shape_.dim_qk));
+    AddKeys(operands);
+    AddMask(operands);
+    const int64_t pairs = shape_.batch * shape_.num_q_heads;
+    const Values results = TESSERA_TRY(Call(operands, {{ToHlo(k.element), {pairs, k.q_tokens(), shape_.dim_v}},
+                                                       {Element::kF32, {pairs, k.q_tokens(), kernels::kLanes}}}));
+    const int64_t rows = pairs * k.list.rows;
+    const Value o = b_.Reshape(AsF32(results[0]), {rows, k.list.tile_q, shape_.dim_v});
+    const auto stat = [&](int64_t lane) {
+      const int64_t begin[] = {0, 0, lane};
+      const int64_t end[] = {pairs, k.q_tokens(), lane + 1};
+      return b_.Reshape(b_.Slice(results[1], begin, end), {rows, k.list.tile_q});
+    };
+    return Finish({{"o", o}, {"lse", stat(0)}, {"max", stat(kernels::kLanes / 2)}, {"tiles", Tiles()}});
+  }
+
+  Result<stablehlo::Program> Backward() {
+    std::vector<std::pair<std::string, Value>> outputs;
+    for (const Direction direction : {Direction::kDq, Direction::kDkv}) {
+      const AttentionSpec k = KernelSpecOf(spec_, direction);
+      const bool is_dkv = direction == Direction::kDkv;
+      Begin(k, direction);
+      // Rows that see nothing have no part in any gradient: their lse is +inf here, and their tokens zero.
+      const Value lse = b_.Input("lse");
+      sees_ = b_.Is(Compare::kNe, lse, b_.Constant(lse.type, -kInf));
+      Values operands = Scalars();
+      operands.push_back(Queries("q", shape_.dim_qk));
+      AddKeys(operands);
+      operands.push_back(Queries("do", shape_.dim_v));
+      operands.push_back(Stat("lse", kInf));
+      operands.push_back(Stat("delta", 0));
+      AddMask(operands);
+      if (!is_dkv) {
+        const int64_t pairs = shape_.batch * shape_.num_q_heads;
+        const Values results = TESSERA_TRY(Call(operands, {{ToHlo(k.element), {pairs, k.q_tokens(), shape_.dim_qk}}}));
+        outputs.emplace_back("dq", b_.Reshape(AsF32(results[0]), {pairs * k.list.rows, k.list.tile_q, shape_.dim_qk}));
+        if (spec_.has_sink_logits) sink_shares_ = SinkShares(k);
+        continue;
+      }
+      const int64_t heads = shape_.batch * shape_.num_kv_heads;
+      const Values results = TESSERA_TRY(Call(operands, {{ToHlo(k.element), {heads, k.kv_tokens(), shape_.dim_qk}},
+                                                         {ToHlo(k.element), {heads, k.kv_tokens(), shape_.dim_v}}}));
+      const int64_t rows = heads * k.list.rows;
+      outputs.emplace_back("dk", b_.Reshape(AsF32(results[0]), {rows, k.list.tile_kv, shape_.dim_qk}));
+      outputs.emplace_back("dv", b_.Reshape(AsF32(results[1]), {rows, k.list.tile_kv, shape_.dim_v}));
+      if (spec_.has_sink_logits) outputs.emplace_back("dsink_logits", sink_shares_);
+      outputs.emplace_back("tiles", Tiles());
+    }
+    return Finish(outputs);
+  }
+
+ private:
+  void Begin(const AttentionSpec& kernel, Direction direction) {
+    kernel_ = kernel;
+    direction_ = direction;
+  }
+  Value Table(std::string_view what) { return b_.Input(TableName(direction_, what)); }
+  Value AsF32(const Value& x) { return x.type.element == Element::kF32 ? x : b_.Convert(x, Element::kF32); }
+
+  Values Scalars() {
+    Values operands;
+    for (const mosaic::Memory& scalar : kernels::ScalarsOf(kernel_)) {
+      const Value table = Table(scalar.name);
+      const Element element = ToHlo(scalar.type.element);
+      operands.push_back(element == Element::kI32 ? table : b_.Convert(table, element));
+    }
+    const Value cap = spec_.has_softcap ? b_.Input("softcap") : b_.Constant({Element::kF32, {}}, 0);
+    const Value is_first = b_.Is(Compare::kEq, b_.Iota({Element::kI32, {1, 2}}, 1), b_.Int(0));
+    operands.push_back(b_.Select(is_first, b_.Spread(b_.Input("scale"), {1, 2}, {}), b_.Spread(cap, {1, 2}, {})));
+    return operands;
+  }
+
+  Value Queries(const char* name, int64_t dim) {
+    Value x = b_.Input(name);
+    if (direction_ != Direction::kForward) {
+      x = b_.Select(b_.Spread(sees_, x.type.dims, {0, 1, 2}), x, b_.Constant(x.type, 0));
+    }
+    const int64_t pairs = shape_.batch * shape_.num_q_heads;
+    return b_.PadEnd(b_.Reshape(x, {pairs, shape_.q_len, dim}), {pairs, kernel_.q_tokens(), dim});
+  }
+
+  // Keys that nobody sees become zero, so that a weight of zero times whatever they hold is zero.
+  void AddKeys(Values& operands) {
+    const int64_t begin[] = {0, 0};
+    const int64_t end[] = {shape_.batch, shape_.kv_len};
+    const Value live = b_.Is(Compare::kNe, b_.Slice(Table("kv_live"), begin, end), b_.Int(0));
+    const int64_t heads = shape_.batch * shape_.num_kv_heads;
+    for (const char* name : {"k", "v"}) {
+      const Value x = b_.Input(name);
+      const int64_t dim = x.type.dims[3];
+      const Value clean = b_.Select(b_.Spread(live, x.type.dims, {0, 2}), x, b_.Constant(x.type, 0));
+      operands.push_back(b_.PadEnd(b_.Reshape(clean, {heads, shape_.kv_len, dim}), {heads, kernel_.kv_tokens(), dim}));
+    }
+  }
+
+  // Zeros past the last token: the worklists' bounds keep them from mattering.
+  Value Stat(const char* name, double unseen) {
+    const bool is_dkv = direction_ == Direction::kDkv;
+    const Value x = b_.Input(name);
+    const Value clean = b_.Select(sees_, x, b_.Constant(x.type, unseen));
+    const int64_t pairs = shape_.batch * shape_.num_q_heads;
+    const Value padded = b_.PadEnd(b_.Reshape(clean, {pairs, shape_.q_len}), {pairs, kernel_.q_tokens()});
+    return b_.Spread(padded, {pairs, is_dkv ? kernels::kSublanes : 1, kernel_.q_tokens()}, {0, 2});
+  }
+
+  void AddMask(Values& operands) {
+    const bool is_dkv = direction_ == Direction::kDkv;
+    const auto spread = [&](const char* what, int64_t tokens, bool in_lanes) {
+      const std::vector<int64_t> lanes = {shape_.batch, tokens, kernels::kLanes};
+      const std::vector<int64_t> sublanes = {shape_.batch, kernels::kSublanes, tokens};
+      operands.push_back(in_lanes ? b_.Spread(Table(what), lanes, {0, 1}) : b_.Spread(Table(what), sublanes, {0, 2}));
+    };
+    if (kernel_.has_documents) {
+      spread("q_documents", kernel_.q_tokens(), !is_dkv);
+      spread("kv_documents", kernel_.kv_tokens(), is_dkv);
+      spread("kv_ranks", kernel_.kv_tokens(), is_dkv);
+    }
+    if (kernel_.stored_tiles > 0) operands.push_back(b_.Convert(Table("stored"), Element::kI8));
+  }
+
+  Result<Values> Call(const Values& operands, const std::vector<Type>& results) {
+    const mosaic::Module module = TESSERA_TRY(KernelOf(spec_, direction_));
+    return b_.CallKernel({std::string(module.functions[0].Name()),
+                          fmt::format(R"({{"custom_call_config": {{"body": "{}", "serialization_format": 1, )"
+                                      R"("needs_layout_passes": true}}}})",
+                                      Base64(mosaic::Print(module)))},
+                         operands, results);
+  }
+
+  // Of the plan, counted here from the tables: visited slots of each mask, for every pair that has it.
+  Value Tiles() {
+    const Value visited = b_.Convert(b_.Is(Compare::kNe, Table("kinds"), b_.Int(0)), Element::kI32);
+    const int64_t cells = kernel_.list.rows * kernel_.list.width;
+    const Value of_mask = b_.Reduce(Reduction::kAdd, b_.Reshape(visited, {kernel_.masks, cells}), {1});
+    const std::vector<int64_t> dims = {shape_.batch * shape_.num_q_heads, kernel_.masks};
+    const Value is_own = b_.Is(Compare::kEq, b_.Spread(Table("mask_of"), dims, {0}), b_.Iota({Element::kI32, dims}, 1));
+    const Value counts = b_.Mul(b_.Convert(is_own, Element::kI32), b_.Spread(of_mask, dims, {1}));
+    return b_.Reduce(Reduction::kAdd, counts, {0, 1});
+  }
+
+  // -weight * delta of the sink, over rows that have keys, a number for each row of tiles.
+  Value SinkShares(const AttentionSpec& k) {
+    const Value lse = b_.Input("lse");
+    const Value sink = b_.Spread(b_.Input("sink_logits"), lse.type.dims, {1});
+    const Value safe = b_.Select(sees_, lse, b_.Constant(lse.type, 0));
+    const Value share = b_.Neg(b_.Mul(b_.Exp(b_.Sub(sink, safe)), b_.Input("delta")));
+    const Value clean = b_.Select(sees_, share, b_.Constant(share.type, 0));
+    const int64_t pairs = shape_.batch * shape_.num_q_heads;
+    const Value padded = b_.PadEnd(b_.Reshape(clean, {pairs, shape_.q_len}), {pairs, k.q_tokens()});
+    return b_.Reduce(Reduction::kAdd, b_.Reshape(padded, {pairs * k.list.rows, k.list.tile_q}), {1});
+  }
+
+  Result<stablehlo::Program> Finish(const std::vector<std::pair<std::string, Value>>& named) {
+    Values values;
+    std::vector<stablehlo::NamedType> outputs;
+    for (const auto& [name, value] : named) {
+      values.push_back(value);
+      outputs.push_back({name, value.type});
+    }
+    return b_.Finish(values).map([&](std::string text) {
+      return stablehlo::Program{stablehlo::ModuleName(name_, spec_.class_key), std::move(text), inputs_,
+                                std::move(outputs), 1};
+    });
+  }
+
+  const stablehlo::ProgramSpec& spec_;
+  const Shape& shape_;
+  const std::string_view name_;
+  std::vector<stablehlo::NamedType> inputs_;
+  stablehlo::Builder b_;
+  AttentionSpec kernel_;
+  Direction direction_ = Direction::kForward;
+  Value sees_;
+  Value sink_shares_;
+};
+
+}  // namespace
+
+Result<stablehlo::Program> LowerKernels(const stablehlo::ProgramSpec& spec, Pass pass) {
+  Lowerer lowerer(spec, pass);
+  return pass == Pass::kForward ? lowerer.Forward() : lowerer.Backward();
+}
+
+}  // namespace tessera::lanes::xla

@@ -1,0 +1,341 @@
+// See kernel_tables.h.
+#include "lanes/xla/kernel_tables.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <map>
+
+namespace tessera::lanes::xla {
+namespace {
+
+using kernels::AttentionSpec;
+using kernels::ItemField;
+using stablehlo::Element;
+using stablehlo::ProgramSpec;
+
+mosaic::Element ElementOf(DType dtype) { return dtype == DType::kF32 ? mosaic::Element::kF32 : mosaic::Element::kBf16; }
+
+mosaic::Element NarrowestOf(int64_t bound) {
+  return bound <= 127 ? mosaic::Element::kI8 : bound <= 32767 ? mosaic::Element::kI16 : mosaic::Element::kI32;
+}
+
+// Half of 256 x 256 scores are as many as stay in registers and their spills; tests show no less is better.
+int64_t SubTile(int64_t tile_kv) { return tile_kv % 512 == 0 ? 512 : tile_kv % 256 == 0 ? 256 : 128; }
+
+int64_t PlanesOf(const PlanView& plan, uint32_t cleanup) {
+  const std::span<const CleanupItem> items = plan.Cleanup(cleanup);
+  return std::count_if(items.begin(), items.end(), [](const CleanupItem& i) { return i.kind != ItemKind::kBand; });
+}
+
+// Fills the tables of one direction.
+class Filler {
+ public:
+  Filler(const ProgramSpec& spec, const PlanView& plan, Direction direction, PlanTables& tables)
+      : kernel_(KernelSpecOf(spec, direction)),
+        plan_(plan),
+        direction_(direction),
+        list_(plan.Of(direction)),
+        tables_(tables) {}
+
+  void Fill() {
+    std::copy(plan_.mask_of.begin(), plan_.mask_of.end(), Table("mask_of").begin());
+    Items();
+    Slots();
+    if (kernel_.has_documents) Documents();
+    if (kernel_.has_valid) {
+      Valid(plan_.q_valid, plan_.q_len, Table("q_valid"));
+      Valid(plan_.kv_valid, plan_.kv_len, Table("kv_valid"));
+    }
+    LiveKeys();
+  }
+
+ private:
+  std::vector<int32_t>& Table(std::string_view what) { return tables_.at(TableName(direction_, what)); }
+
+  void Set(int64_t item, ItemField field, int64_t value) {
+    items_[static_cast<size_t>(item * kernels::kItemFields + static_cast<int64_t>(field))] =
+        static_cast<int32_t>(value);
+  }
+
+  void SetItem(int64_t at, const CleanupItem& item, int32_t plane) {
+    Set(at, ItemField::kQBegin, item.q_begin);
+    Set(at, ItemField::kQEnd, item.q_end);
+    Set(at, ItemField::kKvBegin, item.kv_begin);
+    Set(at, ItemField::kKvEnd, item.kv_end);
+    Set(at, ItemField::kDiagBegin, item.diag_begin);
+    Set(at, ItemField::kDiagEnd, item.diag_end);
+    Set(at, ItemField::kPlane, plane);
+    int32_t needs = 0;
+    int32_t sink_count = stablehlo::kAnyCount;
+    for (size_t c = 0; c < plan_.conditions.size(); ++c) {
+      if ((item.conditions >> c & 1U) == 0) continue;
+      const Condition& condition = plan_.conditions[c];
+      if (condition.kind == ConditionKind::kValid) needs |= kernels::kNeedsValid;
+      if (condition.kind == ConditionKind::kDocuments) needs |= kernels::kNeedsDocuments;
+      if (condition.kind == ConditionKind::kSinkDocument) {
+        needs |= kernels::kNeedsDocuments;
+        sink_count = std::min(sink_count, condition.count);
+      }
+    }
+    Set(at, ItemField::kNeeds, needs);
+    Set(at, ItemField::kSinkCount, sink_count);
+  }
+
+  // The last cleanup is every pair of a tile: for full tiles that reach over the last token, which the lengths bound.
+  void Items() {
+    items_ = Table("items");
+    std::vector<int32_t>& offsets = Table("cleanup_offsets");
+    for (uint32_t cleanup = 0; cleanup < plan_.NumCleanups(); ++cleanup) {
+      offsets[cleanup] = static_cast<int32_t>(plan_.cleanup_offsets[cleanup]);
+      int32_t plane = 1;
+      for (uint32_t i = plan_.cleanup_offsets[cleanup]; i < plan_.cleanup_offsets[cleanup + 1]; ++i) {
+        const bool is_stored = plan_.items[i].kind != ItemKind::kBand;
+        SetItem(i, plan_.items[i], is_stored ? plane : 0);
+        if (is_stored) plane *= 2;
+      }
+    }
+    const auto num_items = static_cast<int64_t>(plan_.items.size());
+    CleanupItem whole;
+    whole.q_end = static_cast<int32_t>(list_.tile_q);
+    whole.kv_end = static_cast<int32_t>(list_.tile_kv);
+    SetItem(num_items, whole, 0);
+    offsets[plan_.NumCleanups()] = static_cast<int32_t>(num_items);
+    std::fill(offsets.begin() + plan_.NumCleanups() + 1, offsets.end(), static_cast<int32_t>(num_items + 1));
+    Table("items") = items_;
+  }
+
+  bool NeedsDocuments(uint32_t cleanup) const {
+    for (uint32_t i = plan_.cleanup_offsets[cleanup]; i < plan_.cleanup_offsets[cleanup + 1]; ++i) {
+      const size_t at = i * kernels::kItemFields + static_cast<size_t>(ItemField::kNeeds);
+      if ((items_[at] & kernels::kNeedsDocuments) != 0) return true;
+    }
+    return false;
+  }
+
+  void Slots() {
+    const auto width = static_cast<size_t>(kernel_.list.width);
+    const bool is_dkv = direction_ == Direction::kDkv;
+    for (size_t row = 0; row + 1 < list_.row_offsets.size(); ++row) {
+      int32_t column = 0, document = 0, stored = 0;
+      const std::span<const Slot> slots = list_.Row(row);
+      for (size_t i = 0; i < width; ++i) {
+        int32_t kind = 0, cleanup = 0;
+        if (i < slots.size()) {
+          const Slot& slot = slots[i];
+          column = static_cast<int32_t>(slot.index);
+          const auto other = static_cast<int64_t>(row % list_.rows_per_mask);
+          const int64_t q_tile = is_dkv ? slot.index : other;
+          const int64_t kv_tile = is_dkv ? other : slot.index;
+          const bool is_inside =
+              (q_tile + 1) * list_.tile_q <= plan_.q_len && (kv_tile + 1) * list_.tile_kv <= plan_.kv_len;
+          kind = slot.cleanup == 0 && is_inside ? 2 : 1;
+          cleanup = static_cast<int32_t>(slot.cleanup == 0 ? plan_.NumCleanups() : slot.cleanup);
+          if (slot.cleanup != 0 && kernel_.has_documents && NeedsDocuments(slot.cleanup)) document = column;
+          if (slot.cleanup != 0 && kernel_.stored_tiles > 0 && PlanesOf(plan_, slot.cleanup) > 0) {
+            stored = StoredTile(slot.cleanup);
+          }
+        }
+        const size_t at = row * width + i;
+        Table("columns")[at] = column;
+        Table("kinds")[at] = kind;
+        Table("cleanups")[at] = kind == 1 ? cleanup : 0;
+        if (kernel_.has_documents) Table("document_next")[at] = document;
+        if (kernel_.stored_tiles > 0) Table("stored_next")[at] = stored;
+      }
+    }
+  }
+
+  // A cleanup's cells: bit p is set where its p-th stored item has the pair.
+  int32_t StoredTile(uint32_t cleanup) {
+    const auto [found, is_new] = stored_of_.emplace(cleanup, static_cast<int32_t>(stored_of_.size()));
+    if (!is_new) return found->second;
+    const int64_t cells = kernel_.list.tile_q * kernel_.list.tile_kv;
+    int32_t* tile = Table("stored").data() + found->second * cells;
+    const int64_t row_words = (list_.tile_kv + 63) / 64;
+    int32_t plane = 1;
+    for (const CleanupItem& item : plan_.Cleanup(cleanup)) {
+      if (item.kind == ItemKind::kBand) continue;
+      const uint64_t* words = plan_.bit_words.data() + plan_.bit_tile_offsets[item.bits];
+      for (int64_t r = 0; r < kernel_.list.tile_q; ++r) {
+        for (int64_t c = 0; c < kernel_.list.tile_kv; ++c) {
+          const bool is_set = item.kind == ItemKind::kRows ? (words[r / 64] >> (r % 64) & 1U) != 0
+                                                           : (words[r * row_words + c / 64] >> (c % 64) & 1U) != 0;
+          const int64_t at = direction_ == Direction::kDkv ? c * kernel_.list.tile_q + r : r * kernel_.list.tile_kv + c;
+          if (is_set) tile[at] |= plane;
+        }
+      }
+      plane *= 2;
+    }
+    return found->second;
+  }
+
+  // Negative ids belong to no document; -1 for a query and -2 for a key, so that none equals another.
+  void Documents() {
+    for (int64_t b = 0; b < plan_.batch; ++b) {
+      const TokenFacts facts = SpreadTokenFacts(plan_, b);
+      const auto copy = [&](const std::vector<int32_t>& from, int64_t tokens, int32_t none, std::string_view table) {
+        const auto to = Table(table).begin() + b * tokens;
+        std::fill_n(to, tokens, none);
+        std::transform(from.begin(), from.end(), to, [&](int32_t value) { return value < 0 ? none : value; });
+      };
+      copy(facts.q_doc, kernel_.q_tokens(), -1, "q_documents");
+      copy(facts.kv_doc, kernel_.kv_tokens(), -2, "kv_documents");
+      copy(facts.kv_rank, kernel_.kv_tokens(), 0, "kv_ranks");
+    }
+  }
+
+  static void Valid(std::span<const int32_t> counts, int64_t len, std::vector<int32_t>& out) {
+    for (size_t b = 0; b < counts.size(); ++b) out[b] = counts[b] < 0 ? static_cast<int32_t>(len) : counts[b];
+  }
+
+  // A key is live when an item of a tile could let a query see it. Others are made zero before a kernel multiplies
+  // them by weights of zero, so that padding is inert whatever is in it.
+  void LiveKeys() {
+    std::vector<int32_t>& live = Table("kv_live");
+    std::vector<TokenFacts> facts;
+    for (int64_t b = 0; b < plan_.batch; ++b) facts.push_back(SpreadTokenFacts(plan_, b));
+    const bool is_dkv = direction_ == Direction::kDkv;
+    for (size_t pair = 0; pair < plan_.mask_of.size(); ++pair) {
+      const auto b = static_cast<int64_t>(pair) / plan_.num_q_heads;
+      for (size_t row = 0; row < list_.rows_per_mask; ++row) {
+        for (const Slot& slot : list_.Row(plan_.mask_of[pair] * list_.rows_per_mask + row)) {
+          const int64_t begin = static_cast<int64_t>(is_dkv ? row : slot.index) * list_.tile_kv;
+          Mark(slot, begin, facts[static_cast<size_t>(b)], live.data() + b * kernel_.kv_tokens());
+        }
+      }
+    }
+  }
+
+  void Mark(const Slot& slot, int64_t begin, const TokenFacts& facts, int32_t* live) const {
+    const int64_t end = std::min(begin + static_cast<int64_t>(list_.tile_kv), plan_.kv_len);
+    if (slot.cleanup == 0) return std::fill(live + begin, live + end, 1);
+    for (uint32_t i = plan_.cleanup_offsets[slot.cleanup]; i < plan_.cleanup_offsets[slot.cleanup + 1]; ++i) {
+      const CleanupItem& item = plan_.items[i];
+      const int32_t needs = items_[i * kernels::kItemFields + static_cast<size_t>(ItemField::kNeeds)];
+      int64_t last = std::min(end, begin + item.kv_end);
+      if ((needs & kernels::kNeedsValid) != 0) last = std::min(last, facts.kv_valid);
+      for (int64_t t = begin + item.kv_begin; t < last; ++t) {
+        const bool has_document = !facts.kv_doc.empty() && facts.kv_doc[static_cast<size_t>(t)] >= 0;
+        if ((needs & kernels::kNeedsDocuments) == 0 || has_document) live[t] = 1;
+      }
+    }
+  }
+
+  const AttentionSpec kernel_;
+  const PlanView& plan_;
+  const Direction direction_;
+  const Worklist& list_;
+  PlanTables& tables_;
+  std::vector<int32_t> items_;
+  std::map<uint32_t, int32_t> stored_of_;
+};
+
+}  // namespace
+
+AttentionSpec KernelSpecOf(const ProgramSpec& spec, Direction direction) {
+  const Shape& s = spec.shape;
+  const stablehlo::ListShape& list = spec.Of(direction);
+  AttentionSpec kernel{.batch = s.batch,
+                       .num_q_heads = s.num_q_heads,
+                       .num_kv_heads = s.num_kv_heads,
+                       .q_len = s.q_len,
+                       .kv_len = s.kv_len,
+                       .dim_qk = s.dim_qk,
+                       .dim_v = s.dim_v,
+                       .element = ElementOf(s.dtype),
+                       .list = {.tile_q = list.tile_q,
+                                .tile_kv = list.tile_kv,
+                                .rows = list.rows,
+                                .width = std::max<int64_t>(list.width, 1),
+                                .sub_tile_kv = SubTile(list.tile_kv)},
+                       .masks = spec.masks,
+                       .cleanups = spec.items + 1,
+                       .items = spec.items,
+                       .stored_tiles = spec.stored_tiles,
+                       .has_softcap = spec.has_softcap,
+                       .has_sink_logits = spec.has_sink_logits && direction == Direction::kForward,
+                       .has_documents = spec.has_documents,
+                       .has_valid = spec.has_valid};
+  kernel.index =
+      NarrowestOf(direction == Direction::kDkv ? kernel.q_tokens() / list.tile_q : kernel.kv_tokens() / list.tile_kv);
+  return kernel;
+}
+
+Result<mosaic::Module> KernelOf(const ProgramSpec& spec, Direction direction) {
+  const AttentionSpec kernel = KernelSpecOf(spec, direction);
+  switch (direction) {
+    case Direction::kForward:
+      return kernels::AttentionForward(kernel);
+    case Direction::kDq:
+      return kernels::AttentionDq(kernel);
+    case Direction::kDkv:
+      break;
+  }
+  return kernels::AttentionDkv(kernel);
+}
+
+std::string TableName(Direction direction, std::string_view what) {
+  return fmt::format("{}_{}", what, ToText(direction));
+}
+
+std::vector<stablehlo::NamedType> TableInputs(const ProgramSpec& spec, Direction direction) {
+  const AttentionSpec k = KernelSpecOf(spec, direction);
+  std::vector<stablehlo::NamedType> inputs;
+  const auto add = [&](const char* what, std::vector<int64_t> dims) {
+    inputs.push_back({TableName(direction, what), {Element::kI32, std::move(dims)}});
+  };
+  const std::vector<int64_t> list = {k.masks * k.list.rows, k.list.width};
+  add("mask_of", {k.batch * k.num_q_heads});
+  for (const char* what : {"columns", "kinds", "cleanups"}) add(what, list);
+  if (k.has_documents) add("document_next", list);
+  if (k.stored_tiles > 0) add("stored_next", list);
+  add("cleanup_offsets", {k.cleanups + 1});
+  add("items", {k.items * kernels::kItemFields});
+  if (k.has_valid) {
+    add("q_valid", {k.batch});
+    add("kv_valid", {k.batch});
+  }
+  if (k.has_documents) {
+    add("q_documents", {k.batch, k.q_tokens()});
+    add("kv_documents", {k.batch, k.kv_tokens()});
+    add("kv_ranks", {k.batch, k.kv_tokens()});
+  }
+  const bool is_dkv = direction == Direction::kDkv;
+  if (k.stored_tiles > 0) {
+    add("stored", {k.stored_tiles, is_dkv ? k.list.tile_kv : k.list.tile_q, is_dkv ? k.list.tile_q : k.list.tile_kv});
+  }
+  add("kv_live", {k.batch, k.kv_tokens()});
+  return inputs;
+}
+
+PlanTables KernelTables(const ProgramSpec& spec, const PlanView& plan,
+                        const std::vector<stablehlo::NamedType>& inputs) {
+  PlanTables tables;
+  for (const stablehlo::NamedType& input : inputs) {
+    if (stablehlo::IsFloat(input.type.element)) continue;
+    tables[input.name].assign(static_cast<size_t>(stablehlo::NumElements(input.type)), 0);
+  }
+  for (const Direction direction : {Direction::kForward, Direction::kDq, Direction::kDkv}) {
+    if (tables.count(TableName(direction, "columns")) != 0) Filler(spec, plan, direction, tables).Fill();
+  }
+  return tables;
+}
+
+StoredNeed StoredNeedOf(const PlanView& plan) {
+  StoredNeed need;
+  for (uint32_t cleanup = 0; cleanup < plan.NumCleanups(); ++cleanup) {
+    const int64_t planes = PlanesOf(plan, cleanup);
+    need.planes = std::max(need.planes, planes);
+    need.tiles += planes > 0 ? 1 : 0;
+  }
+  return need;
+}
+
+int64_t StoredCapacity(const PlanView& plan) {
+  const int64_t tiles = StoredNeedOf(plan).tiles;
+  return tiles == 0 ? 0 : static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(tiles)));
+}
+
+}  // namespace tessera::lanes::xla

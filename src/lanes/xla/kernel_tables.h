@@ -1,0 +1,36 @@
+// The plan as operands of our TPU kernels: padded views of fixed shape, all i32 here; programs narrow them.
+#pragma once
+
+#include <vector>
+
+#include "lanes/xla/kernels/attention.h"
+#include "lanes/xla/operands.h"
+#include "lanes/xla/stablehlo/program.h"
+
+namespace tessera::lanes::xla {
+
+// A kernel of one direction of the class.
+kernels::AttentionSpec KernelSpecOf(const stablehlo::ProgramSpec& spec, Direction direction);
+Result<mosaic::Module> KernelOf(const stablehlo::ProgramSpec& spec, Direction direction);
+
+// The name of an operand of one direction: "columns_dq".
+std::string TableName(Direction direction, std::string_view what);
+// The tables of a direction, in the order of the kernel's scalars and then of its mask windows, without the axes that
+// only spread them. `kv_live_<direction>` is 0 for keys that nobody sees, whatever is in them.
+std::vector<stablehlo::NamedType> TableInputs(const stablehlo::ProgramSpec& spec, Direction direction);
+
+// Slots past a row's count are of kind 0 and repeat the row's last column, so that nothing is fetched for them.
+PlanTables KernelTables(const stablehlo::ProgramSpec& spec, const PlanView& plan,
+                        const std::vector<stablehlo::NamedType>& inputs);
+
+// Stored tiles that the plan's cleanups need at most in one direction, and whether a cell's bits suffice.
+struct StoredNeed {
+  int64_t tiles = 0;
+  int64_t planes = 0;
+};
+inline constexpr int64_t kMaxPlanes = 7;
+StoredNeed StoredNeedOf(const PlanView& plan);
+// Of a class: a power of two, so that batches share it.
+int64_t StoredCapacity(const PlanView& plan);
+
+}  // namespace tessera::lanes::xla

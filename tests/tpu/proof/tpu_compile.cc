@@ -1,0 +1,67 @@
+// tpu_compile LIBTPU TOPOLOGY FILE...: compiles StableHLO modules for a TPU that is not here, all in one process, and
+// prints a line for each: file, fingerprint, bytes of code, of temporary memory, seconds. The compiler's errors are
+// printed in their place, and the exit status says whether there were any.
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "lanes/xla/pjrt/plugin.h"
+#include "lanes/xla/pjrt/topology.h"
+
+namespace {
+
+using namespace tessera;
+
+std::string HexOf(const std::string& bytes) {
+  std::string text;
+  for (const char c : bytes) text += fmt::format("{:02x}", static_cast<unsigned char>(c));
+  return text;
+}
+
+Result<std::string> Compile(const pjrt::Topology& topology, const char* path) {
+  std::ifstream in(path);
+  std::stringstream text;
+  text << in.rdbuf();
+  const auto begin = std::chrono::steady_clock::now();
+  const Result<pjrt::CompiledProgram> program = topology.Compile(text.str(), {});
+  if (!program) return tl::unexpected(program.error());
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const Result<pjrt::ProgramFigures> figures = program->Figures();
+  if (!figures) return tl::unexpected(figures.error());
+  const Result<std::string> fingerprint = program->Fingerprint();
+  if (!fingerprint) return tl::unexpected(fingerprint.error());
+  return fmt::format("{} {} {} {:.1f}", HexOf(*fingerprint), figures->generated_code_bytes, figures->temp_bytes,
+                     seconds);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 4) {
+    fmt::print(stderr, "usage: tpu_compile LIBTPU TOPOLOGY FILE...\n");
+    return 2;
+  }
+  const Result<const pjrt::Plugin*> plugin = pjrt::Plugin::Load(argv[1]);
+  if (!plugin) {
+    fmt::print(stderr, "{}\n", ToText(plugin.error()));
+    return 2;
+  }
+  const Result<pjrt::Topology> topology = pjrt::Topology::Create(**plugin, argv[2]);
+  if (!topology) {
+    fmt::print(stderr, "{}\n", ToText(topology.error()));
+    return 2;
+  }
+  int status = 0;
+  for (int i = 3; i < argc; ++i) {
+    const Result<std::string> line = Compile(*topology, argv[i]);
+    if (!line) status = 1;
+    fmt::print("{} {}\n", argv[i], line ? *line : "error " + ToText(line.error()));
+    std::fflush(stdout);
+  }
+  std::_Exit(status);  // the plugin's threads do not end by themselves
+}
