@@ -152,6 +152,10 @@ class Checker {
     Expect(IsLane(r_.executed), "executed", "a lane's name");
     Expect(IsCompileOnly() ? r_.runtime_mode == kCompileOnly : IsOneOf(kModes, r_.runtime_mode), "runtime_mode",
            IsCompileOnly() ? kCompileOnly : fmt::format("one of {}", fmt::join(kModes, ", ")));
+    Expect(r_.runtime_mode != "interpreted" || Option("interpret") == "true", "options.interpret",
+           "true where a kernel was interpreted");
+    Expect(r_.runtime_mode != "payload" || Option("interpret") != "true", "options.interpret",
+           "false where a kernel ran on its machine");
     Expect(!is_forced || r_.executed == r_.requested, "executed", "the requested lane, when one is forced");
     Expect(IsOneOf(kDeterminisms, r_.determinism), "determinism", "bitwise or plugin");
     Expect(!r_.kernel.empty(), "kernel", "the kernel's name when a lane ran");
@@ -485,7 +489,7 @@ class Checker {
              fmt::format("{}, got \"{}\"", fmt::join(words, " or "), value));
     };
     for (const char* name :
-         {"backward", "experimental", "forward", "keep_programs", "row_max", "strict", "widen_class"}) {
+         {"backward", "experimental", "forward", "interpret", "keep_programs", "row_max", "strict", "widen_class"}) {
       is_one_of(name, {"true", "false"});
     }
     if (IsCompileOnly()) is_one_of(kCompileOnlyOption, {"true"});
