@@ -158,7 +158,8 @@ Result<PlanResult> PlanFor(const AttentionState& attention, const Batch& batch, 
     };
   }
   return MakePlan(*attention.prepared->planning, batch, attention.prepared->target, attention.options.plan,
-                  route == nullptr ? nullptr : &with_threads);
+                  route == nullptr ? nullptr : &with_threads,
+                  attention.prepared->shape ? &*attention.prepared->shape : nullptr);
 }
 
 BindOutcome BindPlan(const std::shared_ptr<const AttentionState>& attention, Plan plan) {

@@ -10,13 +10,14 @@
 namespace tessera {
 
 Result<PlanResult> MakePlan(const PreparedContract& prepared, const Batch& batch, const Target& target,
-                            const PlanOptions& options, const RouteInputs* route) {
+                            const PlanOptions& options, const RouteInputs* route, const ClassShape* shape) {
   TESSERA_TRY(plan::CheckOptions(options));
   const Contract& contract = prepared.contract;
   const MaskFacts needs = NeedsOf(prepared.sets);
   const std::vector<BatchRow> rows = TESSERA_TRY(ResolveBatchWith(contract, needs, batch));
   plan::Runner runner(options);
-  planner::PlanRequest request{.prepared = &prepared, .rows = &rows, .target = &target, .options = &options};
+  planner::PlanRequest request{
+      .prepared = &prepared, .rows = &rows, .target = &target, .options = &options, .shape = shape};
   if (!needs.needs_blocks) return planner::PlanBatch(std::move(request), runner);
 
   const routing::Picked picked = TESSERA_TRY(routing::PickBlocks({.contract = &contract,

@@ -9,8 +9,10 @@
 
 namespace tessera {
 
-// As the public function of the same name, which prepares the contract first.
+// As the public function of the same name, which prepares the contract first. `shape`, where the caller has it, is what
+// MakeClassShape gives for the same contract, target and options.
 Result<PlanResult> MakePlan(const PreparedContract& prepared, const Batch& batch, const Target& target,
-                            const PlanOptions& options, const RouteInputs* route = nullptr);
+                            const PlanOptions& options, const RouteInputs* route = nullptr,
+                            const ClassShape* shape = nullptr);
 
 }  // namespace tessera

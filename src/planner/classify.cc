@@ -28,6 +28,7 @@ class RowWriter {
   void Full(uint32_t begin, uint32_t end) {
     if (begin >= end) return;
     out_.num_tiles += end - begin;
+    out_.num_full += end - begin;
     if (CanExtend(begin) && out_.runs.back().item_count == 0) {
       out_.runs.back().end = end;
     } else {

@@ -27,12 +27,18 @@ class Packer {
   }
 
   std::vector<std::byte> Fill(plan::Header& header) {
-    std::vector<std::byte> bytes(end_);
+    // Appended, not written into zeros: a plan's bytes are touched once.
+    std::vector<std::byte> bytes;
+    bytes.reserve(end_);
     header.header_bytes = sizeof(plan::Header);
     header.total_bytes = end_;
+    bytes.resize(sizeof(plan::Header));
     for (const Copy& copy : copies_) {
-      if (copy.size > 0) std::memcpy(bytes.data() + copy.offset, copy.data, copy.size);
+      bytes.resize(copy.offset);
+      const auto* data = static_cast<const std::byte*>(copy.data);
+      bytes.insert(bytes.end(), data, data + copy.size);
     }
+    bytes.resize(end_);
     std::memcpy(bytes.data(), &header, sizeof(header));
     header.fingerprint = plan::FingerprintOf(bytes);
     std::memcpy(bytes.data() + offsetof(plan::Header, fingerprint), header.fingerprint.data(), sizeof(Hash128));

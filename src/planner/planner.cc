@@ -72,7 +72,9 @@ Result<PlanResult> planner::PlanBatch(PlanRequest request, plan::Runner& runner)
     if (!columns) return tl::unexpected(std::move(columns.error()));
   }
 
-  ClassShape shape = MakeShape({&contract, &*resolved, tiles, &target, rows->cleanups.Size()});
+  ClassShape shape = request.shape != nullptr
+                         ? *request.shape
+                         : MakeShape({&contract, &*resolved, tiles, &target, rows->cleanups.Size()});
   Status fits = FitClass(shape, *rows, has_columns ? &*columns : nullptr, options.widen_class);
   if (!fits) return tl::unexpected(std::move(fits.error()));
 

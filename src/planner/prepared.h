@@ -36,6 +36,7 @@ struct PlanRequest {
   const Target* target = nullptr;
   const PlanOptions* options = nullptr;
   std::optional<plan::BatchPicks> picks = {};  // what the `blocks` term passes, where the mask depends on it
+  const ClassShape* shape = nullptr;           // as MakeClassShape gives it; made here where nobody has
 };
 // resolve -> ... -> pack. `runner` may have run other stages before; the result has the reports of all.
 Result<PlanResult> PlanBatch(PlanRequest request, plan::Runner& runner);

@@ -31,10 +31,10 @@ Status FitClass(ClassShape& shape, const TiledRows& rows, const CompactColumns* 
     capacity = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(needed)));
     return {};
   };
-  Status ok = fit(shape.width[0], rows.Of(Direction::kForward).Widest(), "slots per row (capacity.width)");
-  if (ok) ok = fit(shape.width[1], rows.Of(Direction::kDq).Widest(), "slots per row (capacity.width)");
+  Status ok = fit(shape.width[0], rows.Of(Direction::kForward).widest, "slots per row (capacity.width)");
+  if (ok) ok = fit(shape.width[1], rows.Of(Direction::kDq).widest, "slots per row (capacity.width)");
   if (ok && columns != nullptr) {
-    ok = fit(shape.width[2], columns->Widest(), "slots per column (capacity.width_transposed)");
+    ok = fit(shape.width[2], columns->widest, "slots per column (capacity.width_transposed)");
   }
   if (ok) ok = fit(shape.cleanups, rows.cleanups.Size(), "cleanups (capacity.cleanups)");
   return ok;

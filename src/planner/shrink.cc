@@ -117,18 +117,7 @@ class TableWriter {
 
 constexpr uint32_t kUnknown = UINT32_MAX;
 
-int64_t WidestRow(const std::vector<uint64_t>& row_offsets) {
-  uint64_t widest = 0;
-  for (size_t row = 0; row + 1 < row_offsets.size(); ++row) {
-    widest = std::max(widest, row_offsets[row + 1] - row_offsets[row]);
-  }
-  return static_cast<int64_t>(widest);
-}
-
 }  // namespace
-
-int64_t CompactRows::Widest() const { return WidestRow(row_offsets); }
-int64_t CompactColumns::Widest() const { return WidestRow(row_offsets); }
 
 CompactRows Shrink(const Classified& classified, CleanupTable& table, bool share) {
   CompactRows out;
@@ -144,12 +133,17 @@ CompactRows Shrink(const Classified& classified, CleanupTable& table, bool share
   // Runs share items: the cleanup by first item plus 1, and none, for full tiles, at 0.
   std::vector<uint32_t> cleanup_of(classified.items.size() + 1, kUnknown);
   cleanup_of[0] = 0;
+  // Kept at hand: a slot that is written might be any of these numbers, for all a compiler knows.
   Slot* slot = out.slots.data();
-  size_t run = 0;
-  for (size_t row = 0; row + 1 < classified.row_offsets.size(); ++row) {
-    for (; run < classified.row_offsets[row + 1]; ++run) {
-      const TileRun& tiles = classified.runs[run];
-      uint32_t& known = cleanup_of[tiles.item_count == 0 ? 0 : tiles.item_begin + size_t{1}];
+  const TileRun* run = classified.runs.data();
+  const TileRun* const runs = run;
+  const uint64_t* const run_offsets = classified.row_offsets.data();
+  uint32_t* const cleanups = cleanup_of.data();
+  const size_t num_rows = classified.row_offsets.size() - 1;
+  for (size_t row = 0; row < num_rows; ++row) {
+    for (const TileRun* const row_end = runs + run_offsets[row + 1]; run != row_end; ++run) {
+      const TileRun tiles = *run;
+      uint32_t& known = cleanups[tiles.item_count == 0 ? 0 : tiles.item_begin + size_t{1}];
       if (known == kUnknown || (!share && tiles.item_count > 0)) known = writer.CleanupOf(tiles);
       const uint32_t cleanup = known;
       for (uint32_t column = tiles.begin; column < tiles.end; column += kAtOnce) {
@@ -158,6 +152,7 @@ CompactRows Shrink(const Classified& classified, CleanupTable& table, bool share
       slot += tiles.end - tiles.begin;
     }
     out.row_offsets[row + 1] = static_cast<uint64_t>(slot - out.slots.data());
+    out.widest = std::max(out.widest, static_cast<int64_t>(out.row_offsets[row + 1] - out.row_offsets[row]));
   }
   out.slots.resize(static_cast<size_t>(classified.num_tiles));
   out.num_cleanups = table.Size();

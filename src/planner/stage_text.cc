@@ -39,21 +39,19 @@ std::string Describe(const Resolved& resolved) {
 }
 
 std::string Describe(const Classified& classified) {
-  int64_t full = 0;
-  for (const TileRun& run : classified.runs) full += run.item_count == 0 ? run.end - run.begin : 0;
   const int64_t rows = static_cast<int64_t>(classified.row_offsets.size()) - 1;
   const int64_t all = rows * classified.kv_tiles;
   return fmt::format("at {} tiles, {} of {} survive ({} full, {} partial)", Tile(classified.tile), classified.num_tiles,
-                     all, full, classified.num_tiles - full);
+                     all, classified.num_full, classified.num_tiles - classified.num_full);
 }
 
 std::string Describe(const CompactRows& rows) {
   return fmt::format("{} slots at {}, widest row {}; {} distinct cleanups so far", rows.slots.size(), Tile(rows.tile),
-                     rows.Widest(), rows.num_cleanups);
+                     rows.widest, rows.num_cleanups);
 }
 
 std::string Describe(const CompactColumns& columns) {
-  return fmt::format("the same {} pairs by key column, widest column {}", columns.slots.size(), columns.Widest());
+  return fmt::format("the same {} pairs by key column, widest column {}", columns.slots.size(), columns.widest);
 }
 
 std::string Dump(const Resolved& resolved) {

@@ -66,6 +66,7 @@ struct Classified {
   int64_t q_tiles = 0;
   int64_t kv_tiles = 0;
   int64_t num_tiles = 0;
+  int64_t num_full = 0;               // of these
   std::vector<uint64_t> row_offsets;  // [masks * q_tiles + 1] into runs
   std::vector<TileRun> runs;
   std::vector<CleanupItem> items;
@@ -93,7 +94,7 @@ struct CompactRows {
   std::vector<uint64_t> row_offsets;  // [masks * q_tiles + 1] into slots
   std::vector<Slot> slots;
   int64_t num_cleanups = 0;  // in the table after this tile size
-  int64_t Widest() const;
+  int64_t widest = 0;        // slots of the longest row
 };
 // Interns the cleanups of `classified` into `table`; with `share` off every partial run gets its own entry.
 CompactRows Shrink(const Classified& classified, CleanupTable& table, bool share);
@@ -106,7 +107,7 @@ struct CompactColumns {
   std::vector<uint64_t> row_offsets;  // [masks * kv_tiles + 1]
   std::vector<Slot> slots;
   std::vector<uint32_t> ranks;
-  int64_t Widest() const;
+  int64_t widest = 0;  // slots of the longest column
 };
 CompactColumns Transpose(const CompactRows& rows, int64_t num_masks);
 Status VerifyTransposed(const CompactRows& rows, const CompactColumns& columns, int64_t num_masks);

@@ -23,6 +23,7 @@ CompactColumns Transpose(const CompactRows& rows, int64_t num_masks) {
     for (uint64_t i = begin; i < end; ++i) ++offsets[rows.slots[i].index + 1];
     for (size_t column = 0; column < kv_tiles; ++column) {
       next[column] = offsets[column];
+      out.widest = std::max(out.widest, static_cast<int64_t>(offsets[column + 1]));  // still its own count
       offsets[column + 1] += offsets[column];
     }
     for (size_t row = 0; row < q_tiles; ++row) {
