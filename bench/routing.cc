@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -25,6 +26,7 @@ struct Settings {
   int64_t mass_queries = 64;
   uint64_t seed = 1;
   bool json = false;
+  std::string picks;
 };
 
 constexpr int64_t kQueryHeads = 8;
@@ -212,6 +214,30 @@ class Bench {
   std::vector<float> lse_;
 };
 
+// Routes, and writes the picks as NumPy's [batch, q_len, num_kv_heads, top_n] of int32: for benches of other lanes.
+Status WritePicks(const Settings& settings, int64_t len) {
+  const RoutingTensors tensors = MakeRoutingTensors(
+      {.len = len, .num_q_heads = kQueryHeads, .num_kv_heads = kKvHeads, .dim = kDim, .seed = settings.seed});
+  const Clock clock;
+  const Result<RouteResult> routed =
+      Route(RoutedContract(len, true), {}, {.q = RefOf(tensors.q, len), .k = RefOf(tensors.k, len)});
+  if (!routed) return tl::unexpected(routed.error());
+  Say(fmt::format("{} tokens: routed in {:.2f} s on one thread, unions of {:.1f} blocks", len, clock.seconds(),
+                  routed->report.mean_union));
+  const Picks& picks = routed->picks;
+  std::string head =
+      fmt::format("{{'descr': '<i4', 'fortran_order': False, 'shape': ({}), }}", fmt::join(picks.shape, ", "));
+  constexpr size_t kHeadBytes = 128;  // with the magic, the version and the length before it
+  head.resize(kHeadBytes - 10, ' ');
+  head.back() = '\n';
+  std::ofstream out(settings.picks, std::ios::binary);
+  out << std::string_view("\x93NUMPY\x01\x00\x76\x00", 10) << head;
+  out.write(reinterpret_cast<const char*>(picks.blocks.data()), static_cast<int64_t>(picks.blocks.size() * 4));
+  out.close();
+  if (out.good()) return {};
+  return tl::unexpected(Error{ErrorCode::kFileWrite, "cannot be written", settings.picks, {}});
+}
+
 // What a row is held to: {text, holds}.
 struct Goal {
   std::string text;
@@ -302,8 +328,14 @@ int Main(int argc, char** argv) {
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 20));
   app.add_option("--seed", settings.seed, "of the inputs")->capture_default_str();
+  app.add_option("--picks", settings.picks, "only route, the first length, and write the picks to this .npy file");
   app.add_flag("--json", settings.json, "one JSON document on standard output, text on standard error");
   CLI11_PARSE(app, argc, argv);
+  if (!settings.picks.empty()) {
+    const Status written = WritePicks(settings, settings.tokens.front());
+    if (!written) Say(ToText(written.error()));
+    return written ? 0 : 2;
+  }
   std::vector<Row> rows;
   for (const int64_t len : settings.tokens) {
     if (len % kTile != 0) {

@@ -1,4 +1,4 @@
-"""The kernels beside cuDNN and compiled FlexAttention, interleaved in one process.
+"""Variants of the kernels beside cuDNN and compiled FlexAttention, interleaved in one process; table.py is the library's own bench.
   python3 bench/cuda/bench.py [flex] [T=8192,32768] [cases=causal,window,...] [dims=192:128] [dtype=f16] [folders=DIR,DIR of cubins]"""
 import math, os, sys, time
 import numpy as np, torch
