@@ -61,6 +61,26 @@ endif()
 set(tessera_cmake_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tessera)
 if(TESSERA_BUILD_PROGRAM)
   install(TARGETS tessera DESTINATION ${CMAKE_INSTALL_BINDIR})
+  # The program writes its own manual and what shells complete, where it can be run as it is.
+  if(NOT CMAKE_CROSSCOMPILING AND NOT TESSERA_SANITIZE)
+    set(tessera_texts)
+    foreach(text "man,tessera.1,${CMAKE_INSTALL_MANDIR}/man1" "completion bash,tessera,${CMAKE_INSTALL_DATADIR}/bash-completion/completions"
+            "completion zsh,_tessera,${CMAKE_INSTALL_DATADIR}/zsh/site-functions"
+            "completion fish,tessera.fish,${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d")
+      string(REPLACE "," ";" text "${text}")
+      list(GET text 0 tessera_words)
+      list(GET text 1 tessera_name)
+      list(GET text 2 tessera_folder)
+      string(REPLACE " " ";" tessera_words "${tessera_words}")
+      set(tessera_text ${PROJECT_BINARY_DIR}/texts/${tessera_name})
+      add_custom_command(OUTPUT ${tessera_text} COMMAND ${CMAKE_COMMAND} -E make_directory ${PROJECT_BINARY_DIR}/texts
+                         COMMAND tessera ${tessera_words} > ${tessera_text} DEPENDS tessera
+                         COMMENT "Writing texts/${tessera_name}")
+      list(APPEND tessera_texts ${tessera_text})
+      install(FILES ${tessera_text} DESTINATION ${tessera_folder} OPTIONAL)  # who builds one target may install it
+    endforeach()
+    add_custom_target(tessera_texts ALL DEPENDS ${tessera_texts})
+  endif()
 endif()
 install(TARGETS tessera_shared EXPORT tesseraTargets DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(TARGETS tessera_static EXPORT tesseraStaticTargets DESTINATION ${CMAKE_INSTALL_LIBDIR})

@@ -56,6 +56,10 @@ class Installed(unittest.TestCase):
         self.assertTrue((self.libdir / "tessera" / "libtessera_cpuinfo.so").exists())
         for name in ("LICENSE", "README.md", "docs/c_api.md", "examples/causal.toml"):
             self.assertTrue(list(self.prefix.glob(f"share/doc/*/{name}")), name)
+        if (BUILD / "texts" / "tessera.1").exists():  # not where the program cannot be run while it is built
+            for name in ("man/man1/tessera.1", "bash-completion/completions/tessera", "zsh/site-functions/_tessera",
+                         "fish/vendor_completions.d/tessera.fish"):
+                self.assertIn("tessera", (self.prefix / "share" / name).read_text(encoding="utf-8"))
         installed = {path.name for path in (self.prefix / "include" / "tessera").iterdir()}
         self.assertEqual(installed, {path.name for path in (SOURCE / "include" / "tessera").iterdir()})
         for path in [*self.prefix.rglob("*.cmake"), *self.prefix.rglob("*.pc")]:

@@ -162,8 +162,20 @@ Option* Option::FromEnvironment(const std::string& variable) {
 }
 
 Option* Option::OneOf(const std::vector<std::string>& words) {
+  words_ = words;
   option_->check(CLI::IsMember(words));
   return this;
+}
+
+OptionShape Option::Shape() const {
+  const bool is_flag = option_->get_items_expected_max() == 0;
+  return {.name = Name(),
+          .about = option_->get_description(),
+          .type = is_flag ? std::string() : option_->get_type_name(),
+          .words = words_,
+          .is_positional = option_->get_positional(),
+          .is_required = option_->get_required(),
+          .is_path = path_.has_value()};
 }
 
 bool Option::IsGiven() const { return option_->count() > 0; }
@@ -234,6 +246,13 @@ std::vector<const Option*> Command::OptionsInUse() const {
     for (const Option* option : command->OptionsInUse()) options.push_back(option);
   }
   return options;
+}
+
+CommandShape Command::Shape() const {
+  CommandShape shape{app_->get_name(), app_->get_description(), app_->get_footer(), {}, {}};
+  for (const std::unique_ptr<Option>& option : options_) shape.options.push_back(option->Shape());
+  for (const std::unique_ptr<Command>& command : commands_) shape.commands.push_back(command->Shape());
+  return shape;
 }
 
 Status Command::Refuse(std::string_view with, const std::vector<std::string>& names) const {

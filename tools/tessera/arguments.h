@@ -31,6 +31,24 @@ struct NumberRange {
 // What is wrong with a number that was given, or nothing.
 std::string NumberProblem(const std::string& text, NumberRange range);
 
+// What an option or a command is, for who describes the whole command line: completion of shells, the manual.
+struct OptionShape {
+  std::string name;  // "--batch", or a positional's name
+  std::string about;
+  std::string type;                     // what --help calls its value; empty for a flag
+  std::vector<std::string> words = {};  // the values that there are, where they are few
+  bool is_positional = false;
+  bool is_required = false;
+  bool is_path = false;
+};
+struct CommandShape {
+  std::string name;
+  std::string about;
+  std::string footer;
+  std::vector<OptionShape> options;
+  std::vector<CommandShape> commands;
+};
+
 // No option takes an empty value: that is an unset variable of a shell. None is given twice, unless it is Repeated.
 class Option {
  public:
@@ -56,12 +74,14 @@ class Option {
   std::string Name() const;
   // The files that it names, given or by default.
   std::vector<NamedPath> Paths() const;
+  OptionShape Shape() const;
 
  private:
   Option* Does(const std::string& type, PathRole role);
   CLI::Option* option_;
   Values values_;
   std::optional<NamedPath> path_;
+  std::vector<std::string> words_;
   bool is_repeated_ = false;
 };
 
@@ -89,6 +109,7 @@ class Command {
   bool IsNamed() const;  // on the command line
   // Those of it and of its commands that were named, by what was given.
   std::vector<const Option*> OptionsInUse() const;
+  CommandShape Shape() const;
 
  private:
   Option* Keep(CLI::Option* option, Option::Values values = {});

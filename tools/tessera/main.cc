@@ -47,6 +47,8 @@ int Main(int argc, char** argv) {
   AddNew(app, action);
   AddError(app, action);
   AddDemo(app, action);
+  AddCompletion(app, action);
+  AddMan(app, action);
   const Result<bool> goes_on = line.Parse(argc, argv);
   if (!goes_on) return Report(goes_on.error(), false);
   if (!*goes_on) return kGood;

@@ -43,6 +43,9 @@ void AddView(Command& app, Action& action);
 void AddNew(Command& app, Action& action);
 void AddError(Command& app, Action& action);
 void AddDemo(Command& app, Action& action);
+// What describes the others, and so is added last.
+void AddCompletion(Command& app, Action& action);
+void AddMan(Command& app, Action& action);
 
 // The program's one engine, made on first use. Never destroyed: a plugin's threads may outlive main.
 const Engine& TheEngine();
