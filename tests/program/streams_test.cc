@@ -39,6 +39,7 @@ class Streams : public testing::Test {
             {"compile", "c.toml", "--receipt"},
             {"view", "c.toml", "--no-open", "--out"},
             {"export", "c.toml", "--to", "flex", "--out"},
+            {"new", "--out"},
             {"demo", "--receipt"},
             {"ledger", "add", "--custom", "cpu.json", "--default", "reference.json", "--ledger"}};
   }
@@ -54,7 +55,7 @@ class Streams : public testing::Test {
 
 TEST_F(Streams, AFullDisk_IsAnErrorOfEveryOutput) {
   for (std::vector<std::string> arguments : Writers()) {
-    if (arguments[0] == "ledger" || arguments[0] == "demo") continue;  // no ledger to begin with; takes its time
+    if (arguments[0] == "ledger") continue;  // a device is no ledger to begin with, which is another error
     arguments.emplace_back("/dev/full");
     const ProgramResult result = Tessera(arguments, here_);
     EXPECT_NE(result.exit_code, 0) << testing::PrintToString(arguments);
@@ -93,6 +94,9 @@ TEST_F(Streams, StandardOutput_ThatTakesNothing) {
                                                           {"receipt", "show", "cpu.json"},
                                                           {"export", "c.toml", "--to", "flex"},
                                                           {"ledger", "advise", "c.toml"},
+                                                          {"new"},
+                                                          {"error", "TSR-C003"},
+                                                          {"demo"},
                                                           {"--help"},
                                                           {"run", "--help"},
                                                           {"--version"}};
