@@ -139,8 +139,8 @@ TEST_F(Ignored, NoOption_ByAnyInput) {
     for (const std::vector<std::string>& input : found->second) {
       for (const HelpOption& option : command.options) {
         const bool is_given = std::find(input.begin(), input.end(), option.name) != input.end();
-        const bool is_output = option.name == "--out" || option.name == "--dense" || option.name == "--emit" ||
-                               (option.name == "--receipt" && command.Text() != "view");
+        const bool is_output = option.name == "--out" || option.name == "--dense" || option.name == "--svg" ||
+                               option.name == "--emit" || (option.name == "--receipt" && command.Text() != "view");
         // A run goes on without its ledger, and its receipt says so (docs/ledger.md).
         const bool is_ledger = command.Text() == "run" && option.name == "--ledger";
         if (option.IsFlag() || option.is_positional || is_given || is_output || is_ledger) continue;
@@ -170,7 +170,8 @@ TEST_F(Ignored, WhatHasNoUse_IsNamed) {
       {{"explain", "c.toml"}, {{"--seed", "1"}, {"--inputs", "x"}}},
       {{"explain", "p.plan"},
        {{"--target", "cpu"}, {"--batch", "x"}, {"--tile", "16x16"}, {"--verify-stages"}, {"--seed", "1"}}},
-      {{"explain", "--policy"}, {{"c.toml"}, {"--at", "1,1"}, {"--ascii"}, {"--head", "0"}, {"--dense", "x"}}},
+      {{"explain", "--policy"},
+       {{"c.toml"}, {"--at", "1,1"}, {"--ascii"}, {"--head", "0"}, {"--dense", "x"}, {"--svg", "x"}}},
       {{"explain", "c.toml", "--at", "1,1"}, {{"--dump", "shrink"}, {"--cleanups", "3"}, {"--ascii"}}},
       {{"explain", "c.toml", "--dump", "shrink"}, {{"--cleanups", "3"}, {"--ascii"}, {"--head", "0"}}},
       {{"explain", "c.toml", "--json"}, {{"--cleanups", "3"}, {"--ascii"}, {"--batch-row", "0"}}},
@@ -186,6 +187,9 @@ TEST_F(Ignored, WhatHasNoUse_IsNamed) {
       {{"verify", "--list"}, {{"--all"}, {"c.toml"}, {"--seed", "1"}, {"--backward"}}},
       {{"verify", "--all"}, {{"c.toml"}, {"--batch", "x"}}},
       {{"lanes", "c.toml"}, {{"--lane", "cpu"}, {"--plugin", "x"}}},
+      {{"lanes"}, {{"--batch", "x"}, {"--documents", "3"}, {"--valid", "3"}}},
+      {{"verify", "full-97-f32"}, {{"--documents", "3"}, {"--valid", "3"}}},
+      {{"plan", "p.plan"}, {{"--documents", "3"}, {"--valid", "3"}}},
       {{"lanes", "--moba", "auto"}, {{"c.toml"}, {"--lane", "cpu"}, {"--target", "cpu"}, {"--plugin", "x"}}},
       {{"run", "c.toml"}, {{"--plugin", "x"}, {"--device", "0"}, {"--xla-level", "1"}, {"--experimental"}}},
       {{"run", "c.toml", "--lane", "reference"},

@@ -17,7 +17,7 @@ enum class Use { kReads, kWrites, kFolder };
 Use UseOf(const HelpCommand& command, const std::string& name) {
   const std::string words = command.Text();
   if (name == "--emit") return Use::kFolder;
-  if (name == "--out" || name == "--dense") return Use::kWrites;
+  if (name == "--out" || name == "--dense" || name == "--svg") return Use::kWrites;
   if (name == "--receipt") return words == "view" ? Use::kReads : Use::kWrites;
   if (name == "--ledger") return words == "ledger add" ? Use::kWrites : Use::kReads;
   const std::set<std::string> read = {"contract", "what",           "file",     "other",    "--batch",   "--inputs",
@@ -155,10 +155,15 @@ TEST_F(Paths, AFolderOfOutputs_HasNoOtherFileOfItsKind) {
 
 // A command of each kind that writes, with the option that does.
 std::vector<std::vector<std::string>> Writers(const std::string& contract) {
-  return {{"plan", contract, "--out"},    {"explain", contract, "--dense"},
-          {"route", contract, "--out"},   {"run", contract, "--out"},
-          {"run", contract, "--receipt"}, {"compile", contract, "--receipt"},
-          {"view", contract, "--out"},    {"export", contract, "--to", "flex", "--out"}};
+  return {{"plan", contract, "--out"},
+          {"explain", contract, "--dense"},
+          {"explain", contract, "--svg"},
+          {"route", contract, "--out"},
+          {"run", contract, "--out"},
+          {"run", contract, "--receipt"},
+          {"compile", contract, "--receipt"},
+          {"view", contract, "--out"},
+          {"export", contract, "--to", "flex", "--out"}};
 }
 
 TEST_F(Paths, Bitmaps_NamedInAContractGoodOrBad_AreInputs) {

@@ -33,6 +33,7 @@ class Streams : public testing::Test {
   static std::vector<std::vector<std::string>> Writers() {
     return {{"plan", "c.toml", "--out"},
             {"explain", "c.toml", "--dense"},
+            {"explain", "c.toml", "--svg"},
             {"route", "routed.toml", "--no-compare", "--mass", "0", "--out"},
             {"run", "c.toml", "--out"},
             {"run", "c.toml", "--receipt"},

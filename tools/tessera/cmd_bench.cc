@@ -40,6 +40,7 @@ struct Measured {
   int64_t kept = 0;  // surviving tiles the time pays for
   std::string_view tiles;
   std::vector<Receipt> receipts = {};  // of a run, one for each time
+  WorkUse work = {};                   // of a run: the best rates
 };
 
 int64_t PassesNs(const Receipt& receipt) {
@@ -58,11 +59,19 @@ int Show(Measured result, const Options& options) {
   Say(options.json,
       fmt::format("{}: best {}, median {} of {}; {} {}, {:.1f} ns each at best", result.what, Milliseconds(best),
                   Milliseconds(median), result.times.size(), Grouped(result.kept), result.tiles, per_tile));
+  const WorkUse& work = result.work;
+  if (work.forward_gflops > 0) {
+    std::string rates = fmt::format("forward {:.1f} GFLOP/s", work.forward_gflops);
+    if (work.backward_gflops > 0) rates += fmt::format(", backward {:.1f} GFLOP/s", work.backward_gflops);
+    Say(options.json, fmt::format("{} at best, over {} allowed pairs", rates, Grouped(work.pairs)));
+  }
   if (options.json) {
     JsonObject object;
     object.Text("what", result.what).Int("best_ns", best).Int("median_ns", median);
     object.Int("repeats", static_cast<int64_t>(result.times.size())).Int("surviving_tiles", result.kept);
     object.Real("ns_per_surviving_tile", per_tile);
+    if (work.forward_gflops > 0) object.Int("pairs", work.pairs).Real("forward_gflops", work.forward_gflops);
+    if (work.backward_gflops > 0) object.Real("backward_gflops", work.backward_gflops);
     // What a ledger takes as a measurement: the receipt of the run that took the median time.
     const auto is_median = [&](const Receipt& receipt) { return PassesNs(receipt) == median; };
     const auto found = std::find_if(result.receipts.begin(), result.receipts.end(), is_median);
@@ -105,7 +114,6 @@ int BenchRun(const Command& command, const Options& options) {
   const TensorMap inputs = MakeInputs(problem->contract, options.seed, options.run.backward);
   RunOptions run = options.run;
   run.plan = problem->options;
-  run.digests = options.json;  // of the receipt that goes with the figures
   run.contract_source = SourceOf(options.problem.contract);
   run.batch_source = SourceOf(options.problem.batch);
   run.input_source = fmt::format("seed {}", options.seed);
@@ -114,10 +122,21 @@ int BenchRun(const Command& command, const Options& options) {
   const Progress progress("running", options.progress);
   const Stopwatch all;
   while (WantsMore(options, result.times, all)) {
+    run.digests = options.json || result.times.empty();  // which is when pairs are counted too
     const RunOutcome outcome = Run(TheEngine(), problem->contract, problem->batch, inputs, problem->target, run);
     if (outcome.error) return Report(*outcome.error, options.json);
     result.times.push_back(PassesNs(outcome.receipt));
     if (options.json) result.receipts.push_back(outcome.receipt);
+    const auto ns = [&](std::string_view pass) {
+      int64_t sum = 0;
+      for (const Timing& timing : outcome.receipt.timings) sum += timing.name == pass ? timing.ns : 0;
+      return sum;
+    };
+    const int64_t pairs = std::max(result.work.pairs, outcome.receipt.work.pairs);
+    const WorkUse work = WorkOf(problem->contract.shape, pairs, ns("forward"), ns("backward"));
+    result.work = {.pairs = pairs,
+                   .forward_gflops = std::max(result.work.forward_gflops, work.forward_gflops),
+                   .backward_gflops = std::max(result.work.backward_gflops, work.backward_gflops)};
     result.kept = outcome.receipt.tiles_executed + outcome.receipt.tiles_executed_backward;
     result.what = fmt::format("{} on {} with {}", run.backward ? "forward and backward" : "forward",
                               outcome.receipt.executed, outcome.receipt.isa);

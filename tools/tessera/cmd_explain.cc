@@ -7,7 +7,9 @@
 
 #include "dense_npy.h"
 #include "json_text.h"
+#include "metadata.h"
 #include "program.h"
+#include "tile_svg.h"
 #include "words.h"
 
 namespace tessera::program {
@@ -18,6 +20,7 @@ struct Options {
   std::string at;
   std::string dump;
   std::string dense;
+  std::string svg;
   int64_t batch_row = 0;
   int64_t head = 0;
   int64_t cleanups = 12;
@@ -33,6 +36,7 @@ constexpr const char* kFooter =
     "  tessera explain examples/causal.toml --dump shrink\n"
     "  tessera explain packed.plan --head 3 --ascii\n"
     "  tessera explain packed.plan --dense mask.npy\n"
+    "  tessera explain causal,window=1023:8192 --svg window.svg\n"
     "  tessera explain --policy";
 
 // What is explained: a fresh plan with its contract and stages, or a plan file alone.
@@ -204,6 +208,8 @@ int ExplainJson(const Subject& subject) {
       masks.push_back(mask.Done());
     }
     object.Raw("masks", JsonList(masks));
+    object.Text("target", subject.problem->target.name);
+    AddMetadata(object, subject.plan.view(), subject.problem->target);
     PrintError(LeakNotes(subject.problem->contract));
   }
   object.Raw("stages", JsonList(stages)).Raw("plan", ToJson(subject.plan.view()));
@@ -226,6 +232,7 @@ int ExplainPlan(const Subject& subject, const Options& options) {
   text += fmt::format("{}this map serves {} of {} (batch row, head) pairs; the plan holds {} distinct\n\n",
                       std::string(9, ' '), same, count, plan.num_masks);
   text += Summary(plan);
+  if (subject.problem) text += "\n" + MetadataLine(plan, subject.problem->target, &*subject.problem);
   if (!subject.stages.empty()) {
     text += "\nstages\n";
     for (const StageReport& stage : subject.stages) {
@@ -233,7 +240,7 @@ int ExplainPlan(const Subject& subject, const Options& options) {
     }
   }
   text += "\n" + CleanupTable(plan, options.cleanups);
-  Print(options.ascii ? ToAscii(text) : text);
+  options.ascii ? Print(ToAscii(text)) : PrintMap(text);
   return kGood;
 }
 
@@ -272,12 +279,13 @@ Status CheckArguments(const Command& command, const Options& options) {
   if (options.policy) return command.AllowOnly("--policy", {"--policy", "--json"});
   if (IsPlanFile(options.problem.contract)) {
     Status ok = command.AllowOnly("a .plan file", {"contract", "--at", "--head", "--batch-row", "--dump", "--dense",
-                                                   "--cleanups", "--ascii", "--json"});
+                                                   "--svg", "--cleanups", "--ascii", "--json"});
     if (!ok) return ok;
   }
   // The map of one head, and the list under it, are drawn where nothing else is asked for.
   std::vector<std::string> unused = {"--cleanups", "--ascii"};
-  if (options.at.empty() && options.dense.empty()) unused.insert(unused.end(), {"--head", "--batch-row"});
+  if (options.at.empty() && options.dense.empty() && options.svg.empty())
+    unused.insert(unused.end(), {"--head", "--batch-row"});
   if (!options.at.empty()) {
     unused.push_back("--dump");
     return command.Refuse("--at", unused);
@@ -303,6 +311,10 @@ int Explain(const Command& command, const Options& options) {
     auto written = WriteDenseNpy(options.dense, subject->plan.view(), options.batch_row, options.head);
     if (!written) return Report(written.error(), options.json);
   }
+  if (!options.svg.empty()) {
+    const std::string picture = TileSvg(subject->plan.view(), options.batch_row, options.head);
+    if (auto written = WriteFile(options.svg, picture); !written) return Report(written.error(), options.json);
+  }
   if (!options.at.empty()) return ExplainPair(subject->plan.view(), options);
   if (!options.dump.empty() && subject->stages.empty()) {
     return Report(Error{ErrorCode::kBadArgument, "a plan file keeps no stage dumps: give the contract", "--dump", {}},
@@ -326,6 +338,7 @@ void AddExplain(Command& app, Action& action) {
   sub->AddOption("--dump", options->dump, "Print one stage's result as text")->TypeName("STAGE");
   sub->AddOption("--dense", options->dense, "Also write the plan decompressed to a [q_len, kv_len] mask")
       ->Writes("F.npy");
+  sub->AddOption("--svg", options->svg, "Also draw the tile map as a picture")->Writes("F.svg");
   sub->AddNumber("--cleanups", options->cleanups, {}, "How many cleanups to list")->TypeName("N")->ShowDefault();
   sub->AddFlag("--policy", options->policy, "Print how tiles with several documents are treated, as JSON");
   sub->AddFlag("--ascii", options->ascii, "Draw with plain characters");

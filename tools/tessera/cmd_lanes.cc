@@ -6,6 +6,7 @@
 
 #include "json_text.h"
 #include "lane_probes.h"
+#include "metadata.h"
 #include "program.h"
 
 namespace tessera::program {
@@ -13,6 +14,7 @@ namespace {
 
 struct Options {
   std::string contract;
+  BatchArguments batch;
   std::string target = "cpu";
   std::string lane = "auto";
   std::string plugin;
@@ -110,6 +112,32 @@ int ListLanes(const Options& options) {
   return kGood;
 }
 
+// The plan of the contract, where there is enough to make one.
+struct Planned {
+  Problem problem;
+  std::optional<Plan> plan;
+};
+
+Result<Planned> PlanFor(const Options& options, const Contract& contract, const Target& target) {
+  auto batch = ReadBatchArguments(options.batch, contract);
+  if (!batch) return tl::unexpected(batch.error());
+  Planned planned{{contract, std::move(*batch), target, {}, {}}, std::nullopt};
+  if (contract.routing) return planned;  // its picks come out of the data
+  auto made = PlanProblem(planned.problem);
+  if (made) {
+    planned.plan = std::move(made->plan);
+  } else if (!options.batch.IsEmpty()) {
+    return tl::unexpected(made.error());
+  }
+  return planned;
+}
+
+std::string MetadataText(const Planned& planned) {
+  if (planned.plan) return MetadataLine(planned.plan->view(), planned.problem.target, &planned.problem);
+  return planned.problem.contract.routing ? "metadata      depends on the picks: tessera plan says it\n"
+                                          : "metadata      depends on the batch: give --batch or --documents\n";
+}
+
 int SelectFor(const Options& options) {
   auto target = FindTarget(options.target);
   if (!target) return Report(target.error(), options.json);
@@ -117,6 +145,8 @@ int SelectFor(const Options& options) {
   if (!contract) return Report(contract.error(), options.json);
   auto selection = TheEngine().Select(*contract, *target);
   if (!selection) return Report(selection.error(), options.json);
+  auto planned = PlanFor(options, *contract, *target);
+  if (!planned) return Report(planned.error(), options.json);
   std::vector<LaneSupport> supports;
   if (auto facts = DescribeMask(*contract); facts && (contract->routing || facts->names_blocks)) {
     auto found = SupportOfLanes(*contract, *target);
@@ -134,6 +164,7 @@ int SelectFor(const Options& options) {
     JsonObject object;
     object.Text("target", target->name).Text("selected", selection->lane).Text("rule", selection->rule);
     object.Raw("decisions", JsonList(decisions));
+    if (planned->plan) AddMetadata(object, planned->plan->view(), *target);
     JsonObject support;
     for (const LaneSupport& s : supports) support.Raw(s.lane, ToJson(s.support));
     if (!supports.empty()) object.Raw("support", support.Done());
@@ -154,6 +185,7 @@ int SelectFor(const Options& options) {
     line.erase(line.find_last_not_of(' ') + 1);
     Print(line + "\n");
   }
+  Print("\n" + MetadataText(*planned));
   if (!supports.empty()) Print("\nwith picks, routing and the lane both take\n");
   const auto word = [](bool value) { return value ? "yes" : "no"; };
   for (const LaneSupport& s : supports) {
@@ -169,6 +201,7 @@ void AddLanes(Command& app, Action& action) {
   auto options = std::make_shared<Options>();
   Command* sub = app.AddCommand("lanes", "List the lanes; with a contract, say which is selected and why");
   AddContract(*sub, options->contract);
+  AddBatchArguments(*sub, options->batch);
   sub->AddOption("--target", options->target, "Machine to select for: cpu, h200, v6e, v5e, v5p")->ShowDefault();
   sub->AddOption("--lane", options->lane, "Without a contract: this lane, or why it is not there")
       ->TypeName("LANE")
@@ -183,6 +216,7 @@ void AddLanes(Command& app, Action& action) {
       Status used;
       if (options->moba) used = sub->AllowOnly("--moba", {"--moba", "--json"});
       if (used && !options->contract.empty()) used = sub->Refuse("a contract", {"--lane", "--plugin"});
+      if (used && options->contract.empty()) used = sub->Refuse("no contract", kBatchOptions);
       if (!used) return Report(used.error(), options->json);
       if (options->moba) return ShowMoba(*options);
       return options->contract.empty() ? ListLanes(*options) : SelectFor(*options);

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "json_text.h"
+#include "metadata.h"
 #include "program.h"
 
 namespace tessera::program {
@@ -22,13 +23,6 @@ constexpr const char* kFooter =
     "  tessera plan examples/packed.toml --batch examples/packed_batch.json --target v6e --out packed.plan\n"
     "  tessera plan packed.plan --json > packed.json";
 
-std::string MetadataLine(const PlanView& plan, const Target& target) {
-  std::string line = fmt::format("metadata      {} of scalar memory", Bytes(MetadataBytes(plan)));
-  if (target.scalar_bytes == 0) return line + fmt::format("; {} sets no limit\n", target.name);
-  return line + fmt::format("; {} has {}: {}\n", target.name, Bytes(target.scalar_bytes),
-                            FitsScalarMemory(plan, target) ? "fits" : "does not fit");
-}
-
 std::string StageTable(const std::vector<StageReport>& stages) {
   std::string text = "\nstage      time\n";
   int64_t total = 0;
@@ -44,7 +38,7 @@ int ShowPlanFile(const Options& options) {
   if (!plan) return Report(plan.error(), options.json);
   auto target = FindTarget(options.problem.target);
   if (!target) return Report(target.error(), options.json);
-  const std::string summary = Summary(plan->view()) + "\n" + MetadataLine(plan->view(), *target);
+  const std::string summary = Summary(plan->view()) + "\n" + MetadataLine(plan->view(), *target, nullptr);
   if (options.json) {
     PrintError(summary);
     Print(ToJson(plan->view()) + "\n");
@@ -66,8 +60,8 @@ int MakeAndShow(const Options& options) {
   if (!options.out.empty()) {
     if (auto written = WritePlan(options.out, result->plan); !written) return Report(written.error(), options.json);
   }
-  std::string text = Summary(plan) + "\n" + MetadataLine(plan, problem->target) + LeakNotes(problem->contract) +
-                     StageTable(result->stages);
+  std::string text = Summary(plan) + "\n" + MetadataLine(plan, problem->target, &*problem) +
+                     LeakNotes(problem->contract) + StageTable(result->stages);
   if (!options.out.empty()) text += fmt::format("\nwrote {}\n", options.out);
   if (options.json) {
     PrintError(text);
@@ -78,8 +72,8 @@ int MakeAndShow(const Options& options) {
       stages.push_back(object.Text("summary", stage.summary).Done());
     }
     JsonObject object;
-    object.Text("target", problem->target.name).Int("scalar_limit", problem->target.scalar_bytes);
-    object.Bool("fits_scalar_memory", FitsScalarMemory(plan, problem->target));
+    object.Text("target", problem->target.name);
+    AddMetadata(object, plan, problem->target);
     object.Raw("stages", JsonList(stages)).Raw("plan", ToJson(plan));
     Print(object.Done() + "\n");
   } else {

@@ -174,8 +174,8 @@ int VerifyAll(const Options& options) {
       error.where = error.where.empty() ? info.name : info.name + ", " + error.where;
       return Report(error, options.json);
     }
-    Say(options.json, fmt::format("{}  {:<36} {:>9}  {}", verdict->pass ? "ok   " : "WRONG", info.name,
-                                  Milliseconds(verdict->ns), info.about));
+    Say(options.json, verdict->pass ? Colour::kGood : Colour::kBad, verdict->pass ? "ok   " : "WRONG",
+        fmt::format("  {:<36} {:>9}  {}", info.name, Milliseconds(verdict->ns), info.about));
     documents.push_back(verdict->json);
     if (verdict->pass) continue;
     Say(options.json, Indented(verdict->text, "       "));

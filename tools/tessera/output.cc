@@ -5,10 +5,12 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <system_error>
 #include <utility>
 
@@ -60,12 +62,71 @@ int& OutputError() {
   return error;
 }
 
+// As it is: what came out of files has been made Printable by then.
+void WriteRaw(std::FILE* stream, std::string_view text) {
+  errno = 0;
+  const bool is_written = std::fwrite(text.data(), 1, text.size(), stream) == text.size();
+  if (!is_written && stream == stdout && OutputError() == 0) OutputError() = errno == 0 ? EIO : errno;
+}
+
 void Write(std::FILE* stream, std::string_view text) {
   const std::string made = IsPlain(text) ? std::string() : Printable(text);
-  const std::string_view shown = made.empty() ? text : made;
-  errno = 0;
-  const bool is_written = std::fwrite(shown.data(), 1, shown.size(), stream) == shown.size();
-  if (!is_written && stream == stdout && OutputError() == 0) OutputError() = errno == 0 ? EIO : errno;
+  WriteRaw(stream, made.empty() ? text : made);
+}
+
+bool HasColour(std::FILE* stream) {
+  const char* refused = std::getenv("NO_COLOR");
+  const char* terminal = std::getenv("TERM");
+  if (refused != nullptr && *refused != '\0') return false;
+  if (terminal == nullptr || std::string_view(terminal) == "dumb") return false;
+  return ::isatty(::fileno(stream)) != 0;
+}
+
+constexpr std::string_view kPlainAgain = "\033[0m";
+
+std::string_view CodeOf(Colour colour) {
+  switch (colour) {
+    case Colour::kBad:
+      return "\033[1;31m";
+    case Colour::kGood:
+      return "\033[32m";
+    case Colour::kNote:
+      return "\033[33m";
+  }
+  return kPlainAgain;
+}
+
+void WriteColoured(std::FILE* stream, Colour colour, std::string_view word, std::string_view rest) {
+  const bool has_colour = HasColour(stream);
+  if (has_colour) WriteRaw(stream, CodeOf(colour));
+  Write(stream, word);
+  if (has_colour) WriteRaw(stream, kPlainAgain);
+  Write(stream, rest);
+}
+
+// The map's glyphs in runs, each run in its colour.
+std::string InColours(std::string_view text) {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kGlyphs = {
+      {{"█", "\033[34m"}, {"▓", "\033[36m"}, {"▒", "\033[36m"}, {"░", "\033[36m"}, {"·", "\033[2m"}}};
+  std::string out;
+  std::string_view now;
+  while (!text.empty()) {
+    std::string_view colour;
+    size_t size = 1;
+    for (const auto& [glyph, code] : kGlyphs) {
+      if (text.substr(0, glyph.size()) != glyph) continue;
+      colour = code;
+      size = glyph.size();
+    }
+    if (colour != now) {
+      if (!now.empty()) out += kPlainAgain;
+      out += colour;
+      now = colour;
+    }
+    out += text.substr(0, size);
+    text.remove_prefix(size);
+  }
+  return now.empty() ? out : out + std::string(kPlainAgain);
 }
 
 }  // namespace
@@ -107,9 +168,22 @@ std::string OneLine(std::string_view text) {
 
 void Print(std::string_view text) { Write(stdout, text); }
 void PrintError(std::string_view text) { Write(stderr, text); }
+void PrintError(Colour colour, std::string_view word, std::string_view rest) {
+  WriteColoured(stderr, colour, word, rest);
+}
+
+void PrintMap(std::string_view text) {
+  if (HasColour(stdout)) return WriteRaw(stdout, InColours(Printable(text)));
+  Write(stdout, text);
+}
 
 void Say(bool json, std::string_view text) {
   Write(json ? stderr : stdout, text);
+  Write(json ? stderr : stdout, "\n");
+}
+
+void Say(bool json, Colour colour, std::string_view word, std::string_view rest) {
+  WriteColoured(json ? stderr : stdout, colour, word, rest);
   Write(json ? stderr : stdout, "\n");
 }
 

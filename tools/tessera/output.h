@@ -24,7 +24,15 @@ void Print(std::string_view text);
 Status FlushOutput();
 // For people: standard error.
 void PrintError(std::string_view text);
+
+// Colour is for a terminal, and not where NO_COLOR is set or TERM is "dumb". It never says what the words do not.
+enum class Colour { kBad, kGood, kNote };
+// A word in colour and the rest of the line: "tessera:" and " TSR-R007 ...".
+void PrintError(Colour colour, std::string_view word, std::string_view rest);
+// A tile map and text around it: full, partial and skipped tiles in colours.
+void PrintMap(std::string_view text);
 // One line for people: standard output, or standard error when standard output carries JSON.
 void Say(bool json, std::string_view text);
+void Say(bool json, Colour colour, std::string_view word, std::string_view rest);
 
 }  // namespace tessera::program

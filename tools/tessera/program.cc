@@ -86,7 +86,7 @@ int ExitCodeOf(ErrorCode code) {
 int Report(const Error& error, bool json) {
   std::string text = ToText(error);
   while (!text.empty() && text.back() == '\n') text.pop_back();
-  PrintError("tessera: " + text + "\n");
+  PrintError(Colour::kBad, "tessera:", " " + text + "\n");
   if (json) {
     std::vector<std::string> violations;
     for (const Violation& violation : error.violations) {
