@@ -1,4 +1,4 @@
-/* The same from C: one call that prepares, plans and runs. README.md shows it. */
+/* The same from C: one call that prepares, plans and runs. docs/c_api.md shows it. */
 #include <stdio.h>
 #include <tessera/tessera.h>
 int main(void) {

@@ -1,5 +1,5 @@
-"""The programs that README.md shows are those that are compiled and run: its text is the examples' text, and the smallest
-C++ program stays small."""
+"""The programs that README.md and docs/c_api.md show are those that are compiled and run: their text is the examples' text; the
+smallest C++ program and the README stay small."""
 
 import pathlib
 import re
@@ -9,8 +9,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 MOST_LINES = 12
 
 
-def blocks(language):
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def blocks(language, document="README.md"):
+    text = (ROOT / document).read_text(encoding="utf-8")
     return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
@@ -27,7 +27,11 @@ class ReadmePrograms(unittest.TestCase):
         self.assertLessEqual(len(program("smallest.cc").splitlines()), MOST_LINES)
 
     def test_smallest_in_c(self):
-        self.assertEqual(blocks("c"), [program("smallest.c")])
+        self.assertEqual(blocks("c", "docs/c_api.md")[0], program("smallest.c"))
+
+    def test_first_screen(self):
+        text = (ROOT / "README.md").read_text(encoding="utf-8")
+        self.assertLessEqual(len(text.splitlines()), 120)
 
 
 if __name__ == "__main__":
