@@ -101,6 +101,12 @@ int tessera_attention_plan(const tessera_attention* attention, const tessera_bat
 int tessera_attention_bind(const tessera_attention* attention, const tessera_plan* plan, tessera_bound** bound,
                            tessera_error** error);
 
+/* Binds a plan of the same class in place of an earlier one of this attention: graphs captured from the earlier one's
+ * calls run the new plan from here on in the order of `stream`. Keep `earlier` as long as its graphs, and do not call
+ * it any more. Where it fails, bind and capture again. */
+int tessera_attention_rebind(const tessera_attention* attention, const tessera_bound* earlier, const tessera_plan* plan,
+                             void* stream, tessera_bound** bound, tessera_error** error);
+
 /* --- Calls -------------------------------------------------------------------------------------------------------- */
 
 /* Row statistics are dense f32 [batch, num_q_heads, q_len], sink logits f32 [num_q_heads], both in the tensors' memory.

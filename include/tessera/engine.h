@@ -102,6 +102,11 @@ class Attention {
   Result<PlanResult> Plan(const Batch& batch, const TensorRef& q, const TensorRef& k) const;
   // Asks the lanes about the plan in their order; the first that accepts is bound, and compiles what it must.
   Result<Bound> Bind(tessera::Plan plan) const;
+  // Binds a plan of the same class in place of an earlier one of this attention: what that has on a device is written
+  // over, in the order of the stream, and graphs captured from its calls run the new plan from there on. TSR-R007 where
+  // the class is another or something else is bound to the earlier plan, TSR-R009 where its room is too small: then
+  // Bind, and capture again. `earlier` is kept while its graphs are, and not called any more. On the host this is Bind.
+  Result<Bound> Rebind(const Bound& earlier, tessera::Plan plan, void* stream = nullptr) const;
 
  private:
   friend struct EngineAccess;

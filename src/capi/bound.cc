@@ -54,6 +54,22 @@ int tessera_attention_bind(const tessera_attention* attention, const tessera_pla
   });
 }
 
+int tessera_attention_rebind(const tessera_attention* attention, const tessera_bound* earlier, const tessera_plan* plan,
+                             void* stream, tessera_bound** bound, tessera_error** error) {
+  if (bound != nullptr) *bound = nullptr;
+  return Guard(__func__, error, [&, where = __func__]() -> Status {
+    TESSERA_TRY(NotNull(bound, "bound", where));
+    TESSERA_TRY(NotNull(attention, "attention", where));
+    TESSERA_TRY(NotNull(earlier, "earlier", where));
+    TESSERA_TRY(NotNull(plan, "plan", where));
+    const Attention& of = attention->attention;
+    const std::span<const std::byte> bytes = plan->plan.bytes();
+    Bound made = TESSERA_TRY(of.Rebind(earlier->bound, plan::Trust({bytes.begin(), bytes.end()}), stream));
+    *bound = new tessera_bound{std::move(made), of.contract().shape, plan->batch};
+    return {};
+  });
+}
+
 int tessera_bound_forward(const tessera_bound* bound, const tessera_args* args, const tessera_call_options* call,
                           tessera_receipt** receipt, tessera_error** error) {
   if (receipt != nullptr) *receipt = nullptr;

@@ -97,7 +97,7 @@ std::string_view ExpectedLane(const BindAsk& ask) {
   return {};
 }
 
-BindResult BindLane(const BindAsk& ask, const PlanView& plan) {
+BindResult BindLane(const BindAsk& ask, const PlanView& plan, const BindEarlier& earlier) {
   BindResult result;
   const std::vector<Pass> passes = PassesOf(ask.options);
   std::vector<std::string> refusals;
@@ -112,7 +112,9 @@ BindResult BindLane(const BindAsk& ask, const PlanView& plan) {
     }
     if (decision.accepted) {
       result.row = made->row;
-      Result<std::unique_ptr<BoundLane>> bound = made->lane->Bind({ask.contract, plan, ask.target, passes});
+      BindRequest request{ask.contract, plan, ask.target, passes};
+      if (earlier.row == made->row) request.earlier = earlier.lane, request.stream = earlier.stream;
+      Result<std::unique_ptr<BoundLane>> bound = made->lane->Bind(request);
       if (!bound) {
         result.failure = Failure{ask.compile_only ? "compile" : "bind", std::move(bound.error())};
         return result;

@@ -42,8 +42,14 @@ struct BindResult {
   std::unique_ptr<BoundLane> lane;
   std::optional<Failure> failure;
 };
+// What a plan is bound in place of, if anything.
+struct BindEarlier {
+  const LaneRow* row = nullptr;
+  const BoundLane* lane = nullptr;
+  void* stream = nullptr;
+};
 // Contract and plan outlive what is bound to them.
-BindResult BindLane(const BindAsk& ask, const PlanView& plan);
+BindResult BindLane(const BindAsk& ask, const PlanView& plan, const BindEarlier& earlier = {});
 
 std::vector<Pass> PassesOf(const AttentionOptions& options);
 

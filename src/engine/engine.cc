@@ -162,7 +162,7 @@ Result<PlanResult> PlanFor(const AttentionState& attention, const Batch& batch, 
                   attention.prepared->shape ? &*attention.prepared->shape : nullptr);
 }
 
-BindOutcome BindPlan(const std::shared_ptr<const AttentionState>& attention, Plan plan) {
+BindOutcome BindPlan(const std::shared_ptr<const AttentionState>& attention, Plan plan, const BindEarlier& earlier) {
   BindOutcome outcome;
   const std::string& key = attention->prepared->key.contract_key;
   if (plan.bytes().empty()) {
@@ -182,7 +182,7 @@ BindOutcome BindPlan(const std::shared_ptr<const AttentionState>& attention, Pla
   auto state = std::make_shared<BoundState>();
   state->attention = attention;
   state->plan = std::move(plan);
-  BindResult bound = BindLane(attention->Ask(), state->plan.view());
+  BindResult bound = BindLane(attention->Ask(), state->plan.view(), earlier);
   outcome.decisions = bound.decisions;
   outcome.fallback_reason = bound.fallback_reason;
   outcome.failure = std::move(bound.failure);
@@ -265,6 +265,20 @@ Result<PlanResult> Attention::Plan(const Batch& batch, const TensorRef& q, const
 
 Result<Bound> Attention::Bind(tessera::Plan plan) const {
   BindOutcome outcome = BindPlan(state_, std::move(plan));
+  if (outcome.failure) return tl::unexpected(std::move(outcome.failure->error));
+  return EngineAccess::Wrap(std::move(outcome.bound));
+}
+
+Result<Bound> Attention::Rebind(const Bound& earlier, tessera::Plan plan, void* stream) const {
+  const BoundState& before = *EngineAccess::Of(earlier);
+  if (before.attention != state_) return Fail(ErrorCode::kBadArgument, "the earlier plan is another attention's");
+  if (plan.bytes().empty()) return Bind(std::move(plan));  // which says so
+  if (plan.view().class_key != before.plan.view().class_key) {
+    return Fail(ErrorCode::kBadArgument,
+                fmt::format("the plan is of class {}, and the earlier one of {}", ToHex(plan.view().class_key),
+                            ToHex(before.plan.view().class_key)));
+  }
+  BindOutcome outcome = BindPlan(state_, std::move(plan), {before.row, before.lane.get(), stream});
   if (outcome.failure) return tl::unexpected(std::move(outcome.failure->error));
   return EngineAccess::Wrap(std::move(outcome.bound));
 }

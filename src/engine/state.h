@@ -98,7 +98,8 @@ struct BindOutcome {
   std::string fallback_reason;
   std::optional<Failure> failure;
 };
-BindOutcome BindPlan(const std::shared_ptr<const AttentionState>& attention, Plan plan);
+BindOutcome BindPlan(const std::shared_ptr<const AttentionState>& attention, Plan plan,
+                     const BindEarlier& earlier = {});
 
 // One pass of a bound lane, timed, in a workspace of the engine's. The tensors are the lane's to check.
 struct PassRun {

@@ -82,6 +82,9 @@ struct BindRequest {
   const PlanView& plan;
   const Target& target;
   std::span<const Pass> passes;  // those that will be called; others need not be ready
+  // Of this lane, and of the plan's class: what it has on a device is written over, in the stream's order.
+  const BoundLane* earlier = nullptr;
+  void* stream = nullptr;
 };
 
 class Lane {

@@ -214,6 +214,9 @@ static void test_bytes(void) {
       "not asked for");
   tessera_bound_free(bound);
   good(tessera_attention_bind(attention, loaded, &bound, &error), &error, "bind the loaded plan");
+  tessera_bound* rebound = NULL;
+  good(tessera_attention_rebind(attention, bound, plan, NULL, &rebound, &error), &error, "bind in its place");
+  tessera_bound_free(rebound);
   args = make_args(&in, &second);
   tessera_receipt* receipt = NULL;
   tessera_call_options call = tessera_call_options_init();

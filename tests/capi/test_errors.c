@@ -66,6 +66,8 @@ static void test_null_makers(void) {
   bad(tessera_attention_bind(NULL, NULL, &bound, &error), &error, kCode, "attention is NULL", "bind of null");
   bad(tessera_attention_bind(attention, NULL, &bound, &error), &error, kCode, "plan is NULL", "bind of no plan");
   bad(tessera_attention_bind(attention, plan, NULL, &error), &error, kCode, "bound is NULL", "bind to null");
+  bad(tessera_attention_rebind(attention, NULL, plan, NULL, &bound, &error), &error, kCode, "earlier is NULL",
+      "rebind");
   bad(tessera_plan_load(NULL, "x", 1, &plan, &error), &error, kCode, "contract is NULL", "load for null");
   bad(tessera_plan_load(contract, NULL, 1, &plan, &error), &error, kCode, "bytes is NULL", "load of null");
   bad(tessera_class_new(NULL, NULL, NULL, &class_out, &error), &error, kCode, "contract is NULL", "class of null");

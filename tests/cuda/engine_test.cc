@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "dispatch/lane_table.h"
 #include "engine/state.h"
 #include "lanes/cuda/cuda.h"
+#include "lanes/cuda/image.h"
 #include "lanes/cuda/kernels.h"
 #include "tessera/tessera.h"
 
@@ -127,6 +129,64 @@ TEST_F(CudaEngine, CallersWorkspace_IsDeviceMemoryAndSavesTheEnginesOwn) {
   ASSERT_FALSE(refused.has_value());
   EXPECT_THAT(ToText(refused.error()), HasSubstr("workspace: "));
   EXPECT_EQ(fake_.launches.size(), 1U) << "nothing was launched for it";
+}
+
+// What a captured graph holds is an address: the next batch's plan must come to lie there.
+TEST_F(CudaEngine, Rebound_PlanLiesWhereTheEarlierOneLay) {
+  contract_.mask.heads = {ParseMaskExpr("causal and documents").value()};
+  AttentionOptions options;
+  options.memory = {MemoryKind::kGpu, 0};
+  const Result<Attention> attention = engine_->Prepare(contract_, target_, options);
+  ASSERT_TRUE(attention.has_value());
+  const auto plan_of = [&](int32_t document) {
+    Batch batch;
+    IdRows ids{1, 200, {}};
+    for (int32_t t = 0; t < 200; ++t) ids.values.push_back(t / document);
+    batch.doc_ids = std::move(ids);
+    return std::move(attention->Plan(batch)->plan);
+  };
+  RunTensors tensors;
+  for (TensorRef* ref : {&tensors.q, &tensors.k, &tensors.v, &tensors.o}) {
+    *ref = DenseView(fake_.Allocate(2 * 200 * 128 * 2, 0), ElementType::kBf16, {1, 2, 200, 128});
+    ref->space = options.memory;
+  }
+  static const PlanHeader* launched = nullptr;
+  fake_.on_launch = [](const Launched& launch) { launched = static_cast<const ForwardParams*>(launch.params)->plan; };
+  const auto lies = [&](const Plan& plan) {
+    const Result<PlanImage> image = MakeImage(contract_, plan.view(), {.forward = true, .backward = false});
+    return image.has_value() && std::memcmp(launched, image->bytes.data(), image->bytes.size()) == 0;
+  };
+  const Stream stream = fake_.MakeStream(0);
+  const Result<Bound> first = attention->Bind(plan_of(60));
+  ASSERT_TRUE(first.has_value()) << ToText(first.error());
+  fake_.is_capturing = true;
+  ASSERT_TRUE(first->Forward(tensors, {.stream = stream}).has_value());
+  const PlanHeader* const captured = launched;
+  EXPECT_TRUE(lies(plan_of(60)));
+  const Result<Bound> too_early = attention->Rebind(*first, plan_of(90), stream);
+  ASSERT_FALSE(too_early.has_value());
+  EXPECT_THAT(ToText(too_early.error()), HasSubstr("is being captured"));
+  fake_.is_capturing = false;
+  const int waits = fake_.calls["stream_finish"] + fake_.calls["event_finish"];
+  const Result<Bound> second = attention->Rebind(*first, plan_of(90), stream);
+  ASSERT_TRUE(second.has_value()) << ToText(second.error());
+  EXPECT_TRUE(lies(plan_of(90)));
+  EXPECT_EQ(fake_.calls["stream_finish"] + fake_.calls["event_finish"], waits);
+  ASSERT_TRUE(second->Forward(tensors, {.stream = stream}).has_value());
+  EXPECT_EQ(launched, captured);
+  // The first plan's fingerprint finds no more what is the second's now.
+  const Result<Bound> again = attention->Bind(plan_of(60));
+  ASSERT_TRUE(again.has_value());
+  ASSERT_TRUE(again->Forward(tensors, {.stream = stream}).has_value());
+  EXPECT_NE(launched, captured);
+  EXPECT_TRUE(lies(plan_of(60)));
+  // Two who share an upload: neither may change it under the other.
+  const Result<Bound> shares = attention->Bind(plan_of(60));
+  ASSERT_TRUE(shares.has_value());
+  const Result<Bound> refused = attention->Rebind(*again, plan_of(90), stream);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_THAT(ToText(refused.error()), HasSubstr("something else is bound"));
+  fake_.on_launch = nullptr;
 }
 
 TEST_F(CudaEngine, OtherGpu_FallsBackByReason) {

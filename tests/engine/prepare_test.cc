@@ -185,6 +185,40 @@ TEST(Bound, CallersWorkspace_IsUsedOrRefused) {
   expect(std::span(memory).subspan(aside + 1, bytes), "a multiple of 64");
 }
 
+// In place of an earlier plan: on the host a binding like any other, of the same attention and class only.
+TEST(Bound, Rebound_RunsTheNewPlan) {
+  const Contract contract = SmallContract({.mask = "causal and documents", .len = 96});
+  const Target target = TargetNamed("cpu");
+  const TensorMap inputs = MakeInputs(contract, 3, false);
+  const Batch batch = DocumentBatch(contract, {10, 86});
+  const RunOutcome once = tessera::Run(contract, batch, inputs, target, {});
+  ASSERT_FALSE(once.error.has_value()) << ErrorText(once);
+  const Result<Attention> attention = TestEngine().Prepare(contract, target);
+  ASSERT_TRUE(attention.has_value());
+  const Result<Bound> first = attention->Bind(std::move(attention->Plan(DocumentBatch(contract, {40, 56}))->plan));
+  ASSERT_TRUE(first.has_value());
+  const Result<Bound> second = attention->Rebind(*first, std::move(attention->Plan(batch)->plan));
+  ASSERT_TRUE(second.has_value()) << ToText(second.error());
+  Tensor o = once.outputs.at("o");
+  std::fill(o.bytes.begin(), o.bytes.end(), std::byte{0xff});
+  RunTensors tensors;
+  tensors.q = DenseView(inputs.at("q"));
+  tensors.k = DenseView(inputs.at("k"));
+  tensors.v = DenseView(inputs.at("v"));
+  tensors.o = DenseView(o);
+  ASSERT_TRUE(second->Forward(tensors).has_value());
+  EXPECT_TRUE(o == once.outputs.at("o"));
+
+  AttentionOptions both;
+  both.backward = true;
+  const Result<Attention> other = TestEngine().Prepare(contract, target, both);
+  ASSERT_TRUE(other.has_value());
+  const Result<Bound> refused = other->Rebind(*first, std::move(other->Plan(batch)->plan));
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::kBadArgument);
+  EXPECT_FALSE(attention->Rebind(*first, {}).has_value()) << "an empty plan";
+}
+
 // Engines share nothing: what one prepared, another has to prepare again.
 TEST(Engines, Two_ShareNothing) {
   const Engine first;

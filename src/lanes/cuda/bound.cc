@@ -73,9 +73,24 @@ class BoundCuda final : public BoundLane {
         if (contract_.score.sink_logits) TESSERA_TRY(Load(KernelKind::kSinks));
       }
     }
-    plan_ = TESSERA_TRY(state_->Upload(device_, contract_, request.plan, needs));
+    if (request.earlier == nullptr) {
+      use_ = std::make_shared<PlanUse>(PlanUse{TESSERA_TRY(state_->Upload(device_, contract_, request.plan, needs))});
+      return {};
+    }
+    const auto& earlier = static_cast<const BoundCuda&>(*request.earlier);
+    const auto stream = static_cast<Stream>(request.stream);
+    TESSERA_TRY(CheckStream(stream));
+    int capturing = 0;
+    TESSERA_TRY(Done(driver_.stream_capturing(stream, &capturing), "asking whether the stream is captured"));
+    if (capturing != 0) {
+      return Fail(ErrorCode::kBadArgument, "the stream is being captured, and a plan is bound once", "cuda");
+    }
+    TESSERA_TRY(state_->Overwrite(*earlier.use_, contract_, request.plan, needs, stream));
+    use_ = earlier.use_;
     return {};
   }
+
+  const std::shared_ptr<Device>& device() const { return device_; }
 
   int64_t WorkspaceBytes(Pass pass) const override { return WorkspaceBytesOf(contract_, pass); }
 
@@ -136,6 +151,8 @@ class BoundCuda final : public BoundLane {
   }
 
  private:
+  UploadedPlan& plan() const { return *use_->plan; }
+
   Status Done(DriverResult result, std::string_view doing) const {
     if (result == kDriverSuccess) return {};
     return tl::unexpected(driver_.ErrorOf(result, doing));
@@ -192,11 +209,11 @@ class BoundCuda final : public BoundLane {
       hold.block = TESSERA_TRY(device_->Take(WorkspaceBytes(pass), stream, hold.is_capturing));
       hold.workspace = hold.block->device();
     }
-    TESSERA_TRY(plan_->Begin(stream, hold.is_capturing));
+    TESSERA_TRY(plan().Begin(stream, hold.is_capturing));
     return hold;
   }
   Status End(Hold& hold, Stream stream) const {
-    TESSERA_TRY(plan_->End(stream, hold.is_capturing));
+    TESSERA_TRY(plan().End(stream, hold.is_capturing));
     if (!hold.block) return {};
     if (!hold.is_capturing) return Done(hold.block->Record(stream), "recording an event");
     // The graph has it from now on; it lives as long as what is bound.
@@ -227,7 +244,7 @@ class BoundCuda final : public BoundLane {
     return tl::unexpected(driver_.ErrorOf(result, fmt::format("launching {}", loaded.row->name)));
   }
   Grid GridFor(KernelKind kind) const {
-    return {GridOf(static_cast<int32_t>(plan_->work(kind)), device_->facts().num_sms), 1};
+    return {GridOf(static_cast<int32_t>(plan().work(kind)), device_->facts().num_sms), 1};
   }
 
   Result<int64_t> LaunchForward(const ForwardArgs& args, const LaneCall& call, Stream stream) const {
@@ -240,7 +257,7 @@ class BoundCuda final : public BoundLane {
     p.v = TESSERA_TRY(EncodeTensor(driver_, args.v, KeyAxes(dim_v), ColBox(kKind, dim_qk, dim_v)));
     p.o = TESSERA_TRY(EncodeTensor(driver_, args.o, QueryAxes(dim_v), OutBox()));
     p.v_rows = RowsOf(args.v);
-    p.plan = plan_->header();
+    p.plan = plan().header();
     p.sinks = PointerOf(args.sink_logits);
     p.lse = PointerOf(args.lse);
     p.row_max = PointerOf(args.row_max);
@@ -248,12 +265,12 @@ class BoundCuda final : public BoundLane {
     Hold hold = TESSERA_TRY(Begin(Pass::kForward, call, stream));
     p.ticket = reinterpret_cast<uint32_t*>(hold.workspace) + kForwardTicket;
     const Grid grid = GridFor(kKind);
-    if (grid.x < plan_->work(kKind)) {
+    if (grid.x < plan().work(kKind)) {
       TESSERA_TRY(Done(driver_.fill_words(hold.workspace, 0, kNumTickets, stream), "clearing tickets"));
     }
     TESSERA_TRY(Launch(kKind, grid, stream, p));
     TESSERA_TRY(End(hold, stream));
-    return plan_->tiles(kKind);
+    return plan().tiles(kKind);
   }
 
   Result<BackwardParams> BackwardParamsOf(KernelKind kind, const BackwardArgs& args) const {
@@ -281,7 +298,7 @@ class BoundCuda final : public BoundLane {
     if (!is_dq) TESSERA_TRY(encode(p.out[1], args.dv, v, OutBox()));
     p.col_rows[0] = RowsOf(is_dq ? args.k : args.q);
     p.col_rows[1] = RowsOf(is_dq ? args.v : args.dout);
-    p.plan = plan_->header();
+    p.plan = plan().header();
     p.shape = shape_;
     return p;
   }
@@ -322,7 +339,7 @@ class BoundCuda final : public BoundLane {
       TESSERA_TRY(Launch(KernelKind::kSinks, {s.num_q_heads, 1}, stream, sinks));
     }
     TESSERA_TRY(End(hold, stream));
-    return plan_->tiles(KernelKind::kDkv);
+    return plan().tiles(KernelKind::kDkv);
   }
 
   // ---- host tensors, of a one-shot run
@@ -382,7 +399,7 @@ class BoundCuda final : public BoundLane {
   ShapeParams shape_;
   std::array<LoadedKernel, 5> kernels_{};
   std::string kernel_names_;
-  std::shared_ptr<UploadedPlan> plan_;
+  std::shared_ptr<PlanUse> use_;
   mutable std::mutex mutex_;
   mutable std::vector<Block> captured_;  // workspaces of captured calls
 };
@@ -425,7 +442,9 @@ Result<TensorMap> EncodeTensor(const Driver& driver, const TensorRef& ref, const
 
 Result<std::unique_ptr<BoundLane>> MakeBound(const std::shared_ptr<State>& state, const BindRequest& request,
                                              const MemorySpace& space) {
-  std::shared_ptr<Device> device = TESSERA_TRY(state->Open(space.ordinal));
+  std::shared_ptr<Device> device = request.earlier == nullptr
+                                       ? TESSERA_TRY(state->Open(space.ordinal))
+                                       : static_cast<const BoundCuda&>(*request.earlier).device();
   auto bound = std::make_unique<BoundCuda>(request, state, std::move(device), space);
   TESSERA_TRY(bound->Load(request));
   return bound;

@@ -58,6 +58,14 @@ DriverResult Block::Record(Stream stream) {
   return owner_->driver_.event_record(*event, stream);
 }
 
+DriverResult Block::Wait(Stream stream) const {
+  for (const auto& [used, event] : uses_.events) {
+    const DriverResult result = owner_->driver_.stream_wait(stream, event, 0);
+    if (result != kDriverSuccess) return result;
+  }
+  return kDriverSuccess;
+}
+
 Result<DeviceFacts> ReadFacts(const Driver& driver, int64_t ordinal) {
   TESSERA_TRY(Done(driver, driver.init(0), "starting the driver"));
   int count = 0;

@@ -59,6 +59,8 @@ class Block {
   int64_t bytes() const { return bytes_; }
   // The work on this stream so far uses it.
   DriverResult Record(Stream stream);
+  // What is done on this stream from now on comes after those uses.
+  DriverResult Wait(Stream stream) const;
   // A graph that was captured uses it whenever it is replayed: it is not given to others any more.
   void Keep() { is_kept_ = true; }
 

@@ -94,6 +94,48 @@ Result<std::shared_ptr<Device>> State::Open(int64_t ordinal) {
   return devices_.emplace(context, std::move(device)).first->second;
 }
 
+Status State::Overwrite(const PlanUse& use, const Contract& contract, const PlanView& plan, const ImageNeeds& needs,
+                        Stream stream) {
+  UploadedPlan& there = *use.plan;
+  {
+    // From here on nobody finds it by the fingerprint it had.
+    const std::lock_guard lock(mutex_);
+    recent_.remove_if([&](const auto& entry) { return entry.second.get() == &there; });
+    if (use.plan.use_count() > 1) {
+      return Fail(ErrorCode::kBadArgument,
+                  "something else is bound to the earlier plan, and shares what lies on the GPU", "cuda");
+    }
+  }
+  const PlanImage image = TESSERA_TRY(MakeImage(contract, plan, needs));
+  const auto size = static_cast<int64_t>(image.bytes.size());
+  if (image.work != there.work_) {
+    return Fail(ErrorCode::kBadArgument, "the plan has other rows of tiles than the earlier one", "cuda");
+  }
+  if (size > there.block_.bytes()) {
+    return Fail(ErrorCode::kTooLarge,
+                fmt::format("the plan takes {} bytes on the GPU, and the earlier one has room for {}", size,
+                            there.block_.bytes()),
+                "cuda");
+  }
+  const Driver& driver = there.device_->driver();
+  const ContextScope scope(driver, there.device_->context());
+  Block staging = TESSERA_TRY(there.device_->TakeHost(there.block_.bytes(), stream));
+  std::memcpy(staging.host(), image.bytes.data(), image.bytes.size());
+  const std::lock_guard lock(there.mutex_);
+  TESSERA_TRY(Done(driver, there.block_.Wait(stream), "waiting for the plan's readers"));
+  TESSERA_TRY(Done(driver, driver.copy_to_device(there.block_.device(), staging.host(), image.bytes.size(), stream),
+                   "copying the plan to the GPU"));
+  there.is_ready_.store(false, std::memory_order_release);
+  TESSERA_TRY(Done(driver, driver.event_record(there.ready_, stream), "recording an event"));
+  TESSERA_TRY(Done(driver, there.block_.Record(stream), "recording an event"));
+  TESSERA_TRY(Done(driver, staging.Record(stream), "recording an event"));
+  there.staging_ = std::move(staging);
+  there.tiles_ = image.tiles;
+  there.bytes_ = size;
+  ++num_uploads_;
+  return {};
+}
+
 Result<std::shared_ptr<UploadedPlan>> State::Upload(const std::shared_ptr<Device>& device, const Contract& contract,
                                                     const PlanView& plan, const ImageNeeds& needs) {
   const Shape& s = contract.shape;

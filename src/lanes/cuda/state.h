@@ -45,6 +45,11 @@ class UploadedPlan {
   Event ready_ = nullptr;
 };
 
+// One binding's hold of an uploaded plan, handed on to what is bound in its place.
+struct PlanUse {
+  std::shared_ptr<UploadedPlan> plan;
+};
+
 class State {
  public:
   // Null: the machine's own driver, opened when first asked for.
@@ -59,6 +64,9 @@ class State {
   // are reserved where the image is smaller, so that other batches of the class find room in its place.
   Result<std::shared_ptr<UploadedPlan>> Upload(const std::shared_ptr<Device>& device, const Contract& contract,
                                                const PlanView& plan, const ImageNeeds& needs);
+  // Writes another plan of the class over the one there, in the stream's order. Refused where others hold it too.
+  Status Overwrite(const PlanUse& use, const Contract& contract, const PlanView& plan, const ImageNeeds& needs,
+                   Stream stream);
   int64_t num_uploads() const { return num_uploads_; }
 
  private:
