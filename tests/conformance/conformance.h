@@ -24,7 +24,9 @@ namespace tessera::conformance {
 // A lane that is not built is not tested here; the dispatch tests hold its refusal. Below, `lane` is such a name;
 // without a colon it leaves the choice to the lane.
 const std::vector<std::string>& LanesUnderTest();
-// Those that read the host's memory and run any dtype, dim and tile: for tests about these.
+// Whether the lane's kernels exist for any dtype, dim and tile.
+bool HasAnyShape(const std::string& lane);
+// Those that have, and read the host's memory: for tests about these.
 const std::vector<std::string>& HostLanes();
 // Why the CUDA lane cannot run here; empty where it can. Asked by running, and remembered.
 const std::string& CudaProblem();
@@ -36,15 +38,17 @@ std::string IsaOf(const std::string& lane);
 std::string Slug(std::string text);
 // The lane that is never optimised gets smaller problems and fewer repeats.
 bool IsSlow(const std::string& lane);
+// Whether the lane runs in an interpreter of its kernels, each run of which takes long: it gets fewer of them.
+bool IsInterpreted(const std::string& lane);
 // Whether each class that a test makes costs the lane a compilation: such a lane gets fewer of them, and as many masks
 // and batches in each.
 bool CompilesPerClass(const std::string& lane);
-// Of `all` random rounds that each make a class of their own, how many this lane takes.
+// Of `all` random rounds, how many a lane takes to which each is costly.
 int RoundsOf(const std::string& lane, int all);
-// Of choices that each make a class of their own, those this lane takes: all of them, or `most`, others at every seed.
+// Of choices, those this lane takes: all of them, or `most` where each is costly, others at every seed.
 template <class T>
 std::vector<T> SomeOf(const std::string& lane, uint64_t seed, std::vector<T> all, size_t most = 1) {
-  if (!CompilesPerClass(lane)) return all;
+  if (!CompilesPerClass(lane) && !IsInterpreted(lane)) return all;
   std::mt19937_64 rng(seed);
   std::shuffle(all.begin(), all.end(), rng);
   all.erase(all.begin() + static_cast<int64_t>(most), all.end());
@@ -92,6 +96,8 @@ RunOptions OptionsOf(const Setting& setting);
 Target TargetOf(const std::string& lane);
 // Runs the forced lane on its target. A failure to run fails the test and gives no outputs.
 RunOutcome RunSetting(const Setting& setting);
+// Whether the lane refused a mask that its reason says it has no room for, which a random one may be: no failure.
+bool IsRefused(const RunOutcome& outcome);
 // Runs, and compares every output with the oracle.
 RunOutcome RunAndCheck(const Setting& setting);
 // How the lane's outputs are checked.

@@ -43,7 +43,7 @@ Setting TinySetting(const std::string& lane, double softcap, bool sink) {
 
 TEST_P(Rules, ScaleThenSoftcapThenMask_ByHand) {
   Proves("R37");
-  if (LaneOf(GetParam()) == "cuda") GTEST_SKIP() << "it has no f32 and no dim of one, which this is worked out for";
+  if (!HasAnyShape(GetParam())) GTEST_SKIP() << "it has no dim of one, which this is worked out for";
   for (const double softcap : {0.0, 2.0}) {
     const Setting setting = TinySetting(GetParam(), softcap, false);
     const RunOutcome outcome = RunAndCheck(setting);
@@ -59,7 +59,7 @@ TEST_P(Rules, ScaleThenSoftcapThenMask_ByHand) {
 }
 
 TEST_P(Rules, SinkLogit_OneMoreTermInTheDenominator) {
-  if (LaneOf(GetParam()) == "cuda") GTEST_SKIP() << "it has no f32 and no dim of one, which this is worked out for";
+  if (!HasAnyShape(GetParam())) GTEST_SKIP() << "it has no dim of one, which this is worked out for";
   const RunOutcome outcome = RunAndCheck(TinySetting(GetParam(), 0.0, true));
   ASSERT_FALSE(outcome.error.has_value());
   const double total = std::exp(1.0) + std::exp(3.0) + std::exp(1.5);
@@ -98,6 +98,7 @@ TEST_P(Rules, Softcap_AddsNoPassAndNoScoreSizedMemory) {
   EXPECT_EQ(plain.tiles_executed, capped.tiles_executed);
   EXPECT_EQ(plain.tiles_executed_backward, capped.tiles_executed_backward);
   EXPECT_EQ(plain.workspace_bytes, capped.workspace_bytes);
+  if (IsInterpreted(GetParam())) return;  // its workspace is a number for each row, and 2000 tokens take it long
   const Receipt longer = receipt_of(2000, 5.0);
   EXPECT_LE(longer.workspace_bytes, 4 * capped.workspace_bytes) << "scores of four times the length would be sixteen";
 }
@@ -110,7 +111,7 @@ TEST_P(Rules, LowPrecisionInputs_RoundedOnceAtTheEnd) {
     const Setting setting = MakeSetting(GetParam(), contract, {}, seed);
     const RunOutcome outcome = RunAndCheck(setting);
     ASSERT_FALSE(outcome.error.has_value());
-    EXPECT_EQ(outcome.outputs.at("o").type, ToElementType(dtype));
+    EXPECT_EQ(outcome.outputs.at("o").type, ToElementType(setting.contract.shape.dtype));
     EXPECT_EQ(outcome.outputs.at("lse").type, ElementType::kF32) << "statistics are never cast down";
     if (!IsBitwise(GetParam())) continue;
     // Double arithmetic and one cast: the output is the oracle's value, rounded, but for ties broken by 1e-16.
@@ -168,7 +169,10 @@ TEST_P(Rules, DocumentBoundaryAtEveryOffset_MatchesOracle) {
   Proves("R5");
   const uint64_t seed = PrintedSeed();
   constexpr int64_t kLen = 37;
-  for (int64_t boundary = 1; boundary < kLen; ++boundary) {
+  std::vector<int64_t> boundaries(kLen - 1);
+  std::iota(boundaries.begin(), boundaries.end(), 1);
+  if (IsInterpreted(GetParam())) boundaries = SomeOf(GetParam(), seed, boundaries, 5);
+  for (const int64_t boundary : boundaries) {
     SCOPED_TRACE(boundary);
     const Contract contract = MakeContract({.mask = "causal and documents", .q_len = kLen, .kv_len = kLen});
     RunAndCheck(MakeSetting(GetParam(), contract, DocumentBatch(contract, {boundary, kLen - boundary}), seed));
@@ -180,7 +184,7 @@ TEST_P(Rules, EveryShortLength_MatchesOracle) {
   const uint64_t seed = PrintedSeed();
   std::vector<int64_t> lengths(50);
   std::iota(lengths.begin(), lengths.end(), 1);
-  for (const int64_t len : SomeOf(GetParam(), seed, lengths)) {
+  for (const int64_t len : SomeOf(GetParam(), seed, lengths, IsInterpreted(GetParam()) ? 5 : 1)) {
     SCOPED_TRACE(len);
     const Small small{.mask = "causal and window(20, 0)", .q_len = len, .kv_len = len};
     RunAndCheck(MakeSetting(GetParam(), MakeContract(small), {}, seed));

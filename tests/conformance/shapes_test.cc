@@ -32,6 +32,7 @@ TEST_P(Shapes, EveryDimAndDtype_MatchesOracle) {
     for (const DType dtype : {DType::kF32, DType::kBf16, DType::kF16}) {
       const TileSize tile = kTiles[turn++ % std::size(kTiles)];
       if (CompilesPerClass(GetParam()) && turn % 21 != 0) continue;
+      if (IsInterpreted(GetParam()) && turn % 4 != 0) continue;
       SCOPED_TRACE(testing::Message() << "dims " << dims.qk << "/" << dims.v << " " << ToText(dtype) << " tile "
                                       << tile.q << "x" << tile.kv << " TESSERA_SEED=" << seed);
       const bool is_square = RandomInt(rng, 0, 1) == 0;
@@ -152,6 +153,7 @@ TEST_P(Shapes, EveryCell_IsTheMasks) {
       for (const char* name : {"v", "do"}) setting.inputs.at(name) = random.at(name);
       draws.push_back(RunSetting(setting));
     }
+    if (IsRefused(first)) continue;
     ASSERT_FALSE(first.error || draws[0].error || draws[1].error);
     for (int64_t b = 0; b < s.batch; ++b) {
       for (int64_t h = 0; h < s.num_q_heads; ++h) {

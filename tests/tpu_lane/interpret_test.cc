@@ -46,6 +46,8 @@ const LaneCase kCases[] = {
     {"dims_192_128", "causal", {1, 130, 130, 1, 1, 192, 128, DType::kBf16}},
     {"dim_256_f32", "window(40, 40)", {1, 150, 150, 1, 1, 256, 256, DType::kF32}},
     {"mqa_chunk", "causal and chunk(96)", {1, 260, 260, 3, 1, 64, 64, DType::kF32}},
+    {"short_cross", "causal", {2, 24, 75, 2, 1, 64, 64, DType::kF32}, 2.0, true},
+    {.name = "bitmap_short", .mask = "full", .shape = {1, 70, 90, 2, 1, 64, 64, DType::kF32}, .has_bitmap = true},
     {.name = "bitmap", .mask = "full", .shape = {1, 200, 200, 2, 1, 64, 64, DType::kF32}, .has_bitmap = true},
     {.name = "routed",
      .mask = "causal and blocks",

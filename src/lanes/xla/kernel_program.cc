@@ -101,11 +101,11 @@ class Lowerer {
     const Values results = TESSERA_TRY(Call(operands, {{ToHlo(k.element), {pairs, k.q_tokens(), shape_.dim_v}},
                                                        {Element::kF32, {pairs, k.q_tokens(), kernels::kLanes}}}));
     const int64_t rows = pairs * k.list.rows;
-    const Value o = b_.Reshape(AsF32(results[0]), {rows, k.list.tile_q, shape_.dim_v});
+    const Value o = Tokens(results[0], {rows, k.list.tile_q, shape_.dim_v}, spec_.Of(Direction::kForward).tile_q);
     const auto stat = [&](int64_t lane) {
       const int64_t begin[] = {0, 0, lane};
       const int64_t end[] = {pairs, k.q_tokens(), lane + 1};
-      return b_.Reshape(b_.Slice(results[1], begin, end), {rows, k.list.tile_q});
+      return Tokens(b_.Slice(results[1], begin, end), {rows, k.list.tile_q}, spec_.Of(Direction::kForward).tile_q);
     };
     return Finish({{"o", o}, {"lse", stat(0)}, {"max", stat(kernels::kLanes / 2)}, {"tiles", Tiles()}});
   }
@@ -129,7 +129,8 @@ class Lowerer {
       if (!is_dkv) {
         const int64_t pairs = shape_.batch * shape_.num_q_heads;
         const Values results = TESSERA_TRY(Call(operands, {{ToHlo(k.element), {pairs, k.q_tokens(), shape_.dim_qk}}}));
-        outputs.emplace_back("dq", b_.Reshape(AsF32(results[0]), {pairs * k.list.rows, k.list.tile_q, shape_.dim_qk}));
+        outputs.emplace_back(
+            "dq", Tokens(results[0], {pairs * k.list.rows, k.list.tile_q, shape_.dim_qk}, spec_.Of(direction).tile_q));
         if (spec_.has_sink_logits) sink_shares_ = SinkShares(k);
         continue;
       }
@@ -137,8 +138,9 @@ class Lowerer {
       const Values results = TESSERA_TRY(Call(operands, {{ToHlo(k.element), {heads, k.kv_tokens(), shape_.dim_qk}},
                                                          {ToHlo(k.element), {heads, k.kv_tokens(), shape_.dim_v}}}));
       const int64_t rows = heads * k.list.rows;
-      outputs.emplace_back("dk", b_.Reshape(AsF32(results[0]), {rows, k.list.tile_kv, shape_.dim_qk}));
-      outputs.emplace_back("dv", b_.Reshape(AsF32(results[1]), {rows, k.list.tile_kv, shape_.dim_v}));
+      const int64_t tile_kv = spec_.Of(direction).tile_kv;
+      outputs.emplace_back("dk", Tokens(results[0], {rows, k.list.tile_kv, shape_.dim_qk}, tile_kv));
+      outputs.emplace_back("dv", Tokens(results[1], {rows, k.list.tile_kv, shape_.dim_v}, tile_kv));
       if (spec_.has_sink_logits) outputs.emplace_back("dsink_logits", sink_shares_);
       outputs.emplace_back("tiles", Tiles());
     }
@@ -151,6 +153,15 @@ class Lowerer {
     direction_ = direction;
   }
   Value Table(std::string_view what) { return b_.Input(TableName(direction_, what)); }
+  // Rows of a kernel's tiles as f32, cut to the plan's tile where the kernel's is longer.
+  Value Tokens(const Value& result, const std::vector<int64_t>& dims, int64_t tile) {
+    const Value rows = b_.Reshape(AsF32(result), dims);
+    if (dims[1] == tile) return rows;
+    const std::vector<int64_t> begin(dims.size(), 0);
+    std::vector<int64_t> end = dims;
+    end[1] = tile;
+    return b_.Slice(rows, begin, end);
+  }
   Value AsF32(const Value& x) { return x.type.element == Element::kF32 ? x : b_.Convert(x, Element::kF32); }
 
   Values Scalars() {

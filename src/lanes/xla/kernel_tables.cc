@@ -7,6 +7,9 @@
 #include <bit>
 #include <map>
 
+#include "base/math.h"
+#include "lanes/xla/kernels/splash_parts.h"
+
 namespace tessera::lanes::xla {
 namespace {
 
@@ -129,7 +132,7 @@ class Filler {
           const int64_t q_tile = is_dkv ? slot.index : other;
           const int64_t kv_tile = is_dkv ? other : slot.index;
           const bool is_inside =
-              (q_tile + 1) * list_.tile_q <= plan_.q_len && (kv_tile + 1) * list_.tile_kv <= plan_.kv_len;
+              (q_tile + 1) * kernel_.list.tile_q <= plan_.q_len && (kv_tile + 1) * kernel_.list.tile_kv <= plan_.kv_len;
           kind = slot.cleanup == 0 && is_inside ? 2 : 1;
           cleanup = static_cast<int32_t>(slot.cleanup == 0 ? plan_.NumCleanups() : slot.cleanup);
           if (slot.cleanup != 0 && kernel_.has_documents && NeedsDocuments(slot.cleanup)) document = column;
@@ -158,8 +161,8 @@ class Filler {
     for (const CleanupItem& item : plan_.Cleanup(cleanup)) {
       if (item.kind == ItemKind::kBand) continue;
       const uint64_t* words = plan_.bit_words.data() + plan_.bit_tile_offsets[item.bits];
-      for (int64_t r = 0; r < kernel_.list.tile_q; ++r) {
-        for (int64_t c = 0; c < kernel_.list.tile_kv; ++c) {
+      for (int64_t r = 0; r < static_cast<int64_t>(list_.tile_q); ++r) {
+        for (int64_t c = 0; c < static_cast<int64_t>(list_.tile_kv); ++c) {
           const bool is_set = item.kind == ItemKind::kRows ? (words[r / 64] >> (r % 64) & 1U) != 0
                                                            : (words[r * row_words + c / 64] >> (c % 64) & 1U) != 0;
           const int64_t at = direction_ == Direction::kDkv ? c * kernel_.list.tile_q + r : r * kernel_.list.tile_kv + c;
@@ -237,6 +240,9 @@ class Filler {
 AttentionSpec KernelSpecOf(const ProgramSpec& spec, Direction direction) {
   const Shape& s = spec.shape;
   const stablehlo::ListShape& list = spec.Of(direction);
+  // A tile that is shorter than the registers' covers all tokens there are (CheckKernelPlan): the rest is padding.
+  const int64_t tile_q = RoundUp(list.tile_q, kernels::kLanes);
+  const int64_t tile_kv = RoundUp(list.tile_kv, kernels::kLanes);
   AttentionSpec kernel{.batch = s.batch,
                        .num_q_heads = s.num_q_heads,
                        .num_kv_heads = s.num_kv_heads,
@@ -245,11 +251,11 @@ AttentionSpec KernelSpecOf(const ProgramSpec& spec, Direction direction) {
                        .dim_qk = s.dim_qk,
                        .dim_v = s.dim_v,
                        .element = ElementOf(s.dtype),
-                       .list = {.tile_q = list.tile_q,
-                                .tile_kv = list.tile_kv,
+                       .list = {.tile_q = tile_q,
+                                .tile_kv = tile_kv,
                                 .rows = list.rows,
                                 .width = std::max<int64_t>(list.width, 1),
-                                .sub_tile_kv = SubTile(list.tile_kv)},
+                                .sub_tile_kv = SubTile(tile_kv)},
                        .masks = spec.masks,
                        .cleanups = spec.items + 1,
                        .items = spec.items,
@@ -258,8 +264,7 @@ AttentionSpec KernelSpecOf(const ProgramSpec& spec, Direction direction) {
                        .has_sink_logits = spec.has_sink_logits && direction == Direction::kForward,
                        .has_documents = spec.has_documents,
                        .has_valid = spec.has_valid};
-  kernel.index =
-      NarrowestOf(direction == Direction::kDkv ? kernel.q_tokens() / list.tile_q : kernel.kv_tokens() / list.tile_kv);
+  kernel.index = NarrowestOf(direction == Direction::kDkv ? kernel.q_tokens() / tile_q : kernel.kv_tokens() / tile_kv);
   return kernel;
 }
 

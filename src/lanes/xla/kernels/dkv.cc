@@ -1,7 +1,7 @@
 // Our dK and dV kernel. Grid: (batch row, key head), key tile, and then every slot of every query head of the group, so
 // that the group's gradients add up in one place and no key is copied. Scores are [keys, queries], so that both
 // gradients are plain products.
-#include <limits>
+#include <optional>
 
 #include "lanes/xla/kernels/worklist.h"
 
@@ -14,8 +14,6 @@ using mosaic::Element;
 using mosaic::KernelArguments;
 using mosaic::Value;
 using mosaic::Values;
-
-constexpr double kInf = std::numeric_limits<double>::infinity();
 
 class Dkv {
  public:
@@ -67,7 +65,7 @@ class Dkv {
     const Value k = LoadTokens(b_, args_["k"], b_.I32(first), list_.sub_tile_kv);
     const Value v = LoadTokens(b_, args_["v"], b_.I32(first), list_.sub_tile_kv);
     const Scores all = ScoresOf(b_, spec_, args_, k, q);
-    Value scores = all.scores;
+    std::optional<Value> mask;
     if (is_partial) {
       const MaskAt at{.place = place_,
                       .q_begin = q_begin_,
@@ -75,13 +73,17 @@ class Dkv {
                       .first_key = first,
                       .num_keys = list_.sub_tile_kv,
                       .keys_in_lanes = false};
-      scores = b_.Select(MaskOf(b_, spec_, args_, at), scores, b_.F32(-kInf));
+      mask = MaskOf(b_, spec_, args_, at);
     }
-    const std::vector<int64_t> dims = scores.type.dims;
-    const Value p = b_.Exp(b_.Sub(scores, Row("lse", dims)));
+    const std::vector<int64_t> dims = all.scores.type.dims;
+    Value p = b_.Exp(b_.Sub(all.scores, Row("lse", dims)));
+    // On the results and not before: what a row may not see can make dP overflow, and a row whose own scores did has no
+    // log-sum-exp; neither is undone by a weight of zero.
+    if (mask) p = b_.Select(*mask, p, b_.F32(0));
     AddTo("dv_sum", first, b_.Matmul(AsOperand(b_, spec_, p), dout, 1, 0, PrecisionOf(spec_)));
     const Value dp = b_.Matmul(v, dout, 1, 1, PrecisionOf(spec_));
-    const Value ds = Uncap(b_, spec_, args_, all, b_.Mul(b_.Sub(dp, Row("delta", dims)), p));
+    Value ds = Uncap(b_, spec_, args_, all, b_.Mul(b_.Sub(dp, Row("delta", dims)), p));
+    if (mask) ds = b_.Select(*mask, ds, b_.F32(0));
     AddTo("dk_sum", first, b_.Matmul(AsOperand(b_, spec_, ds), q, 1, 0, PrecisionOf(spec_)));
   }
 

@@ -1,6 +1,6 @@
 // Our dQ kernel: grid and worklist as forward, each visited tile of keys adds dS K. The softcap's derivative is part of
 // dS. An empty row's log-sum-exp comes as +inf, which makes every weight of it 0.
-#include <limits>
+#include <optional>
 
 #include "lanes/xla/kernels/worklist.h"
 
@@ -13,8 +13,6 @@ using mosaic::Element;
 using mosaic::KernelArguments;
 using mosaic::Value;
 using mosaic::Values;
-
-constexpr double kInf = std::numeric_limits<double>::infinity();
 
 class Dq {
  public:
@@ -52,19 +50,21 @@ class Dq {
     const Value k = LoadTokens(b_, args_["k"], b_.I32(first), list_.sub_tile_kv);
     const Value v = LoadTokens(b_, args_["v"], b_.I32(first), list_.sub_tile_kv);
     const Scores all = ScoresOf(b_, spec_, args_, LoadBlock(b_, args_["q"]), k);
-    Value scores = all.scores;
+    std::optional<Value> mask;
     if (is_partial) {
       const MaskAt at{.place = place_,
                       .q_begin = b_.Mul(place_.row, b_.I32(list_.tile_q)),
                       .kv_begin = kv_begin_,
                       .first_key = first,
                       .num_keys = list_.sub_tile_kv};
-      scores = b_.Select(MaskOf(b_, spec_, args_, at), scores, b_.F32(-kInf));
+      mask = MaskOf(b_, spec_, args_, at);
     }
-    const std::vector<int64_t> dims = scores.type.dims;
-    const Value p = b_.Exp(b_.Sub(scores, Column("lse", dims)));
+    const std::vector<int64_t> dims = all.scores.type.dims;
+    const Value p = b_.Exp(b_.Sub(all.scores, Column("lse", dims)));
     const Value dp = b_.Matmul(LoadBlock(b_, args_["do"]), v, 1, 1, PrecisionOf(spec_));
-    const Value ds = Uncap(b_, spec_, args_, all, b_.Mul(b_.Sub(dp, Column("delta", dims)), p));
+    Value ds = Uncap(b_, spec_, args_, all, b_.Mul(b_.Sub(dp, Column("delta", dims)), p));
+    // Here and not before: dP of a token that the row may not see can overflow, which a weight of zero does not undo.
+    if (mask) ds = b_.Select(*mask, ds, b_.F32(0));
     const Value product = b_.Matmul(AsOperand(b_, spec_, ds), k, 1, 0, PrecisionOf(spec_));
     b_.StoreAll(b_.Add(b_.LoadAll(args_["sum"]), product), args_["sum"]);
   }
