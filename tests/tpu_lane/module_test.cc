@@ -1,13 +1,12 @@
 // The StableHLO programs around our kernels: whole, and a function of the class alone. tests/tpu compiles them.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <fstream>
 #include <string>
 #include <vector>
 
 #include "support/engine.h"
 #include "tessera/tessera.h"
+#include "tpu_lane/keep.h"
 
 namespace tessera {
 namespace {
@@ -34,15 +33,6 @@ Batch Documents(int64_t first) {
   Batch batch;
   batch.doc_ids = std::move(ids);
   return batch;
-}
-
-// TESSERA_TPU_MODULES names a folder to write them to, for script/tpu-proof.
-void Keep(const std::string& name, const std::vector<ProgramText>& programs) {
-  const char* folder = std::getenv("TESSERA_TPU_MODULES");
-  if (folder == nullptr) return;
-  for (size_t i = 0; i < programs.size(); ++i) {
-    std::ofstream(std::string(folder) + "/" + name + (i == 0 ? "_forward" : "_backward") + ".mlir") << programs[i].text;
-  }
 }
 
 TEST(KernelModules, EveryKind_IsOneCallPerKernel) {
@@ -72,7 +62,7 @@ TEST(KernelModules, EveryKind_IsOneCallPerKernel) {
       }
       EXPECT_EQ(calls, i + 1);
     }
-    Keep(kind.name, *programs);
+    KeepPrograms(kind.name, *programs);
   }
 }
 

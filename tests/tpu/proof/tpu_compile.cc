@@ -46,7 +46,8 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "usage: tpu_compile LIBTPU TOPOLOGY FILE...\n");
     return 2;
   }
-  const Result<const pjrt::Plugin*> plugin = pjrt::Plugin::Load(argv[1]);
+  // Not met in a child process first: it came by hash, and an emulator may be unable to start one.
+  const Result<const pjrt::Plugin*> plugin = pjrt::Plugin::Load(argv[1], {.seconds = 0});
   if (!plugin) {
     fmt::print(stderr, "{}\n", ToText(plugin.error()));
     return 2;
