@@ -75,10 +75,11 @@ constexpr unsigned kHost = 2;
 constexpr unsigned kPrograms = 4;
 constexpr unsigned kGpuMemory = 8;
 
-std::shared_ptr<const Lane> MakeCuda(const LaneContext& context) {
-  return MakeCudaLane(context.cuda_state, {.memory = context.memory});
-}
 // A lane that this build leaves out is made by nobody.
+MakeLane CudaMaker() {
+  if (!HasCudaKernels()) return {};
+  return [](const LaneContext& context) { return MakeCudaLane(context.cuda_state, {.memory = context.memory}); };
+}
 #if TESSERA_HAS_LANE_CPU
 std::shared_ptr<const Lane> MakeCpu(const LaneContext& context) {
   return MakeCpuLane({.isa = context.isa, .machine_isa = context.machine_isa, .threads = context.threads});

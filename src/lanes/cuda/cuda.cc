@@ -104,8 +104,9 @@ class Cuda final : public Lane {
 
 std::shared_ptr<cuda::State> MakeCudaState(const cuda::Driver* driver) { return std::make_shared<cuda::State>(driver); }
 
+bool HasCudaKernels() { return !cuda::EmbeddedCubins().empty(); }
+
 std::unique_ptr<Lane> MakeCudaLane(std::shared_ptr<cuda::State> state, CudaOptions options) {
-  if (cuda::EmbeddedCubins().empty()) return nullptr;
   return std::make_unique<Cuda>(std::move(state), options);
 }
 

@@ -19,7 +19,7 @@ std::shared_ptr<lanes::cuda::State> MakeCudaState(const lanes::cuda::Driver* dri
 struct CudaOptions {
   MemorySpace memory = {};  // where the calls' tensors will be; the host's are copied where a call allows it
 };
-// Null where this build has no kernels.
+bool HasCudaKernels();  // whether this build has any: not without an nvcc
 std::unique_ptr<Lane> MakeCudaLane(std::shared_ptr<lanes::cuda::State> state, CudaOptions options);
 
 }  // namespace tessera
