@@ -198,6 +198,31 @@ TEST(InterpretedLane, WhatKernelsHaveNoFormFor_IsRefusedByName) {
             ReasonCode::kTpuVectorMemory);
 }
 
+// What ran in an interpreter cannot be called what ran on a TPU, nor the other way round.
+TEST(InterpretedLane, ReceiptOfAnotherMode_IsNotBelieved) {
+  const LaneCase wish{"", "causal and window(50, 0)", {1, 130, 130, 1, 1, 64, 64, DType::kF32}};
+  const Contract contract = ContractOf(wish);
+  const RunOutcome outcome = tessera::Run(TestEngine(), contract, {}, MakeInputs(contract, 1, true), V6e(), Options());
+  ASSERT_FALSE(outcome.error.has_value()) << ToText(*outcome.error);
+  EXPECT_TRUE(CheckReceipt(outcome.receipt).empty());
+  EXPECT_EQ(outcome.receipt.fallback_reason, "dispatch.off_machine");
+  Receipt unasked = outcome.receipt;
+  unasked.options["interpret"] = "false";
+  EXPECT_FALSE(CheckReceipt(unasked).empty());
+  Receipt payload = outcome.receipt;
+  payload.runtime_mode = "payload";
+  EXPECT_FALSE(CheckReceipt(payload).empty());
+}
+
+// 64K causal tokens in tiles of 128 have worklists that no scalar memory holds: found by counting, before any compiler.
+TEST(InterpretedLane, WorklistsBeyondScalarMemory_AreRefused) {
+  const Contract contract = ContractOf({"", "causal", {1, 65536, 65536, 1, 1, 128, 128, DType::kBf16}});
+  const Result<std::vector<ProgramText>> programs = LowerPrograms(TestEngine(), contract, {}, V6e(), Options());
+  ASSERT_FALSE(programs.has_value());
+  EXPECT_EQ(programs.error().code, ErrorCode::kTooLarge);
+  EXPECT_NE(ToText(programs.error()).find("bytes of scalar memory"), std::string::npos) << ToText(programs.error());
+}
+
 TEST(InterpretedLane, OtherLanesHaveNothingToInterpret) {
   RunOptions options = Options();
   options.lane = "xla_chunked";
