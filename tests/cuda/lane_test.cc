@@ -129,6 +129,11 @@ TEST_F(CudaLane, Decide_NamesWhatItCannotDo) {
   contract = MakeContract();
   contract.shape.dim_qk = 96;
   EXPECT_EQ(reason(contract), "cuda.head_dim");
+  for (const double cap : {1e-12, 1e7, 1e15}) {
+    contract = MakeContract();
+    contract.score.softcap = cap;
+    EXPECT_EQ(reason(contract), "cuda.softcap") << cap;
+  }
   contract = MakeContract();
   contract.shape.q_len = kMaxTokens + 1;
   EXPECT_EQ(reason(contract), "cuda.too_long");

@@ -45,6 +45,10 @@ class Cuda final : public Lane {
                             fmt::format("dim_qk {}, dim_v {}, softcap {}", s.dim_qk, s.dim_v, contract.score.softcap));
       }
     }
+    if (contract.score.softcap > 0 && !cuda::FitsSoftcap(contract.score.scale, contract.score.softcap)) {
+      return Decision::No(ReasonCode::kCudaSoftcap,
+                          fmt::format("scale {}, softcap {}", contract.score.scale, contract.score.softcap));
+    }
     if (s.q_len > cuda::kMaxTokens || s.kv_len > cuda::kMaxTokens) {
       return Decision::No(ReasonCode::kCudaTooLong,
                           fmt::format("{} x {} tokens, at most {}", s.q_len, s.kv_len, cuda::kMaxTokens));

@@ -1,6 +1,7 @@
 #include "lanes/cuda/kernels.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace tessera::lanes::cuda {
 namespace {
@@ -38,6 +39,19 @@ std::string_view SoftcapOf(KernelKind kind, const Contract& contract) {
   if (cap <= 0 || kind == KernelKind::kPrepare || kind == KernelKind::kSinks) return "none";
   if (kind != KernelKind::kForward) return "capped";
   return contract.shape.dtype == DType::kBf16 && HasBounded(cap, contract.shape.dim_qk) ? "bounded" : "wide";
+}
+
+bool FitsSoftcap(double scale, double cap) {
+  constexpr double kLeast = 0x1p-126;
+  constexpr double kMost = 0x1p127;
+  const auto fits = [](double x) { return x >= kLeast && x <= kMost; };
+  const double b = scale / cap;
+  double power = scale;
+  for (const double term : kTanhNear) {
+    if (!fits(std::abs(term) * power) || !fits(2 * power)) return false;  // 2: more than log2(e)
+    power *= b * b;
+  }
+  return fits(0.25 / (b * b)) && fits(3 * b) && fits(2 * cap) && fits(0.5 / cap);
 }
 
 const KernelRow* FindKernel(KernelKind kind, const Contract& contract) {

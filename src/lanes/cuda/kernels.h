@@ -28,6 +28,9 @@ const KernelRow* FindKernel(KernelKind kind, const Contract& contract);
 // Which of the forward's softcap kernels a contract takes, and dq's and dkv's.
 std::string_view SoftcapOf(KernelKind kind, const Contract& contract);
 
+// Whether f32 holds the kernels' softcap (MakeSoftcap) in normal numbers, and the square of a score in its near range.
+bool FitsSoftcap(double scale, double cap);
+
 // A row's cubin; empty where this build was made without nvcc.
 struct Cubin {
   std::string_view name;
