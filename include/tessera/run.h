@@ -2,6 +2,7 @@
 // small uses; a loop keeps its Attention and binds once per batch (tessera/engine.h).
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -17,6 +18,13 @@
 #pragma GCC visibility push(default)
 namespace tessera {
 
+// How far a run is, for another thread to look at. Lanes that hand their work over as a whole count none.
+struct RunMeter {
+  std::atomic<int64_t> tiles_done{0};
+  std::atomic<int64_t> tiles_all{0};  // of the pass that runs; 0 where none does yet
+  std::atomic<bool> is_backward{false};
+};
+
 struct RunOptions : AttentionOptions {
   bool row_max = false;  // also return the row maximum of the logits as "max"
   Layout layout = Layout::kBhtd;
@@ -25,6 +33,7 @@ struct RunOptions : AttentionOptions {
   std::string input_source = {};  // for the receipt
   std::string batch_source = {};
   std::string contract_source = {};
+  RunMeter* meter = nullptr;  // outlives the run
 };
 
 struct RunOutcome {

@@ -75,7 +75,8 @@ Status Call(const BoundState& bound, Pass pass, const RunTensors& tensors, const
 
 }  // namespace
 
-Result<PassRun> RunPass(const BoundState& bound, Pass pass, const RunTensors& t, const CallOptions& options) {
+Result<PassRun> RunPass(const BoundState& bound, Pass pass, const RunTensors& t, const CallOptions& options,
+                        std::atomic<int64_t>* tiles_done) {
   TESSERA_TRY(CheckPass(bound, pass));
   const int64_t workspace_bytes = bound.lane->WorkspaceBytes(pass);
   // A lane whose memory is a device's takes its workspace there.
@@ -91,7 +92,8 @@ Result<PassRun> RunPass(const BoundState& bound, Pass pass, const RunTensors& t,
   const LaneCall call{.workspace = is_pooled ? workspace.bytes() : options.workspace,
                       .stream = options.stream,
                       .may_copy = bound.attention->may_copy,
-                      .copied_bytes = &run.copied_bytes};
+                      .copied_bytes = &run.copied_bytes,
+                      .tiles_done = tiles_done};
   const Clock clock;
   if (pass == Pass::kForward) {
     run.tiles = TESSERA_TRY(bound.lane->Forward(

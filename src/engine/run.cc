@@ -85,12 +85,23 @@ Attempt<Plan> MakeShotPlan(const OneShot& shot, const AttentionState& attention,
   return std::move(made->plan);
 }
 
+// The worklist whose tiles a pass counts.
+Direction DirectionOf(Pass pass) { return pass == Pass::kForward ? Direction::kForward : Direction::kDkv; }
+
 Outcome Call(const OneShot& shot, const BoundState& bound, const RunTensors& tensors, Receipt& receipt) {
   int64_t copied_bytes = 0;
   for (const Pass pass : PassesOf(shot.options)) {
     RunTensors of_pass = tensors;
     if (pass == Pass::kBackward && shot.options.forward) of_pass.delta = {};  // from the o that was just written
-    Result<PassRun> ran = RunPass(bound, pass, of_pass, {});
+    RunMeter* meter = shot.options.meter;
+    if (meter != nullptr) {
+      const TileCounts tiles = CountTiles(bound.plan.view(), DirectionOf(pass));
+      meter->tiles_all = 0;
+      meter->tiles_done = 0;
+      meter->is_backward = pass == Pass::kBackward;
+      meter->tiles_all = tiles.full + tiles.partial;
+    }
+    Result<PassRun> ran = RunPass(bound, pass, of_pass, {}, meter == nullptr ? nullptr : &meter->tiles_done);
     if (!ran) {
       const bool is_workspace = ran.error().where == "workspace";
       return At(is_workspace ? "workspace" : std::string(ToText(pass)), std::move(ran.error()));

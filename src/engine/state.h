@@ -107,7 +107,8 @@ struct PassRun {
   int64_t ns = 0;
   int64_t copied_bytes = 0;  // between memories, of a one-shot run
 };
-Result<PassRun> RunPass(const BoundState& bound, Pass pass, const RunTensors& tensors, const CallOptions& call);
+Result<PassRun> RunPass(const BoundState& bound, Pass pass, const RunTensors& tensors, const CallOptions& call,
+                        std::atomic<int64_t>* tiles_done = nullptr);
 
 // Query-key pairs that the bound plan's mask allows.
 int64_t PairsOf(const BoundState& bound);

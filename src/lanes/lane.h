@@ -2,6 +2,7 @@
 // batch or another lane. It is made with its own options and never changes, so one object serves any number of threads.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -52,6 +53,7 @@ struct LaneCall {
   // Tensors of the host may be copied to a lane's device and back: of a one-shot run alone, which says how much was.
   bool may_copy = false;
   int64_t* copied_bytes = nullptr;
+  std::atomic<int64_t>* tiles_done = nullptr;  // counted up by lanes that can, for who watches
 };
 
 // A lane on one plan: all that does not depend on tensors is done. Calls may come from several threads at once, each

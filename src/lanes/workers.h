@@ -45,4 +45,12 @@ void RunUnits(int64_t threads, int64_t count, const Unit& unit, WorkerMode mode 
   });
 }
 
+// Does the work with what a worker has, and adds the tiles that it counted there to `done`, where somebody watches.
+template <class Worker, class Work>
+void Metered(std::atomic<int64_t>* done, Worker& worker, const Work& work) {
+  const int64_t before = worker.num_tiles;
+  work(worker);
+  if (done != nullptr) done->fetch_add(worker.num_tiles - before, std::memory_order_relaxed);
+}
+
 }  // namespace tessera::lanes

@@ -56,6 +56,29 @@ TEST(Run, AutoOnEveryTarget_RunsTheLaneOfTheTableOrSaysWhyNot) {
   }
 }
 
+TEST(Run, AMeter_CountsEveryTileOfThePassThatRan) {
+  const Contract contract = SmallContract();
+  const TensorMap inputs = MakeInputs(contract, PrintedSeed(), true);
+  for (const char* lane : {"cpu", "reference"}) {
+    for (const bool backward : {false, true}) {
+      SCOPED_TRACE(lane);
+      RunMeter meter;
+      RunOptions options;
+      options.lane = lane;
+      options.backward = backward;
+      options.meter = &meter;
+      const RunOutcome outcome = tessera::Run(
+          Engine(), contract, {}, backward ? inputs : MakeInputs(contract, 1, false), TargetNamed("cpu"), options);
+      ASSERT_FALSE(outcome.error.has_value()) << ErrorText(outcome);
+      const int64_t ran = backward ? outcome.receipt.tiles_executed_backward : outcome.receipt.tiles_executed;
+      EXPECT_GT(ran, 0);
+      EXPECT_EQ(meter.tiles_done, ran);
+      EXPECT_EQ(meter.tiles_all, ran);
+      EXPECT_EQ(meter.is_backward, backward);
+    }
+  }
+}
+
 TEST(Run, RegisteredTerm_RunsMatchesTheOracleAndRepeatsFromItsReceipt) {
   for (const char* mask : {"stride(3) and documents", "stride_rects(3, 1) or causal and window(2, 0)", "specks"}) {
     SCOPED_TRACE(mask);

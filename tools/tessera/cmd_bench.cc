@@ -119,7 +119,9 @@ int BenchRun(const Command& command, const Options& options) {
   run.input_source = fmt::format("seed {}", options.seed);
   Measured result;
   result.tiles = "tiles executed";
-  const Progress progress("running", options.progress);
+  RunMeter meter;
+  run.meter = &meter;
+  const Progress progress("running", options.progress, &meter);
   const Stopwatch all;
   while (WantsMore(options, result.times, all)) {
     run.digests = options.json || result.times.empty();  // which is when pairs are counted too

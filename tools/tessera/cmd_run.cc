@@ -228,12 +228,15 @@ int RunCommand(Options options) {
 
   const std::string notes = LeakNotes(*files.contract);
   options.json ? PrintError(notes) : Print(notes);
+  RunMeter meter;
+  arguments.run.meter = &meter;
   RunOutcome outcome = [&] {
     const Progress progress(arguments.run.backward ? "running forward and backward" : "running forward",
-                            options.progress);
+                            options.progress, &meter);
     const auto run = options.at_class ? RunAtClass : Run;
     return run(TheEngine(), *files.contract, *files.batch, *files.inputs, *files.target, arguments.run);
   }();
+  arguments.run.meter = nullptr;
   if (outcome.error) {
     outcome.error = WithAdvice(*outcome.error, files, arguments.run.layout);
     outcome.receipt.error = ToText(*outcome.error);

@@ -368,7 +368,8 @@ Status CheckTensorMemory(const Contract& contract, bool backward) {
               "shape");
 }
 
-Progress::Progress(std::string what, bool asked) : what_(std::move(what)), terminal_(isatty(STDERR_FILENO) != 0) {
+Progress::Progress(std::string what, bool asked, const RunMeter* meter)
+    : what_(std::move(what)), meter_(meter), terminal_(isatty(STDERR_FILENO) != 0) {
   if (terminal_ || asked) thread_ = std::thread([this] { Watch(); });
 }
 
@@ -382,16 +383,36 @@ Progress::~Progress() {
   thread_.join();
 }
 
+std::string Progress::HowFar() {
+  if (meter_ == nullptr) return {};
+  const int64_t all = meter_->tiles_all;
+  const int64_t done = std::min<int64_t>(meter_->tiles_done, all);
+  const auto now = std::chrono::steady_clock::now();
+  if (const bool is_backward = meter_->is_backward; is_backward != was_backward_) {
+    // As near to the pass's beginning as a look once a second comes.
+    was_backward_ = is_backward;
+    pass_start_ = now - std::chrono::milliseconds(500);
+  }
+  if (done <= 0) return {};
+  const double rate = static_cast<double>(done) / std::chrono::duration<double>(now - pass_start_).count();
+  return fmt::format("; {} {} of {} tiles, {:.0f} a second, {:.0f} s left", was_backward_ ? "backward" : "forward",
+                     Grouped(done), Grouped(all), rate, static_cast<double>(all - done) / rate);
+}
+
 void Progress::Watch() {
   std::unique_lock<std::mutex> lock(mutex_);
   bool shown = false;
   for (int seconds = 1; !wake_.wait_until(lock, start_ + std::chrono::seconds(seconds), [this] { return done_; });
        ++seconds) {
     if (terminal_) {
-      std::fprintf(stderr, "\r%s ... %d s", Printable(what_).c_str(), seconds);
+      // One line: what is beyond it could not be taken back.
+      const std::string begin = fmt::format("{} ... {} s", Printable(what_), seconds);
+      const auto room = std::max<int64_t>(TerminalColumns() - 1 - static_cast<int64_t>(begin.size()), 0);
+      const std::string far = HowFar().substr(0, static_cast<size_t>(room));
+      std::fprintf(stderr, "\r%s%s\033[K", begin.c_str(), far.c_str());
     } else if ((seconds & (seconds - 1)) == 0) {
       // In a log, once at 1, 2, 4, 8 ... seconds is enough.
-      PrintError(fmt::format("{} ... {} s\n", what_, seconds));
+      PrintError(fmt::format("{} ... {} s{}\n", what_, seconds, HowFar()));
     }
     std::fflush(stderr);
     shown = true;

@@ -129,17 +129,22 @@ struct InputArguments {
 Result<TensorMap> ReadInputs(const Contract& contract, const InputArguments& arguments);
 
 // Says on standard error what is being waited for, once a second has passed: where a person watches (a terminal), or
-// when asked. Ends when it goes out of scope.
+// when asked. With a meter also how far it is. Ends when it goes out of scope.
 class Progress {
  public:
-  Progress(std::string what, bool asked);
+  Progress(std::string what, bool asked, const RunMeter* meter = nullptr);
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
  private:
   void Watch();
+  // "; forward 120 of 1,568 tiles, 40 a second, 36 s left", of what was seen until now.
+  std::string HowFar();
   std::string what_;
+  const RunMeter* meter_ = nullptr;
+  bool was_backward_ = false;
+  std::chrono::steady_clock::time_point pass_start_ = std::chrono::steady_clock::now();
   bool terminal_ = false;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::mutex mutex_;

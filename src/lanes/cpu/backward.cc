@@ -98,13 +98,13 @@ class BackwardPass {
   }
 
   int64_t bytes() const { return scratch_.bytes(); }
-  int64_t Run(const BackwardArgs& args) {
+  int64_t Run(const BackwardArgs& args, std::atomic<int64_t>* done) {
     args_ = &args;
     keys_ = InPlace(PackRunOf(), args.k, workers_[0].keys);
     values_ = InPlace(PackRunOf(), args.v, workers_[0].values);
     turns_.Begin();
     const auto run_key_tile = [&](int64_t unit, int64_t worker) {
-      RunKeyTile(turns_.UnitAt(unit), workers_[static_cast<size_t>(worker)]);
+      Metered(done, workers_[static_cast<size_t>(worker)], [&](auto& own) { RunKeyTile(turns_.UnitAt(unit), own); });
     };
     RunUnits(setup_.threads, turns_.num_units(), run_key_tile, {kernel_.enter, kernel_.leave});
     RunUnits(setup_.threads, setup_.heads * setup_.q_tiles, [&](int64_t unit, int64_t) {
@@ -593,8 +593,8 @@ BackwardSetup::BackwardSetup(const Kernel& kernel_in, const BindRequest& request
   workspace_bytes = BackwardPass(*this, Scratch()).bytes();
 }
 
-int64_t RunBackward(const BackwardSetup& setup, const BackwardArgs& args, std::span<std::byte> workspace) {
-  return BackwardPass(setup, Scratch(workspace)).Run(args);
+int64_t RunBackward(const BackwardSetup& setup, const BackwardArgs& args, const LaneCall& call) {
+  return BackwardPass(setup, Scratch(call.workspace)).Run(args, call.tiles_done);
 }
 
 }  // namespace tessera::lanes::cpu

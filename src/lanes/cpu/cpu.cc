@@ -37,11 +37,11 @@ class BoundCpu final : public BoundLane {
   }
   Result<int64_t> Forward(const ForwardArgs& args, const LaneCall& call) const override {
     TESSERA_TRY(CheckForward(CheckOf(Pass::kForward), args, call));
-    return cpu::RunForward(*forward_, args, call.workspace);
+    return cpu::RunForward(*forward_, args, call);
   }
   Result<int64_t> Backward(const BackwardArgs& args, const LaneCall& call) const override {
     TESSERA_TRY(CheckBackward(CheckOf(Pass::kBackward), args, call));
-    return cpu::RunBackward(*backward_, args, call.workspace);
+    return cpu::RunBackward(*backward_, args, call);
   }
   Facts Describe() const override {
     const cpu::Kernel& kernel = forward_ ? forward_->kernel : backward_->kernel;

@@ -72,13 +72,14 @@ class ForwardPass {
 
   int64_t bytes() const { return scratch_.bytes(); }
 
-  int64_t Run(const ForwardArgs& args) {
+  int64_t Run(const ForwardArgs& args, std::atomic<int64_t>* done) {
     args_ = &args;
     const std::array<KeysToPack, 2> tensors = {{{&args.k, &keys_}, {&args.v, &values_}}};
     PackAll(PackRunOf(), tensors);
     std::uninitialized_value_construct_n(known_finite_, NumKeyTiles());
     const auto run_row = [&](int64_t unit, int64_t worker) {
-      RunRow(work_.units[static_cast<size_t>(unit)], workers_[static_cast<size_t>(worker)]);
+      Metered(done, workers_[static_cast<size_t>(worker)],
+              [&](auto& own) { RunRow(work_.units[static_cast<size_t>(unit)], own); });
     };
     RunUnits(setup_.threads, static_cast<int64_t>(work_.units.size()), run_row, {kernel_.enter, kernel_.leave});
     RunUnits(setup_.threads, static_cast<int64_t>(work_.splits.size()), [&](int64_t split, int64_t worker) {
@@ -396,8 +397,8 @@ ForwardSetup::ForwardSetup(const Kernel& kernel_in, const BindRequest& request, 
   workspace_bytes = ForwardPass(*this, Scratch()).bytes();
 }
 
-int64_t RunForward(const ForwardSetup& setup, const ForwardArgs& args, std::span<std::byte> workspace) {
-  return ForwardPass(setup, Scratch(workspace)).Run(args);
+int64_t RunForward(const ForwardSetup& setup, const ForwardArgs& args, const LaneCall& call) {
+  return ForwardPass(setup, Scratch(call.workspace)).Run(args, call.tiles_done);
 }
 
 }  // namespace tessera::lanes::cpu

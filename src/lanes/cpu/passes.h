@@ -42,7 +42,7 @@ struct BackwardSetup {
 };
 
 // Arguments are checked before; both give the tiles they walked.
-int64_t RunForward(const ForwardSetup& setup, const ForwardArgs& args, std::span<std::byte> workspace);
-int64_t RunBackward(const BackwardSetup& setup, const BackwardArgs& args, std::span<std::byte> workspace);
+int64_t RunForward(const ForwardSetup& setup, const ForwardArgs& args, const LaneCall& call);
+int64_t RunBackward(const BackwardSetup& setup, const BackwardArgs& args, const LaneCall& call);
 
 }  // namespace tessera::lanes::cpu

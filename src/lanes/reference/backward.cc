@@ -38,8 +38,11 @@ void AddScaled(std::span<double> to, double factor, std::span<const double> row)
 
 class BackwardPass {
  public:
-  BackwardPass(const Contract& contract, const PlanView& plan, const BackwardArgs& args, Scratch memory)
-      : contract_(contract), shape_(contract.shape), plan_(plan), args_(args), scratch_(Carve(shape_, memory)) {}
+  BackwardPass(const Contract& contract, const PlanView& plan, const BackwardArgs& args, const LaneCall& call)
+      : contract_(contract), shape_(contract.shape), plan_(plan), args_(args), call_(call) {
+    Scratch memory(call.workspace);
+    scratch_ = Carve(shape_, memory);
+  }
 
   int64_t Run() {
     int64_t tiles = 0;
@@ -115,6 +118,7 @@ class BackwardPass {
     const int64_t group = shape_.num_q_heads / shape_.num_kv_heads;
     int64_t tiles_executed = 0;
     for (int64_t row = 0; row < list.rows_per_mask; ++row) {
+      const int64_t before = tiles_executed;
       int64_t begin = 0;
       int64_t end = 0;
       for (int64_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {
@@ -124,6 +128,7 @@ class BackwardPass {
         end = tiles.end;
       }
       for (int64_t k = begin; k < end; ++k) RunKey(facts, {b, kv_head, k}, row);
+      if (call_.tiles_done != nullptr) call_.tiles_done->fetch_add(tiles_executed - before, std::memory_order_relaxed);
     }
     return tiles_executed;
   }
@@ -172,6 +177,7 @@ class BackwardPass {
   const Shape& shape_;
   const PlanView& plan_;
   const BackwardArgs& args_;
+  const LaneCall& call_;
   BackwardScratch scratch_;
 };
 
@@ -183,10 +189,9 @@ int64_t BackwardWorkspaceBytes(const Contract& contract) {
   return counting.bytes();
 }
 
-int64_t RunBackward(const Contract& contract, const PlanView& plan, const BackwardArgs& args,
-                    std::span<std::byte> workspace) {
+int64_t RunBackward(const Contract& contract, const PlanView& plan, const BackwardArgs& args, const LaneCall& call) {
   // Counted over the transposed worklist: dQ walks the same pairs again.
-  return BackwardPass(contract, plan, args, Scratch(workspace)).Run();
+  return BackwardPass(contract, plan, args, call).Run();
 }
 
 }  // namespace tessera::lanes::reference

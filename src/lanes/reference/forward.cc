@@ -75,11 +75,10 @@ int64_t ForwardWorkspaceBytes(const Contract& contract) {
   return counting.bytes();
 }
 
-int64_t RunForward(const Contract& contract, const PlanView& plan, const ForwardArgs& args,
-                   std::span<std::byte> workspace) {
+int64_t RunForward(const Contract& contract, const PlanView& plan, const ForwardArgs& args, const LaneCall& call) {
   const Shape& shape = contract.shape;
   const Worklist& list = plan.Of(Direction::kForward);
-  Scratch memory(workspace);
+  Scratch memory(call.workspace);
   ForwardScratch scratch = Carve(shape, memory);
   int64_t num_tiles = 0;
   for (int64_t b = 0; b < shape.batch; ++b) {
@@ -98,6 +97,7 @@ int64_t RunForward(const Contract& contract, const PlanView& plan, const Forward
           if (!args.lse.empty()) args.lse[stat] = static_cast<float>(stats.lse);
           if (!args.row_max.empty()) args.row_max[stat] = static_cast<float>(stats.max);
         }
+        if (call.tiles_done != nullptr) *call.tiles_done = num_tiles;
       }
     }
   }

@@ -25,11 +25,11 @@ class BoundReference final : public BoundLane {
   }
   Result<int64_t> Forward(const ForwardArgs& args, const LaneCall& call) const override {
     TESSERA_TRY(CheckForward(CheckOf(Pass::kForward), args, call));
-    return ref::RunForward(contract_, plan_, args, call.workspace);
+    return ref::RunForward(contract_, plan_, args, call);
   }
   Result<int64_t> Backward(const BackwardArgs& args, const LaneCall& call) const override {
     TESSERA_TRY(CheckBackward(CheckOf(Pass::kBackward), args, call));
-    return ref::RunBackward(contract_, plan_, args, call.workspace);
+    return ref::RunBackward(contract_, plan_, args, call);
   }
   Facts Describe() const override { return {ref::kKernel, ref::kIsa, HostDevice(), {}}; }
 

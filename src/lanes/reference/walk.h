@@ -12,10 +12,8 @@
 namespace tessera::lanes::reference {
 
 // Arguments are checked before; both give the tiles they walked.
-int64_t RunForward(const Contract& contract, const PlanView& plan, const ForwardArgs& args,
-                   std::span<std::byte> workspace);
-int64_t RunBackward(const Contract& contract, const PlanView& plan, const BackwardArgs& args,
-                    std::span<std::byte> workspace);
+int64_t RunForward(const Contract& contract, const PlanView& plan, const ForwardArgs& args, const LaneCall& call);
+int64_t RunBackward(const Contract& contract, const PlanView& plan, const BackwardArgs& args, const LaneCall& call);
 int64_t ForwardWorkspaceBytes(const Contract& contract);
 int64_t BackwardWorkspaceBytes(const Contract& contract);
 
