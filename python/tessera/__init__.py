@@ -19,9 +19,10 @@ from ._engine import Attention, BackwardResult, Bound, Engine, ForwardResult
 from ._errors import BitmapWarning, TesseraError
 from ._plan import Plan, TileCounts
 from ._receipt import Receipt
+from ._view import View
 
 __version__ = _native.version()
 __all__ = [
     "Attention", "BackwardResult", "BitmapWarning", "Bound", "Contract", "Engine", "ForwardResult", "Plan", "Receipt",
-    "Shape", "TesseraError", "TileCounts", "mask",
+    "Shape", "TesseraError", "TileCounts", "View", "mask",
 ]  # fmt: skip

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Mapping, NamedTuple
 import numpy as np
 
 from . import _native
+from ._view import View, show
 
 if TYPE_CHECKING:
     from ._engine import Attention
@@ -93,6 +94,18 @@ class Plan:
             except BaseException:
                 os.unlink(file.name)
                 raise
+
+    def show(self, path: str | os.PathLike[str] | None = None, *, open: bool | None = None) -> View:
+        """Writes the plan as one HTML file that needs nothing but a browser (docs/view.md), at `path` or in a temporary
+        folder. A notebook shows what this returns; elsewhere a browser opens it, where there is one and `open` is not False.
+
+        >>> import tessera
+        >>> c = tessera.Contract(q_len=1024, dim_qk=32, mask="causal")
+        >>> view = tessera.Engine().prepare(c).plan().show(open=False)
+        >>> view.path.suffix, view._repr_html_()[:7]
+        ('.html', '<iframe')
+        """
+        return show(self, path, open)
 
     def operand(self) -> np.ndarray:
         """The plan as a read-only array of bytes that is as long for every plan of its attention, with all of the plan in

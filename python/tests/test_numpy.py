@@ -257,6 +257,19 @@ def test_html_escapes_what_a_contract_may_say():
     assert "<table>" in plan._repr_html_() and "<script" not in plan._repr_html_()
 
 
+def test_a_plan_shows_itself(tmp_path):
+    contract = tessera.Contract(q_len=300, dim_qk=32, mask="causal and documents")
+    plan = tessera.Engine().prepare(contract).plan(doc_lengths=[100, 200])
+    view = plan.show(tmp_path / "plan.html", open=False)
+    text = view.path.read_text(encoding="utf-8")
+    assert view.path == tmp_path / "plan.html" and plan.fingerprint in text and text.lower().startswith("<!doctype html>")
+    # A notebook's frame has the page as an attribute: nothing of it gets out.
+    assert view._repr_html_().count("<") == 2 and 'sandbox="allow-scripts"' in view._repr_html_()
+    assert plan.show(open=False).path.exists()
+    with pytest.raises(OSError, match="TSR-R003"):
+        plan.show(tmp_path / "nowhere" / "plan.html", open=False)
+
+
 def test_versions(root):
     assert tessera.__version__ == tessera._native.version()
     text = root / "pyproject.toml"
