@@ -113,7 +113,10 @@ BindResult BindLane(const BindAsk& ask, const PlanView& plan, const BindEarlier&
     if (decision.accepted) {
       result.row = made->row;
       BindRequest request{ask.contract, plan, ask.target, passes};
-      if (earlier.row == made->row) request.earlier = earlier.lane, request.stream = earlier.stream;
+      if (earlier.row == made->row) {
+        request.earlier = earlier.lane;
+        request.stream = earlier.stream;
+      }
       Result<std::unique_ptr<BoundLane>> bound = made->lane->Bind(request);
       if (!bound) {
         result.failure = Failure{ask.compile_only ? "compile" : "bind", std::move(bound.error())};

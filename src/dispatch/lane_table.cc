@@ -87,19 +87,17 @@ std::shared_ptr<const Lane> MakeCpu(const LaneContext& context) {
 #else
 constexpr std::nullptr_t MakeCpu = nullptr;
 #endif
+// A row of the XLA family.
+MakeLane XlaMaker([[maybe_unused]] std::string_view name) {
 #if TESSERA_HAS_LANE_XLA
-std::shared_ptr<const Lane> MakeXlaChunked(const LaneContext& context) {
-  return MakeXlaLane(kXlaChunked, context.xla_state,
-                     {.xla = context.xla, .threads = context.threads, .compile_only = context.compile_only});
-}
-std::shared_ptr<const Lane> MakeXlaPallas(const LaneContext& context) {
-  return MakeXlaLane(kXlaPallas, context.xla_state,
-                     {.xla = context.xla, .threads = context.threads, .compile_only = context.compile_only});
-}
+  return [name](const LaneContext& context) {
+    return MakeXlaLane(name, context.xla_state,
+                       {.xla = context.xla, .threads = context.threads, .compile_only = context.compile_only});
+  };
 #else
-constexpr std::nullptr_t MakeXlaPallas = nullptr;
-constexpr std::nullptr_t MakeXlaChunked = nullptr;
+  return {};
 #endif
+}
 std::shared_ptr<const Lane> MakeReference(const LaneContext&) { return MakeReferenceLane(); }
 
 }  // namespace
