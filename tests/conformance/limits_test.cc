@@ -1,6 +1,6 @@
-// Contracts up to and at every limit of docs/limits.md: a lane runs them right, or refuses by a catalogued reason; it
-// never crashes, and never runs them wrong. Only one or two numbers of a contract are large at a time, so that the
-// oracle's work stays small.
+// Contracts up to and at every limit of docs/limits.md: a lane that has any shape runs them right, or refuses by a
+// catalogued reason; it never crashes, and never runs them wrong. Only one or two numbers of a contract are large at a
+// time, so that the oracle's work stays small.
 #include "contract/limits.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,6 @@
 // Numbers at the ends of the ranges that docs/numerics.md states: every result is finite and within its derived
-// tolerance of the oracle, forward and backward, for every type and every lane.
+// tolerance of the oracle, forward and backward, for every type and every lane that has any shape: not `cuda`, nor the
+// TPU kernels.
 #include <gtest/gtest.h>
 
 #include <cmath>
