@@ -47,6 +47,18 @@ tessera_header_dep(tessera_cli11 CLI/CLI.hpp)
 # Highway's headers alone: the CPU lane asks the machine itself which instruction sets it has.
 tessera_header_dep(tessera_hwy hwy/highway.h)
 
+# simdjson reads JSONL. Without it, as in cross builds, the reader of all other JSON does, several times slower.
+add_library(tessera_simdjson INTERFACE)
+if(NOT CMAKE_CROSSCOMPILING)
+  find_package(simdjson QUIET)
+endif()
+if(TARGET simdjson::simdjson)
+  target_link_libraries(tessera_simdjson INTERFACE simdjson::simdjson)
+  target_compile_definitions(tessera_simdjson INTERFACE TESSERA_HAS_SIMDJSON=1)
+else()
+  message(STATUS "JSONL: no simdjson here (Debian: libsimdjson-dev), so documents are read by nlohmann-json, which is slower")
+endif()
+
 # oneTBB's threads, or plain ones: in cross builds, which have no foreign libraries, and under the thread sanitizer,
 # which cannot see into a library that was built without it.
 add_library(tessera_threads INTERFACE)

@@ -19,7 +19,8 @@ foreach(library tessera_shared tessera_static)
   set_target_properties(${library} PROPERTIES OUTPUT_NAME tessera LINKER_LANGUAGE CXX)
   target_include_directories(${library} INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
                                                   $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-  target_link_libraries(${library} PRIVATE $<BUILD_INTERFACE:tessera_fmt> $<BUILD_INTERFACE:tessera_threads> ${CMAKE_DL_LIBS}
+  target_link_libraries(${library} PRIVATE $<BUILD_INTERFACE:tessera_fmt> $<BUILD_INTERFACE:tessera_threads>
+                                   $<BUILD_INTERFACE:tessera_simdjson> ${CMAKE_DL_LIBS}
                                    INTERFACE $<BUILD_INTERFACE:tessera_expected>)
 endforeach()
 set_target_properties(tessera_shared PROPERTIES EXPORT_NAME tessera VERSION ${PROJECT_VERSION} SOVERSION ${tessera_abi})
@@ -34,7 +35,7 @@ if(NOT TESSERA_SANITIZE)  # a sanitizer's run-time library comes with the progra
 endif()
 
 # A static libtessera leaves the libraries it calls to whoever links it: fmt, unless it came as headers only, oneTBB, unless
-# the threads are plain ones, and the system's threads and loader, which an old C library keeps in files of their own.
+# the threads are plain ones, simdjson where it was found, and the system's threads and loader, which an old C library keeps in files of their own.
 set(tessera_static_needs Threads)
 set(tessera_private_libs)
 if(TARGET fmt::fmt)
@@ -46,6 +47,11 @@ if(TARGET TBB::tbb)
   list(APPEND tessera_static_needs TBB)
   target_link_libraries(tessera_static PRIVATE $<INSTALL_INTERFACE:TBB::tbb>)
   list(APPEND tessera_private_libs -ltbb)
+endif()
+if(TARGET simdjson::simdjson)
+  list(APPEND tessera_static_needs simdjson)
+  target_link_libraries(tessera_static PRIVATE $<INSTALL_INTERFACE:simdjson::simdjson>)
+  list(APPEND tessera_private_libs -lsimdjson)
 endif()
 target_link_libraries(tessera_static PRIVATE $<INSTALL_INTERFACE:Threads::Threads>)
 list(APPEND tessera_private_libs -lstdc++ -lm -ldl -pthread)
@@ -116,7 +122,7 @@ set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION libs)
 set(CPACK_DEBIAN_PACKAGE_PROVIDES "libtessera${tessera_abi}, libtessera-dev")
 set(CPACK_DEBIAN_PACKAGE_RECOMMENDS libexpected-dev)  # the C++ headers include it
-set(CPACK_DEBIAN_PACKAGE_SUGGESTS "libfmt-dev, libtbb-dev")  # for the static library
+set(CPACK_DEBIAN_PACKAGE_SUGGESTS "libfmt-dev, libtbb-dev, libsimdjson-dev")  # for the static library
 find_program(tessera_shlibdeps dpkg-shlibdeps)
 find_program(tessera_file file)  # which CPack asks what is a binary
 if(tessera_shlibdeps AND tessera_file AND NOT CMAKE_CROSSCOMPILING)

@@ -4,10 +4,10 @@
 
 root=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
 
-# What the core needs: a compiler, a build tool, libraries (fmt and oneTBB to link with, the others headers only),
+# What the core needs: a compiler, a build tool, libraries (fmt, oneTBB and simdjson to link with, the others headers only),
 # GoogleTest's source, Python for the checks.
 core_packages=(g++ cmake ninja-build libexpected-dev libxxhash-dev libfmt-dev libcli11-dev nlohmann-json3-dev
-  libtomlplusplus-dev libhwy-dev libtbb-dev googletest python3)
+  libtomlplusplus-dev libhwy-dev libtbb-dev libsimdjson-dev googletest python3)
 
 # What `script/test --all` needs beside the core. clang is the distribution's default (the oldest we support on Debian
 # 12); the formatter and the naming check are pinned, because other versions judge the same file differently.

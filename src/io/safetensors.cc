@@ -45,6 +45,7 @@ struct Entry {
 class HeaderHandler : public JsonHandler {
  public:
   std::vector<Entry> Take() { return std::move(entries_); }
+  TensorMetadata TakeMetadata() { return std::move(metadata_); }
 
   bool OnInteger(int64_t value) override {
     if (numbers_ == nullptr) return Refuse(Where() + " must not be a number");
@@ -56,7 +57,10 @@ class HeaderHandler : public JsonHandler {
   }
   bool OnText(std::string_view value) override {
     if (depth_ != 2) return Refuse(Where() + " must not be a text");
-    if (in_metadata_) return true;
+    if (in_metadata_) {
+      metadata_[field_] = std::string(value);
+      return true;
+    }
     if (field_ != "dtype") return Refuse(Where() + " must be an array of integers");
     entries_.back().dtype = std::string(value);
     return true;
@@ -112,6 +116,7 @@ class HeaderHandler : public JsonHandler {
   std::string field_;
   std::vector<int64_t>* numbers_ = nullptr;  // the array being read
   std::vector<Entry> entries_;
+  TensorMetadata metadata_;
 };
 
 std::optional<ElementType> FindType(std::string_view text) {
@@ -170,25 +175,17 @@ uint64_t HeaderBytes(std::string_view head) {
 }
 
 // Reads the header of a file that has this many bytes of data. Returns what is wrong, or nothing.
-std::string ReadEntries(std::string_view header, int64_t data_bytes, std::vector<Entry>* entries) {
+std::string ReadEntries(std::string_view header, int64_t data_bytes, std::vector<Entry>* entries,
+                        TensorMetadata* metadata = nullptr) {
   HeaderHandler handler;
   constexpr int kHeaderDepth = 3;
   if (const std::string problem = WalkJson(header, kHeaderDepth, handler); !problem.empty()) return problem;
   *entries = handler.Take();
+  if (metadata != nullptr) *metadata = handler.TakeMetadata();
   for (Entry& entry : *entries) {
     if (const std::string problem = CheckEntry(data_bytes, &entry); !problem.empty()) return problem;
   }
   return CheckCoverage(data_bytes, entries);
-}
-
-// Large elements first, then by name, so that every tensor is aligned to its element size.
-std::vector<TensorMap::const_iterator> FileOrder(const TensorMap& tensors) {
-  std::vector<TensorMap::const_iterator> order;
-  order.reserve(tensors.size());
-  for (auto it = tensors.begin(); it != tensors.end(); ++it) order.push_back(it);
-  std::stable_sort(order.begin(), order.end(),
-                   [](auto a, auto b) { return BytesOf(a->second.type) > BytesOf(b->second.type); });
-  return order;
 }
 
 }  // namespace
@@ -207,7 +204,7 @@ std::string CheckSafetensorsHead(std::string_view head, uint64_t size) {
   return ReadEntries(head.substr(kLengthBytes, header_bytes), static_cast<int64_t>(left - header_bytes), &entries);
 }
 
-Result<TensorMap> ParseSafetensors(std::string_view bytes, const std::string& where) {
+Result<TensorFileView> ViewSafetensors(std::string_view bytes, const std::string& where) {
   const auto refuse = [&](const std::string& why) {
     return Fail(ErrorCode::kTensorFile, "not a usable safetensors file: " + why, where);
   };
@@ -218,14 +215,24 @@ Result<TensorMap> ParseSafetensors(std::string_view bytes, const std::string& wh
   const std::string_view data = rest.substr(header_bytes);
 
   std::vector<Entry> entries;
-  if (const std::string problem = ReadEntries(header, static_cast<int64_t>(data.size()), &entries); !problem.empty())
-    return refuse(problem);
-
-  TensorMap tensors;
+  TensorFileView view;
+  const std::string problem = ReadEntries(header, static_cast<int64_t>(data.size()), &entries, &view.metadata);
+  if (!problem.empty()) return refuse(problem);
   for (Entry& entry : entries) {
-    const auto* first = reinterpret_cast<const std::byte*>(data.data());
-    Tensor tensor{entry.type, std::move(*entry.shape), {first + entry.begin, first + entry.end}};
-    tensors.emplace(std::move(entry.name), std::move(tensor));
+    const std::string_view range =
+        data.substr(static_cast<size_t>(entry.begin), static_cast<size_t>(entry.end - entry.begin));
+    view.tensors.push_back({std::move(entry.name), entry.type, std::move(*entry.shape), range});
+  }
+  return view;
+}
+
+Result<TensorMap> ParseSafetensors(std::string_view bytes, const std::string& where) {
+  TensorFileView view = TESSERA_TRY(ViewSafetensors(bytes, where));
+  TensorMap tensors;
+  for (TensorBytes& tensor : view.tensors) {
+    const auto* first = reinterpret_cast<const std::byte*>(tensor.bytes.data());
+    tensors.emplace(std::move(tensor.name),
+                    Tensor{tensor.type, std::move(tensor.shape), {first, first + tensor.bytes.size()}});
   }
   return tensors;
 }
@@ -240,15 +247,21 @@ Result<TensorMap> ReadSafetensors(const std::string& path, int64_t max_bytes) {
   return ParseSafetensors(bytes, path);
 }
 
-std::string ToSafetensors(const TensorMap& tensors) {
+std::string ToSafetensors(std::vector<TensorBytes> tensors, const TensorMetadata& metadata) {
+  std::stable_sort(tensors.begin(), tensors.end(),
+                   [](const TensorBytes& a, const TensorBytes& b) { return BytesOf(a.type) > BytesOf(b.type); });
   JsonWriter header;
   header.BeginObject();
-  const auto order = FileOrder(tensors);
+  if (!metadata.empty()) {
+    header.Key(kMetadata).BeginObject();
+    for (const auto& [key, value] : metadata) header.Key(key).Text(value);
+    header.EndObject();
+  }
   size_t data_bytes = 0;
-  for (const auto& it : order) {
-    const size_t end = data_bytes + it->second.bytes.size();
-    header.Key(it->first).BeginObject();
-    header.Key("dtype").Text(ToText(it->second.type)).Key("shape").Ints(it->second.shape);
+  for (const TensorBytes& tensor : tensors) {
+    const size_t end = data_bytes + tensor.bytes.size();
+    header.Key(tensor.name).BeginObject();
+    header.Key("dtype").Text(ToText(tensor.type)).Key("shape").Ints(tensor.shape);
     header.Key("data_offsets").Ints({static_cast<int64_t>(data_bytes), static_cast<int64_t>(end)}).EndObject();
     data_bytes = end;
   }
@@ -259,9 +272,17 @@ std::string ToSafetensors(const TensorMap& tensors) {
   bytes.reserve(kLengthBytes + text.size() + data_bytes);
   bytes.append(reinterpret_cast<const char*>(&header_bytes), kLengthBytes);
   bytes += text;
-  for (const auto& it : order)
-    bytes.append(reinterpret_cast<const char*>(it->second.bytes.data()), it->second.bytes.size());
+  for (const TensorBytes& tensor : tensors) bytes += tensor.bytes;
   return bytes;
+}
+
+std::string ToSafetensors(const TensorMap& tensors) {
+  std::vector<TensorBytes> views;
+  for (const auto& [name, tensor] : tensors) {
+    const std::string_view bytes(reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size());
+    views.push_back({name, tensor.type, tensor.shape, bytes});
+  }
+  return ToSafetensors(std::move(views), {});
 }
 
 Status WriteSafetensors(const std::string& path, const TensorMap& tensors) {

@@ -17,6 +17,7 @@
 #include "plan/layout.h"
 #include "receipt/fields.h"
 #include "receipt/limits.h"
+#include "rows/limits.h"
 #include "support/proves.h"
 #include "tessera/tessera.h"
 
@@ -102,6 +103,10 @@ TEST(LimitsPage, Table_MatchesTheConstants) {
   const auto number = [](auto value) { return static_cast<uint64_t>(value); };
   const std::map<std::string, uint64_t> constants = {
       {"kMaxFileBytes", number(kMaxFileBytes)},
+      {"kMaxDocumentBytes", number(rows::kMaxDocumentBytes)},
+      {"kMaxRowTokens", number(rows::kMaxRowTokens)},
+      {"kMaxShardTokens", number(rows::kMaxShardTokens)},
+      {"kMaxManifestBytes", number(rows::kMaxManifestBytes)},
       {"kMaxPipeBytes", number(kMaxPipeBytes)},
       {"kMaxLinks", number(kMaxLinks)},
       {"kMaxNpyHeaderBytes", number(kMaxNpyHeaderBytes)},

@@ -208,6 +208,23 @@ TEST_F(Codes, EveryCodeOfThePage_IsWhatTheProgramAnswers) {
          return Arguments{"run", "--from-receipt", receipt, Put("y.toml", Contract("full"))};
        }},
   };
+  const auto pack = [&](const std::string& text) {
+    return Arguments{"rows", "pack", Put("d.jsonl", text), "--length", "4", "--out", "packed"};
+  };
+  const std::vector<std::pair<std::string, std::string>> documents = {{"TSR-D001", "{\"tokens\": [1"},
+                                                                      {"TSR-D002", "{\"token\": [1]}"},
+                                                                      {"TSR-D003", "{\"tokens\": [-1]}"},
+                                                                      {"TSR-D004", "{\"tokens\": [1, 2, 3, 4, 5]}"}};
+  for (const auto& [code, text] : documents) mistakes.emplace(code, [pack, text = text] { return pack(text); });
+  mistakes.emplace("TSR-D005", [&] {
+    EXPECT_TRUE(WriteSafetensors(folder_.File("no_rows"), {{"q", Tensor::Zeros(ElementType::kF32, {1})}}));
+    return Arguments{"rows", "show", folder_.File("no_rows")};
+  });
+  mistakes.emplace("TSR-D006", [&] {
+    const Arguments good_pack = pack("{\"tokens\": [1, 2]}");
+    EXPECT_EQ(Tessera(good_pack, {.folder = folder_.path()}).exit_code, 0);
+    return good_pack;
+  });
   std::set<std::string> listed;
   std::istringstream page(ReadWhole(std::string(TESSERA_SOURCE_DIR) + "/docs/error_codes.md"));
   for (std::string line; std::getline(page, line);) {

@@ -146,6 +146,11 @@ Option* Option::Repeated() {
   return this;
 }
 
+Option* Option::Many() {
+  is_repeated_ = true;
+  return this;
+}
+
 Option* Option::Excludes(Option* other) {
   option_->excludes(other->option_);
   return this;

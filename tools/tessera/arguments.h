@@ -65,6 +65,7 @@ class Option {
   Option* Required();
   Option* ShowDefault();  // in --help
   Option* Repeated();     // each time it is given adds one value
+  Option* Many();         // of a positional: takes all that follow
   Option* Excludes(Option* other);
   Option* Needs(Option* other);
   Option* FromEnvironment(const std::string& variable);  // where it is not given

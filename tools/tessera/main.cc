@@ -44,6 +44,7 @@ int Main(int argc, char** argv) {
   AddLedger(app, action);
   AddExport(app, action);
   AddView(app, action);
+  AddRows(app, action);
   AddNew(app, action);
   AddError(app, action);
   AddDemo(app, action);

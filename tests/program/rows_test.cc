@@ -1,0 +1,134 @@
+// `tessera rows`: the commands of docs/rows.md, packing that is killed and resumed, and full disks.
+#include <csignal>
+#include <random>
+#include <thread>
+
+#include "program_test.h"
+#include "support/seed.h"
+#include "tessera/tessera.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::map<std::string, std::string> FilesOf(const std::string& folder) {
+  std::map<std::string, std::string> files;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder))
+    files[entry.path().filename().string()] = ReadWhole(entry.path().string());
+  return files;
+}
+
+class RowsCommand : public testing::Test {
+ protected:
+  std::string Documents(int count) const {
+    std::mt19937_64 random(PrintedSeed());
+    std::string text;
+    for (int i = 0; i < count; ++i) {
+      text += "{\"tokens\": [1";
+      for (size_t j = random() % 200; j > 0; --j) text += "," + std::to_string(random() % 5000);
+      text += "]}\n";
+    }
+    WriteWhole(folder_.File("d.jsonl"), text);
+    return folder_.File("d.jsonl");
+  }
+  std::vector<std::string> Pack(const std::string& out) const {
+    return {"rows", "pack", "d.jsonl", "--length", "256", "--shard-rows", "8", "--threads", "2", "--out", out};
+  }
+  TemporaryFolder folder_;
+  ProgramOptions here_{.folder = folder_.path()};
+};
+
+TEST_F(RowsCommand, CommandsOfThePage_Work) {
+  fs::create_directory_symlink(TESSERA_SOURCE_DIR "/examples", folder_.File("examples"));
+  std::istringstream page(ReadWhole(TESSERA_SOURCE_DIR "/docs/rows.md"));
+  bool is_inside = false;
+  int commands = 0;
+  std::string shown;
+  for (std::string line; std::getline(page, line);) {
+    if (line.rfind("```", 0) == 0) is_inside = line == "```sh";
+    if (!is_inside || line.rfind("tessera ", 0) != 0) continue;
+    std::istringstream words(line.substr(8));
+    std::vector<std::string> arguments;
+    for (std::string word; words >> word;) arguments.push_back(word);
+    const ProgramResult result = Tessera(arguments, here_);
+    EXPECT_EQ(result.exit_code, 0) << line << result.err;
+    if (line.find("--row 0") != std::string::npos && line.find("json") == std::string::npos) shown = result.out;
+    ++commands;
+  }
+  EXPECT_GE(commands, 8);
+  EXPECT_NE(ReadWhole(TESSERA_SOURCE_DIR "/docs/rows.md").find(shown), std::string::npos) << shown;
+  // What `show` writes is a batch.
+  WriteWhole(folder_.File("c.toml"),
+             "version = 1\n[shape]\nbatch = 2\nq_len = 32\ndim_qk = 8\n[mask]\nexpr = \"causal and documents and "
+             "valid\"\n[tiles]\nq = 16\nkv = 16\nreason = \"a test\"\n");
+  const ProgramResult run = Tessera({"run", "c.toml", "--batch", "batch.json", "--check"}, here_);
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+}
+
+// Killed at any moment, again and again: what is there is whole, and in the end it is what one packing gives.
+TEST_F(RowsCommand, KilledAndResumed_GivesTheSameBytes) {
+  Documents(4000);
+  ASSERT_EQ(Tessera(Pack("whole"), here_).exit_code, 0);
+  const auto expected = FilesOf(folder_.File("whole"));
+  std::mt19937_64 random(PrintedSeed());
+  std::vector<std::string> arguments = Pack("out");
+  arguments.emplace_back("--resume");
+  int killed = 0;
+  for (int time = 0; time < 12; ++time) {
+    const pid_t child = fork();
+    if (child == 0) {
+      if (chdir(folder_.path().c_str()) != 0) _exit(126);
+      std::vector<char*> words = {const_cast<char*>(TESSERA_PROGRAM)};
+      for (const std::string& word : arguments) words.push_back(const_cast<char*>(word.c_str()));
+      words.push_back(nullptr);
+      if (std::freopen("/dev/null", "w", stdout) == nullptr) _exit(126);
+      execv(words[0], words.data());
+      _exit(127);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 60));
+    ::kill(child, SIGKILL);
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    killed += WIFSIGNALED(status) ? 1 : 0;
+    if (!fs::exists(folder_.File("out"))) continue;
+    for (const auto& [name, bytes] : FilesOf(folder_.File("out"))) {
+      if (name.rfind("rows-", 0) == 0) {
+        EXPECT_EQ(bytes, expected.at(name)) << name;
+      }
+    }
+  }
+  RecordProperty("killed", killed);
+  const ProgramResult last = Tessera(arguments, here_);
+  EXPECT_EQ(last.exit_code, 0) << last.err;
+  EXPECT_EQ(FilesOf(folder_.File("out")), expected);
+}
+
+TEST_F(RowsCommand, AFullDisk_LeavesWholeShards_AndIsResumed) {
+  Documents(200);
+  ProgramOptions small = here_;
+  small.max_file_bytes = 4096;  // no shard fits
+  const ProgramResult full = Tessera(Pack("out"), small);
+  EXPECT_EQ(full.exit_code, 2);
+  EXPECT_NE(full.err.find("TSR-R003"), std::string::npos) << full.err;
+  EXPECT_TRUE(FilesOf(folder_.File("out")).empty());
+  EXPECT_EQ(Tessera(Pack("out"), here_).exit_code, 0);
+  EXPECT_EQ(Tessera({"rows", "check", "out"}, here_).exit_code, 0);
+}
+
+TEST_F(RowsCommand, Check_OfAChangedShard_Fails) {
+  Documents(50);
+  ASSERT_EQ(Tessera(Pack("out"), here_).exit_code, 0);
+  const std::string path = folder_.File("out/rows-00000.safetensors");
+  std::string bytes = ReadWhole(path);
+  bytes[bytes.size() - 2] = static_cast<char>(bytes[bytes.size() - 2] ^ 1);
+  WriteWhole(path, bytes);
+  const ProgramResult checked = Tessera({"rows", "check", "out", "--json"}, here_);
+  EXPECT_EQ(checked.exit_code, 1) << checked.err;
+  EXPECT_NE(checked.err.find("digest"), std::string::npos) << checked.err;
+  EXPECT_EQ(Tessera({"rows", "check", "out/none"}, here_).exit_code, 2);
+  EXPECT_EQ(Tessera({"rows", "pack", "d.jsonl", "--out", "new"}, here_).exit_code, 2) << "--length is missing";
+}
+
+}  // namespace
+}  // namespace tessera
