@@ -169,7 +169,7 @@ TEST(LimitsPage, Table_MatchesTheConstants) {
   };
   std::set<std::string> in_code = ConstantsIn("plan/layout.h", "kMax");
   for (const char* header : {"io/limits.h", "contract/limits.h", "receipt/limits.h", "ledger/limits.h",
-                             "dispatch/limits.h", "export/limits.h", "lanes/xla/store/limits.h"})
+                             "dispatch/limits.h", "export/limits.h", "lanes/xla/store/limits.h", "rows/limits.h"})
     in_code.merge(ConstantsIn(header, "k"));
   std::set<std::string> known;
   for (const auto& [name, value] : constants) known.insert(name);
