@@ -1,7 +1,5 @@
 // Our dQ kernel: grid and worklist as forward, each visited tile of keys adds dS K. The softcap's derivative is part of
 // dS. An empty row's log-sum-exp comes as +inf, which makes every weight of it 0.
-#include <optional>
-
 #include "lanes/xla/kernels/worklist.h"
 
 namespace tessera::kernels {
@@ -9,10 +7,8 @@ namespace {
 
 using mosaic::Builder;
 using mosaic::Compare;
-using mosaic::Element;
 using mosaic::KernelArguments;
 using mosaic::Value;
-using mosaic::Values;
 
 class Dq {
  public:
@@ -21,14 +17,7 @@ class Dq {
 
   void Write() {
     b_.When(b_.Is(Compare::kEq, place_.slot, b_.I32(0)), [&] { Fill(b_, args_["sum"], 0); });
-    const Values scalars = ScalarValues(spec_, args_);
-    const Lists lists(b_, spec_, scalars);
-    const Value kind = lists.Entry("kinds", place_);
-    b_.When(b_.Is(Compare::kEq, kind, b_.I32(2)), [&] { AddTile(false); });
-    b_.When(b_.Is(Compare::kEq, kind, b_.I32(1)), [&] {
-      kv_begin_ = b_.Mul(lists.Entry("columns", place_), b_.I32(list_.tile_kv));
-      AddTile(true);
-    });
+    VisitTile(b_, spec_, args_, place_, [&](const TileKeys& keys) { AddKeys(keys); });
     b_.When(b_.Is(Compare::kEq, place_.slot, b_.I32(list_.width - 1)), [&] {
       const Value dq = b_.Mul(b_.LoadAll(args_["sum"]), ScaleOf(b_, args_));
       StoreBlock(b_, AsOperand(b_, spec_, dq), args_["dq"]);
@@ -36,29 +25,17 @@ class Dq {
   }
 
  private:
-  void AddTile(bool is_partial) {
-    for (int64_t first = 0; first < list_.tile_kv; first += list_.sub_tile_kv) AddKeys(first, is_partial);
-  }
-
   // A row's number for each query, from the lanes to the sublanes and over the tile.
   Value Column(const char* name, const std::vector<int64_t>& dims) {
     const Value row = b_.ShapeCast(b_.LoadAll(args_[name]), {list_.tile_q});
     return b_.Broadcast(b_.ShapeCast(row, {list_.tile_q, 1}), dims);
   }
 
-  void AddKeys(int64_t first, bool is_partial) {
-    const Value k = LoadTokens(b_, args_["k"], b_.I32(first), list_.sub_tile_kv);
-    const Value v = LoadTokens(b_, args_["v"], b_.I32(first), list_.sub_tile_kv);
+  void AddKeys(const TileKeys& keys) {
+    const Value k = LoadTokens(b_, args_["k"], b_.I32(keys.first), list_.sub_tile_kv);
+    const Value v = LoadTokens(b_, args_["v"], b_.I32(keys.first), list_.sub_tile_kv);
     const Scores all = ScoresOf(b_, spec_, args_, LoadBlock(b_, args_["q"]), k);
-    std::optional<Value> mask;
-    if (is_partial) {
-      const MaskAt at{.place = place_,
-                      .q_begin = b_.Mul(place_.row, b_.I32(list_.tile_q)),
-                      .kv_begin = kv_begin_,
-                      .first_key = first,
-                      .num_keys = list_.sub_tile_kv};
-      mask = MaskOf(b_, spec_, args_, at);
-    }
+    const std::optional<Value> mask = keys.mask();
     const std::vector<int64_t> dims = all.scores.type.dims;
     const Value p = b_.Exp(b_.Sub(all.scores, Column("lse", dims)));
     const Value dp = b_.Matmul(LoadBlock(b_, args_["do"]), v, 1, 1, PrecisionOf(spec_));
@@ -74,7 +51,6 @@ class Dq {
   Builder& b_;
   const KernelArguments& args_;
   const Place place_;
-  Value kv_begin_;
 };
 
 }  // namespace
@@ -82,18 +58,10 @@ class Dq {
 Result<mosaic::Module> AttentionDq(const AttentionSpec& spec) {
   const ListSpec& list = spec.list;
   const RowWindows windows(spec);
-  mosaic::KernelSpec kernel{
-      .name = "tessera_dq",
-      .grid = {spec.batch * spec.num_q_heads, list.rows, list.width},
-      .semantics = {mosaic::Semantics::kParallel, mosaic::Semantics::kArbitrary, mosaic::Semantics::kArbitrary},
-      .scalars = ScalarsOf(spec),
-      .inputs = {ScoreWindow(), windows.Queries("q", spec.dim_qk), windows.Keys("k", spec.dim_qk),
-                 windows.Keys("v", spec.dim_v), windows.Queries("do", spec.dim_v), windows.Stat("lse"),
-                 windows.Stat("delta")},
-      .outputs = {windows.Queries("dq", spec.dim_qk)},
-      .scratch = {Scratch("sum", {list.tile_q, spec.dim_qk})},
-      .version = spec.version};
-  windows.AddMask(kernel.inputs);
+  mosaic::KernelSpec kernel = CommonSpec(spec, "tessera_dq", spec.batch * spec.num_q_heads, list.width);
+  windows.AddBackward(kernel.inputs);
+  kernel.outputs = {windows.Queries("dq", spec.dim_qk)};
+  kernel.scratch = {Scratch("sum", {list.tile_q, spec.dim_qk})};
   return mosaic::BuildKernel(kernel, [&](Builder& b, const KernelArguments& args) { Dq(spec, b, args).Write(); });
 }
 

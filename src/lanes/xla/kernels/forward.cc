@@ -17,7 +17,6 @@ using mosaic::Element;
 using mosaic::KernelArguments;
 using mosaic::Reduction;
 using mosaic::Value;
-using mosaic::Values;
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kFloor = kSplashMaskValue;
@@ -33,35 +32,17 @@ class Forward {
       Fill(b_, args_["l"], 0);
       Fill(b_, args_["sum"], 0);
     });
-    const Values scalars = ScalarValues(spec_, args_);
-    const Lists lists(b_, spec_, scalars);
-    const Value kind = lists.Entry("kinds", place_);
-    b_.When(b_.Is(Compare::kEq, kind, b_.I32(2)), [&] { AddTile(false); });
-    b_.When(b_.Is(Compare::kEq, kind, b_.I32(1)), [&] {
-      kv_begin_ = b_.Mul(lists.Entry("columns", place_), b_.I32(list_.tile_kv));
-      AddTile(true);
-    });
+    VisitTile(b_, spec_, args_, place_, [&](const TileKeys& keys) { AddKeys(keys); });
     b_.When(b_.Is(Compare::kEq, place_.slot, b_.I32(list_.width - 1)), [&] { Finish(); });
   }
 
  private:
-  void AddTile(bool is_partial) {
-    for (int64_t first = 0; first < list_.tile_kv; first += list_.sub_tile_kv) AddKeys(first, is_partial);
-  }
-
-  void AddKeys(int64_t first, bool is_partial) {
+  void AddKeys(const TileKeys& keys) {
     const Value q = LoadBlock(b_, args_["q"]);
-    const Value k = LoadTokens(b_, args_["k"], b_.I32(first), list_.sub_tile_kv);
-    const Value v = LoadTokens(b_, args_["v"], b_.I32(first), list_.sub_tile_kv);
+    const Value k = LoadTokens(b_, args_["k"], b_.I32(keys.first), list_.sub_tile_kv);
+    const Value v = LoadTokens(b_, args_["v"], b_.I32(keys.first), list_.sub_tile_kv);
     Value scores = ScoresOf(b_, spec_, args_, q, k).scores;
-    if (is_partial) {
-      const MaskAt at{.place = place_,
-                      .q_begin = b_.Mul(place_.row, b_.I32(list_.tile_q)),
-                      .kv_begin = kv_begin_,
-                      .first_key = first,
-                      .num_keys = list_.sub_tile_kv};
-      scores = b_.Select(MaskOf(b_, spec_, args_, at), scores, b_.F32(-kInf));
-    }
+    if (const std::optional<Value> mask = keys.mask()) scores = b_.Select(*mask, scores, b_.F32(-kInf));
     const Value m_before = b_.LoadAll(args_["m"]);
     const std::vector<int64_t> stat = m_before.type.dims;
     const Value m = b_.Max(m_before, b_.Broadcast(b_.ReduceKeep(Reduction::kMaximumF, scores, 1), stat));
@@ -105,7 +86,6 @@ class Forward {
   Builder& b_;
   const KernelArguments& args_;
   const Place place_;
-  Value kv_begin_;
 };
 
 }  // namespace
@@ -113,16 +93,7 @@ class Forward {
 Result<mosaic::Module> AttentionForward(const AttentionSpec& spec) {
   const ListSpec& list = spec.list;
   const RowWindows windows(spec);
-  mosaic::KernelSpec kernel{
-      .name = "tessera_forward",
-      .grid = {spec.batch * spec.num_q_heads, list.rows, list.width},
-      .semantics = {mosaic::Semantics::kParallel, mosaic::Semantics::kArbitrary, mosaic::Semantics::kArbitrary},
-      .scalars = ScalarsOf(spec),
-      .inputs = {ScoreWindow()},
-      .outputs = {windows.Queries("o", spec.dim_v)},
-      .scratch = {Scratch("m", {list.tile_q, kLanes}), Scratch("l", {list.tile_q, kLanes}),
-                  Scratch("sum", {list.tile_q, spec.dim_v})},
-      .version = spec.version};
+  mosaic::KernelSpec kernel = CommonSpec(spec, "tessera_forward", spec.batch * spec.num_q_heads, list.width);
   if (spec.has_sink_logits) {
     mosaic::Window sinks = ScoreWindow();
     sinks.name = "sink_logits";
@@ -135,7 +106,9 @@ Result<mosaic::Module> AttentionForward(const AttentionSpec& spec) {
   windows.AddMask(kernel.inputs);
   mosaic::Window stats = windows.Queries("stats", kLanes);
   stats.element = Element::kF32;
-  kernel.outputs.push_back(stats);
+  kernel.outputs = {windows.Queries("o", spec.dim_v), stats};
+  kernel.scratch = {Scratch("m", {list.tile_q, kLanes}), Scratch("l", {list.tile_q, kLanes}),
+                    Scratch("sum", {list.tile_q, spec.dim_v})};
   return mosaic::BuildKernel(kernel, [&](Builder& b, const KernelArguments& args) { Forward(spec, b, args).Write(); });
 }
 

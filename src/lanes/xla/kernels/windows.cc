@@ -20,6 +20,17 @@ Window ScoreWindow() {
           .space = mosaic::Space::kSmem};
 }
 
+mosaic::KernelSpec CommonSpec(const AttentionSpec& spec, std::string name, int64_t pairs, int64_t steps) {
+  return {.name = std::move(name),
+          .grid = {pairs, spec.list.rows, steps},
+          .semantics = {mosaic::Semantics::kParallel, mosaic::Semantics::kArbitrary, mosaic::Semantics::kArbitrary},
+          .scalars = ScalarsOf(spec),
+          .inputs = {ScoreWindow()},
+          .outputs = {},
+          .scratch = {},
+          .version = spec.version};
+}
+
 mosaic::Memory Scratch(std::string name, std::vector<int64_t> dims) {
   return {std::move(name), mosaic::MemrefOf(mosaic::Space::kVmem, Element::kF32, std::move(dims))};
 }
@@ -28,6 +39,17 @@ namespace {
 
 Value BatchOf(Builder& b, const AttentionSpec& spec, const Value& pair) {
   return spec.num_q_heads == 1 ? pair : b.Div(pair, b.I32(spec.num_q_heads));
+}
+
+template <class Windows>
+void AddBackwardOf(const Windows& from, const AttentionSpec& spec, std::vector<Window>& windows) {
+  windows.push_back(from.Queries("q", spec.dim_qk));
+  windows.push_back(from.Keys("k", spec.dim_qk));
+  windows.push_back(from.Keys("v", spec.dim_v));
+  windows.push_back(from.Queries("do", spec.dim_v));
+  windows.push_back(from.Stat("lse"));
+  windows.push_back(from.Stat("delta"));
+  from.AddMask(windows);
 }
 
 }  // namespace
@@ -64,6 +86,8 @@ Window RowWindows::Stat(std::string name) const {
           }};
 }
 
+void RowWindows::AddBackward(std::vector<Window>& windows) const { AddBackwardOf(*this, spec_, windows); }
+
 void RowWindows::AddMask(std::vector<Window>& windows) const {
   const AttentionSpec& spec = spec_;
   if (spec.has_documents) {
@@ -96,10 +120,10 @@ void RowWindows::AddMask(std::vector<Window>& windows) const {
 // ---- dK and dV
 
 Place ColumnWindows::PlaceOf(Builder& b, const AttentionSpec& spec, const Values& g) {
-  if (spec.group() == 1) return {g[0], g[1], g[2]};
+  if (spec.group() == 1) return {g[0], g[1], g[2], true};
   const Value width = b.I32(spec.list.width);
   const Value pair = b.Add(b.Mul(g[0], b.I32(spec.group())), b.Div(g[2], width));
-  return {pair, g[1], b.Rem(g[2], width)};
+  return {pair, g[1], b.Rem(g[2], width), true};
 }
 
 Window ColumnWindows::Queries(std::string name, int64_t dim) const {
@@ -132,6 +156,8 @@ Window ColumnWindows::Stat(std::string name) const {
             return Values{at.pair, b.I32(0), Lists(b, spec, s).Entry("columns", at)};
           }};
 }
+
+void ColumnWindows::AddBackward(std::vector<Window>& windows) const { AddBackwardOf(*this, spec_, windows); }
 
 void ColumnWindows::AddMask(std::vector<Window>& windows) const {
   const AttentionSpec& spec = spec_;

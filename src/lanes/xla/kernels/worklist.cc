@@ -1,7 +1,7 @@
 // See worklist.h.
 #include "lanes/xla/kernels/worklist.h"
 
-#include <limits>
+#include <utility>
 
 namespace tessera::kernels {
 
@@ -66,15 +66,24 @@ Value Lists::At(std::string_view list, const Value& index) const {
 
 namespace {
 
+// Where the loads of a tile's mask begin: absolute numbers of its first query and key, and the first of the keys among
+// those of the tile that are looked at now.
+struct MaskAt {
+  Place place;
+  Value q_begin;
+  Value kv_begin;
+  int64_t first_key = 0;
+};
+
 // The pairs of one item, over the tile.
 class ItemMask {
  public:
   ItemMask(Builder& b, const AttentionSpec& spec, const KernelArguments& args, const MaskAt& at, const Lists& lists)
       : b_(b), spec_(spec), args_(args), at_(at), lists_(lists) {
-    dims_ = at.keys_in_lanes ? std::vector<int64_t>{spec.list.tile_q, at.num_keys}
-                             : std::vector<int64_t>{at.num_keys, spec.list.tile_q};
-    row_ = b.Iota(dims_, at.keys_in_lanes ? 0 : 1);
-    column_ = b.Iota(dims_, at.keys_in_lanes ? 1 : 0);
+    dims_ = {spec.list.tile_q, spec.list.sub_tile_kv};
+    if (at.place.is_transposed) std::swap(dims_[0], dims_[1]);
+    row_ = b.Iota(dims_, at.place.is_transposed ? 1 : 0);
+    column_ = b.Iota(dims_, at.place.is_transposed ? 0 : 1);
     if (at.first_key != 0) column_ = b.Add(column_, b.I32(at.first_key));
     distance_ = b.Sub(column_, row_);
     if (spec.has_valid) batch_ = b.Div(at.place.pair, b.I32(spec.num_q_heads));
@@ -115,7 +124,7 @@ class ItemMask {
     const Value zero = b_.Index(0);
     const Value first = b_.I32(at_.first_key);
     Value q, kv, rank;
-    if (at_.keys_in_lanes) {
+    if (!at_.place.is_transposed) {
       q = TileLanes(b_, LoadBlock(b_, args_["q_documents"]), dims_[1]);
       const Value at[] = {zero, zero, first};
       kv = b_.ShapeCast(b_.Load(args_["kv_documents"], at, {1, 1, dims_[1]}), {1, dims_[1]});
@@ -139,7 +148,7 @@ class ItemMask {
     const Value first = b_.I32(at_.first_key);
     const Values in_lanes = {zero, zero, first};
     const Values in_rows = {zero, first, zero};
-    const Value cells = b_.Load(args_["stored"], at_.keys_in_lanes ? in_lanes : in_rows, {1, dims_[0], dims_[1]});
+    const Value cells = b_.Load(args_["stored"], at_.place.is_transposed ? in_rows : in_lanes, {1, dims_[0], dims_[1]});
     const Value wide = b_.Convert(b_.ShapeCast(cells, dims_), Element::kI32);
     return b_.Is(Compare::kEq, b_.And(wide, plane), plane);
   }
@@ -152,8 +161,6 @@ class ItemMask {
   std::vector<int64_t> dims_;
   Value row_, column_, distance_, batch_;
 };
-
-}  // namespace
 
 Value MaskOf(Builder& b, const AttentionSpec& spec, const KernelArguments& args, const MaskAt& at) {
   const Values scalars = ScalarValues(spec, args);
@@ -168,6 +175,30 @@ Value MaskOf(Builder& b, const AttentionSpec& spec, const KernelArguments& args,
     return Values{b.Select(item.Passes(i), one, carried[0])};
   });
   return b.Is(Compare::kNe, any[0], b.I32(0));
+}
+
+}  // namespace
+
+void VisitTile(Builder& b, const AttentionSpec& spec, const KernelArguments& args, const Place& place,
+               const std::function<void(const TileKeys&)>& body) {
+  const ListSpec& list = spec.list;
+  const Values scalars = ScalarValues(spec, args);
+  const Lists lists(b, spec, scalars);
+  const Value kind = lists.Entry("kinds", place);
+  b.When(b.Is(Compare::kEq, kind, b.I32(2)), [&] {
+    for (int64_t first = 0; first < list.tile_kv; first += list.sub_tile_kv) body({first, [] { return std::nullopt; }});
+  });
+  b.When(b.Is(Compare::kEq, kind, b.I32(1)), [&] {
+    const Value column = lists.Entry("columns", place);
+    const Value other = b.Mul(column, b.I32(place.is_transposed ? list.tile_q : list.tile_kv));
+    for (int64_t first = 0; first < list.tile_kv; first += list.sub_tile_kv) {
+      body({first, [&]() -> std::optional<Value> {
+              const Value own = b.Mul(place.row, b.I32(place.is_transposed ? list.tile_kv : list.tile_q));
+              const MaskAt at{place, place.is_transposed ? other : own, place.is_transposed ? own : other, first};
+              return MaskOf(b, spec, args, at);
+            }});
+    }
+  });
 }
 
 mosaic::Precision PrecisionOf(const AttentionSpec& spec) {

@@ -1,6 +1,8 @@
 // What our kernels share: where a step is in the plan, and the mask of a partial tile from its cleanup's items.
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,6 +15,7 @@ namespace tessera::kernels {
 // A step's place: the (batch row, query head) pair, the row of tiles of its mask, and the slot in it.
 struct Place {
   mosaic::Value pair, row, slot;
+  bool is_transposed = false;  // rows of tiles are of keys, and scores are [keys, queries]
 };
 
 // Reads lists by name, of a kernel's body or of an index map.
@@ -33,19 +36,16 @@ class Lists {
 std::vector<mosaic::Memory> ScalarsOf(const AttentionSpec& spec);
 mosaic::Values ScalarValues(const AttentionSpec& spec, const mosaic::KernelArguments& args);
 
-// Where the loads of a tile's mask begin: absolute numbers of its first query and key, and the keys among those of the
-// tile that are looked at now.
-struct MaskAt {
-  Place place;
-  mosaic::Value q_begin;
-  mosaic::Value kv_begin;
-  int64_t first_key = 0;
-  int64_t num_keys = 0;
-  bool keys_in_lanes = true;
+// Some keys of a visited tile: sub_tile_kv of them, from `first` on. `mask` writes which pairs may attend, where the
+// kernel wants it: i1, [queries, keys], or [keys, queries] of a transposed place; a full tile has none.
+struct TileKeys {
+  int64_t first = 0;
+  std::function<std::optional<mosaic::Value>()> mask;
 };
-// Of a partial tile: i1, [queries, keys] or [keys, queries].
-mosaic::Value MaskOf(mosaic::Builder& b, const AttentionSpec& spec, const mosaic::KernelArguments& args,
-                     const MaskAt& at);
+// Writes what a step does with its tile: `body` without a mask for full tiles and with one for partial ones, each over
+// all keys of the tile. Padding does neither.
+void VisitTile(mosaic::Builder& b, const AttentionSpec& spec, const mosaic::KernelArguments& args, const Place& place,
+               const std::function<void(const TileKeys&)>& body);
 
 // q k^T, scaled and capped. `raw` is scaled only.
 struct Scores {
@@ -62,6 +62,8 @@ mosaic::Value AsOperand(mosaic::Builder& b, const AttentionSpec& spec, const mos
 
 mosaic::Value ScaleOf(mosaic::Builder& b, const mosaic::KernelArguments& args);
 
+// What every kernel begins with: the grid of `pairs` x rows of tiles x `steps`, the plan's scalars, the score's window.
+mosaic::KernelSpec CommonSpec(const AttentionSpec& spec, std::string name, int64_t pairs, int64_t steps);
 mosaic::Window ScoreWindow();
 mosaic::Memory Scratch(std::string name, std::vector<int64_t> dims);  // f32
 
@@ -73,6 +75,7 @@ class RowWindows {
   mosaic::Window Keys(std::string name, int64_t dim) const;
   mosaic::Window Stat(std::string name) const;  // [pairs, 1, tokens]
   void AddMask(std::vector<mosaic::Window>& windows) const;
+  void AddBackward(std::vector<mosaic::Window>& windows) const;  // q, k, v, do, lse, delta, and the mask's
 
  private:
   const AttentionSpec& spec_;
@@ -87,6 +90,7 @@ class ColumnWindows {
   mosaic::Window Keys(std::string name, int64_t dim) const;
   mosaic::Window Stat(std::string name) const;  // [pairs, 8, tokens]
   void AddMask(std::vector<mosaic::Window>& windows) const;
+  void AddBackward(std::vector<mosaic::Window>& windows) const;  // q, k, v, do, lse, delta, and the mask's
 
  private:
   const AttentionSpec& spec_;
