@@ -11,7 +11,6 @@ using mosaic::Element;
 using mosaic::KernelArguments;
 using mosaic::Reduction;
 using mosaic::Value;
-using mosaic::Values;
 
 class Forward {
  public:
@@ -24,29 +23,23 @@ class Forward {
       Fill(b_, args_["m"], kSplashMaskValue);
       Fill(b_, args_["l"], 0);
     });
-    Values scalars = {args_["data_next"], args_["block_mask"]};
-    const SplashLists lists(b_, spec_, scalars, {args_.grid[0], args_.grid[1], slot});
-    const Value kind = lists.Kind();
-    const Value is_visited = b_.Is(Compare::kGt, kind, b_.I32(0));
-    if (spec_.mask.kind == SplashMaskKind::kStored) is_full_ = b_.Is(Compare::kNe, kind, b_.I32(1));
-    const Value kv_tile = lists.Data();
-    SplashWhen(b_, is_visited, [&] {
-      for (int64_t begin = 0; begin < spec_.block_kv; begin += spec_.block_kv_compute) AddKeys(kv_tile, begin);
+    VisitSplashTile(b_, spec_, args_, SplashPass::kForward, [&](const SplashVisit& visit) {
+      for (int64_t begin = 0; begin < spec_.block_kv; begin += spec_.block_kv_compute) AddKeys(visit, begin);
     });
     SplashWhen(b_, b_.Is(Compare::kEq, slot, b_.I32(spec_.grid_width - 1)), [&] { Finish(); });
   }
 
  private:
-  void AddKeys(const Value& kv_tile, int64_t begin) {
+  void AddKeys(const SplashVisit& visit, int64_t begin) {
     const Value first = b_.I32(begin);
     const Value m_before = b_.LoadAll(args_["m"]);
     const Value l_before = b_.LoadAll(args_["l"]);
     const Value q = LoadBlock(b_, args_["q"]);
     const Value k = LoadTokens(b_, args_["k"], first, spec_.block_kv_compute);
     SplashTile tile{.scores = b_.Matmul(q, k, 1, 1),
-                    .should_mask = is_full_,
+                    .should_mask = visit.is_full,
                     .slice_begin = first,
-                    .first_key = b_.Add(b_.Mul(kv_tile, b_.I32(spec_.block_kv)), first),
+                    .first_key = b_.Add(b_.Mul(visit.kv_tile, b_.I32(spec_.block_kv)), first),
                     .num_keys = spec_.block_kv_compute};
     const Value scores = CapAndMask(b_, spec_, args_, tile);
     const std::vector<int64_t> stat = m_before.type.dims;
@@ -77,69 +70,19 @@ class Forward {
   const SplashSpec& spec_;
   Builder& b_;
   const KernelArguments& args_;
-  Value is_full_;
 };
-
-std::string NameOf(const SplashSpec& spec) {
-  return std::string(spec.is_mqa ? "splash_mqa_fwd" : "splash_mha_fwd") + (spec.has_segments ? "_segmented" : "") +
-         (spec.has_lse ? "_residuals" : "_no_residuals");
-}
 
 }  // namespace
 
 Result<mosaic::Module> SplashForward(const SplashSpec& spec) {
-  const auto kv_tile = [&spec](Builder& b, const Values& g, const Values& s) {
-    return SplashLists(b, spec, s, {g[0], g[1], g[2]}).Data();
-  };
-  const auto query_map = [](Builder& b, const Values& g, const Values&) { return Values{g[0], g[1], b.I32(0)}; };
-  const auto key_map = [&](Builder& b, const Values& g, const Values& s) {
-    const Value tile = kv_tile(b, g, s);
-    Values at = KeyHead(b, spec, g[0]);
-    at.push_back(tile);
-    at.push_back(b.I32(0));
-    return at;
-  };
-  const auto query_rows = [](Builder& b, const Values& g, const Values&) { return Values{g[1], b.I32(0)}; };
-  const auto nowhere = [](Builder& b, const Values&, const Values&) { return Values{b.I32(0), b.I32(0)}; };
-
-  mosaic::KernelSpec kernel{
-      .name = NameOf(spec),
-      .grid = {spec.num_q_heads, spec.q_len / spec.block_q, spec.grid_width},
-      .semantics = {mosaic::Semantics::kParallel, mosaic::Semantics::kArbitrary, mosaic::Semantics::kArbitrary},
-      .scalars = SplashScalars(spec, spec.q_len / spec.block_q, spec.grid_width),
-      .inputs = {{"q", spec.element, {1, spec.block_q, spec.dim_qk}, query_map},
-                 {"k", spec.element, KeyBlock(spec, spec.block_kv, spec.dim_qk), key_map},
-                 {"v", spec.element, KeyBlock(spec, spec.block_kv, spec.dim_v), key_map}},
-      .outputs = {},
-      .scratch = {},
-      .version = spec.version};
-  if (spec.has_segments) {
-    kernel.inputs.push_back({"q_segment_ids", Element::kI32, {spec.block_q, kLanes}, query_rows});
-    kernel.inputs.push_back({"kv_segment_ids",
-                             Element::kI32,
-                             {kSublanes, spec.block_kv},
-                             [&](Builder& b, const Values& g, const Values& s) {
-                               return Values{b.I32(0), kv_tile(b, g, s)};
-                             }});
+  mosaic::KernelSpec kernel = SplashCommon(spec, SplashPass::kForward);
+  kernel.outputs = {SplashRunning("m", spec.block_q, kLanes), SplashRunning("l", spec.block_q, kLanes),
+                    SplashRunning("o_running", spec.block_q, spec.dim_v),
+                    SplashResult(spec, SplashPass::kForward, "o", spec.dim_v)};
+  if (spec.has_lse) {
+    kernel.outputs.push_back(SplashResult(spec, SplashPass::kForward, "lse", kLanes));
+    kernel.outputs.back().element = Element::kF32;
   }
-  if (spec.mask.kind == SplashMaskKind::kStored) {
-    kernel.inputs.push_back(
-        {"mask", Element::kI32, {1, spec.block_q, spec.block_kv}, [&](Builder& b, const Values& g, const Values& s) {
-           return Values{SplashLists(b, spec, s, {g[0], g[1], g[2]}).Mask(), b.I32(0), b.I32(0)};
-         }});
-  }
-  if (spec.mask.IsComputed()) {
-    kernel.inputs.push_back({"q_sequence", Element::kI32, {spec.block_q, kLanes}, query_rows});
-  }
-  for (const auto& [name, dim] : {std::pair{"m", kLanes}, {"l", kLanes}, {"o_running", spec.dim_v}}) {
-    kernel.outputs.push_back({.name = name,
-                              .element = Element::kF32,
-                              .bounds = {spec.block_q, dim},
-                              .index_map = nowhere,
-                              .is_synchronous = true});
-  }
-  kernel.outputs.push_back({"o", spec.element, {1, spec.block_q, spec.dim_v}, query_map});
-  if (spec.has_lse) kernel.outputs.push_back({"lse", Element::kF32, {1, spec.block_q, kLanes}, query_map});
   return mosaic::BuildKernel(kernel, [&](Builder& b, const KernelArguments& args) { Forward(spec, b, args).Write(); });
 }
 

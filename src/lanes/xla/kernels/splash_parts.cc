@@ -19,27 +19,6 @@ Value SplashLists::Read(size_t list) const {
   return entry.type.element == Element::kI32 ? entry : b_.Convert(entry, Element::kI32);
 }
 
-std::vector<mosaic::Memory> SplashScalars(const SplashSpec& spec, int64_t rows, int64_t columns) {
-  const std::vector<int64_t> dims = {spec.mask_heads, rows, columns};
-  std::vector<mosaic::Memory> scalars = {{"data_next", mosaic::MemrefOf(mosaic::Space::kSmem, spec.data_next, dims)},
-                                         {"block_mask", mosaic::MemrefOf(mosaic::Space::kSmem, spec.block_mask, dims)}};
-  if (spec.mask.kind == SplashMaskKind::kStored) {
-    scalars.push_back({"mask_next", mosaic::MemrefOf(mosaic::Space::kSmem, spec.mask_next, dims)});
-  }
-  return scalars;
-}
-
-Values KeyHead(Builder& b, const SplashSpec& spec, const Value& head) {
-  if (spec.is_mqa) return {};
-  const int64_t group = spec.num_q_heads / spec.num_kv_heads;
-  return {group == 1 ? head : b.Div(head, b.I32(group))};
-}
-
-std::vector<int64_t> KeyBlock(const SplashSpec& spec, int64_t tokens, int64_t dim) {
-  if (spec.is_mqa) return {tokens, dim};
-  return {1, tokens, dim};
-}
-
 Value TileLanes(Builder& b, const Value& x, int64_t width) {
   const int64_t rows = x.type.dims[0];
   const int64_t copies = (width + x.type.dims[1] - 1) / x.type.dims[1];
@@ -67,6 +46,20 @@ void StoreBlock(Builder& b, const Value& value, const Value& memref) {
 
 void SplashWhen(Builder& b, const Value& condition, const std::function<void()>& then) {
   b.When(b.Is(Compare::kNe, b.Convert(condition, Element::kI32), b.I32(0)), then);
+}
+
+void VisitSplashTile(Builder& b, const SplashSpec& spec, const mosaic::KernelArguments& args, SplashPass pass,
+                     const std::function<void(const SplashVisit&)>& body) {
+  const Values scalars = {args["data_next"], args["block_mask"]};
+  const Values& g = args.grid;
+  const bool is_dkv = pass == SplashPass::kDkv;
+  const SplashLists lists(b, spec, scalars, is_dkv ? SplashStep{g[1], g[2], g[0]} : SplashStep{g[0], g[1], g[2]});
+  const Value kind = lists.Kind();
+  const Value is_visited = b.Is(Compare::kGt, kind, b.I32(0));
+  SplashVisit visit;
+  if (spec.mask.kind == SplashMaskKind::kStored) visit.is_full = b.Is(Compare::kNe, kind, b.I32(1));
+  visit.kv_tile = is_dkv ? g[0] : lists.Data();
+  SplashWhen(b, is_visited, [&] { body(visit); });
 }
 
 void Fill(Builder& b, const Value& memref, double value) {

@@ -34,14 +34,23 @@ class SplashLists {
   mosaic::Values at_;
 };
 
-// The memrefs of the lists, for a grid that has [rows, columns] of them.
-std::vector<mosaic::Memory> SplashScalars(const SplashSpec& spec, int64_t rows, int64_t columns);
+// Grids: (query head, query tile, slot), and (key tile, query head, slot) for dK and dV.
+enum class SplashPass { kForward, kDq, kDkv };
 
-// The number of the key head of a query head; nothing for keys without heads.
-mosaic::Values KeyHead(mosaic::Builder& b, const SplashSpec& spec, const mosaic::Value& head);
+// What the three kernels have in common: name, grid, scalars, and the operands in JAX's order. Results are each one's.
+mosaic::KernelSpec SplashCommon(const SplashSpec& spec, SplashPass pass);
+// A result as large as a block of queries, or of keys.
+mosaic::Window SplashResult(const SplashSpec& spec, SplashPass pass, std::string name, int64_t dim);
+// A running value, which JAX keeps as a result of one block.
+mosaic::Window SplashRunning(std::string name, int64_t tokens, int64_t dim);
 
-// Keys of `bounds` tokens, or values, as the layout has them.
-std::vector<int64_t> KeyBlock(const SplashSpec& spec, int64_t tokens, int64_t dim);
+// Writes what a step does with its tile, unless it is padding. `is_full`, of stored masks: i1, nothing is masked.
+struct SplashVisit {
+  mosaic::Value is_full;
+  mosaic::Value kv_tile;
+};
+void VisitSplashTile(mosaic::Builder& b, const SplashSpec& spec, const mosaic::KernelArguments& args, SplashPass pass,
+                     const std::function<void(const SplashVisit&)>& body);
 
 // `count` copies beside each other along the lanes; the first `width` lanes of them.
 mosaic::Value TileLanes(mosaic::Builder& b, const mosaic::Value& x, int64_t width);
