@@ -137,7 +137,11 @@ def check(dtype, dqk, dv, only=None):
         tol = 1.0 if dtype == "bf16" else 0.25
         if not eo < 4e-3 * tol: notes.append("O")
         if not el < 4e-6 * max(1, gain / 10): notes.append("LSE")
-        if not max(eg) < 6e-3 * (tol if gain < 10 else 2): notes.append("GRAD")
+        # dP - delta cancels where a row sees one key: what f32 rounds of a row of do and one of v goes into dq and dk.
+        longest = math.prod(x.double().norm(dim=-1).max().item() for x in (do, v, k)) * att.scale * gain
+        off = [(x.double() - y).norm().item() for x, y in zip(grads, rg)]
+        allowed_off = [6e-3 * (tol if gain < 10 else 2) * max(y.norm().item(), 1e-3) + 2**-24 * longest for y in rg]
+        if not all(x < y for x, y in zip(off, allowed_off)): notes.append("GRAD")
         # the same bits again
         att2, o2, lse2, rm2, grads2, ds2 = run_case(pr, dtype, dqk, dv, q, k, v, do, softcap, sinks, row_max, att=att)
         if not (torch.equal(o, o2) and torch.equal(lse, lse2) and all(torch.equal(x, y) for x, y in zip(grads, grads2))): notes.append("other bits the second time")

@@ -79,7 +79,7 @@ class Rows(ctypes.Structure):
 
 class Shape(ctypes.Structure):
     _fields_ = ([(n, ctypes.c_int32) for n in ("batch", "nq", "nkv", "q_len", "kv_len", "padded_q")] + [("scale", ctypes.c_float), ("scale_log2", ctypes.c_float)] +
-                [("near", ctypes.c_float * 4)] + [(n, ctypes.c_float) for n in ("near_range", "far_exp", "cap_log2", "slope")])
+                [("near", ctypes.c_float * 4)] + [(n, ctypes.c_float) for n in ("near_range", "far_exp", "most", "cap_log2")])
 
 
 P = ctypes.c_void_p
@@ -369,18 +369,20 @@ class Attention:
         self.image, self.lists = make_image(pr, dqk)
         self.padded = -(-pr.t // 128) * 128
         self.sms = torch.cuda.get_device_properties(0).multi_processor_count
-        s = Shape(pr.b, pr.h, pr.hk, pr.t, pr.tk, self.padded, self.scale, self.scale * LOG2E)
-        if softcap:
-            near, bb = (0.999999456, -0.333263179, 0.131902964, -0.04440222), self.scale / softcap
-            power = self.scale * LOG2E
-            for i in range(4):
-                s.near[i] = near[i] * power
-                power *= bb * bb
-            s.near_range, s.far_exp, s.cap_log2, s.slope = 0.5 / bb, 2 * bb * LOG2E, softcap * LOG2E, 1 / (softcap * LOG2E)
-        self.shape = s
+        self.shape, self.back_shape = (self.make_shape(most) for most in (softcap * LOG2E, 1.0))
         self.ticket = torch.zeros(16, dtype=torch.int32, device=DEV)
         self.cap = "none" if not softcap else "bounded" if softcap <= 60 and dtype == "bf16" and dqk != 192 else "wide"
         self.pairs = sum(sum(self.lists[0]["pairs"][m] for m in pr.mask_of[b]) for b in range(pr.b))
+
+    def make_shape(self, most):
+        pr = self.pr
+        s = Shape(pr.b, pr.h, pr.hk, pr.t, pr.tk, self.padded, self.scale, self.scale * LOG2E)
+        if self.softcap:
+            near, bb = (0.999999456, -0.333263179, 0.131902964, -0.04440222), self.scale / self.softcap
+            for i in range(4):
+                s.near[i] = near[i] * most * bb ** (2 * i + 1)
+            s.near_range, s.far_exp, s.most, s.cap_log2 = 0.5 / bb, 2 * bb * LOG2E, most, self.softcap * LOG2E
+        return s
 
     def kernel(self, kind):
         if kind in ("prepare",):
@@ -418,7 +420,7 @@ class Attention:
             p = BackwardParams()
             for i in range(2):
                 p.rows[i], p.cols[i], p.out[i], p.col_rows[i] = encode(rows[i], tr, dims[i] // 64), encode(cols[i], tc, dims[i] // 64), encode(outs[i], 64, 1), rows_of(cols[i])
-            p.plan, p.lse2, p.delta, p.ticket, p.shape = ptr(self.image), ptr(lse2), ptr(dl), ptr(ws) + 4 * ti, self.shape
+            p.plan, p.lse2, p.delta, p.ticket, p.shape = ptr(self.image), ptr(lse2), ptr(dl), ptr(ws) + 4 * ti, self.back_shape
             work = len(self.lists[2 if kind == "dkv" else 1]["work"])
             grid = min(work, self.sms)
             calls.append((self.kernel(kind), (grid, 1), 384, shared_bytes(kind, self.dqk, self.dv), p))

@@ -26,7 +26,7 @@ float Capped(const SoftcapParams& p, float x, double off) {
   const double exact = std::min(std::exp2(static_cast<double>(std::fabs(x) * p.far_exp)), 1e38);
   const auto power = static_cast<float>(exact * (1 + off * 0x1p-22));
   const auto inverse = static_cast<float>(1.0 / static_cast<double>(1.0F + power) * (1 - off * 0x1p-23));
-  return std::copysign(std::fma(-2.0F * p.cap_log2, inverse, p.cap_log2), x);
+  return std::copysign(std::fma(-2.0F * p.most, inverse, p.most), x);
 }
 
 TEST(CudaSoftcap, ScoreAndSlope_AreWithinTheirTolerance) {
@@ -35,7 +35,8 @@ TEST(CudaSoftcap, ScoreAndSlope_AreWithinTheirTolerance) {
   for (const double cap : {1.5, 5.0, 30.0, 60.0, 1e-6, 1e-3, 2e3, 6e4, 1e15}) {
     for (const double scale : {1e-15, 0.0625, 0.125, 1.0, 1e3, 1e10, 1e15}) {
       if (!FitsSoftcap(scale, cap)) continue;  // refused by reason
-      const SoftcapParams p = MakeSoftcap(scale, cap);
+      const SoftcapParams p = MakeSoftcap(scale, cap, false);
+      const SoftcapParams back = MakeSoftcap(scale, cap, true);
       for (int i = 0; i < 2000; ++i) {
         // Of every size around the cap: far below it, between the two formulas, and far beyond.
         const auto x = static_cast<float>(std::copysign(std::exp2(reach(rng)), reach(rng)) * cap / scale);
@@ -46,7 +47,9 @@ TEST(CudaSoftcap, ScoreAndSlope_AreWithinTheirTolerance) {
         // A dot product of 64 terms is off by that much more than what a cap adds.
         const double allowed = kUnit * ((32 + kFew) * cap * std::abs(y) + kFew * std::abs(want));
         ASSERT_NEAR(u / kLog2e, want, allowed + kUnit * cap) << "cap " << cap << " scale " << scale << " score " << y;
-        const float part = u * p.slope;
+        const float part = Capped(back, x, off);
+        ASSERT_NEAR(static_cast<double>(part * back.cap_log2) / kLog2e, want, allowed + kUnit * cap)
+            << "backward, score " << y;
         const auto slope = static_cast<double>(std::fma(-part, part, 1.0F));
         const double exact = 1 - std::tanh(y) * std::tanh(y);
         const double moved = exact * std::expm1(2 * kUnit * (32 + kFew) * std::abs(y));

@@ -146,28 +146,30 @@ struct TensorRows {
   int64_t token_stride;
 };
 
-// Softcap, folded: u(x) = cap * log2(e) * tanh(x * scale / cap) for a raw score x = q . k.
+// Softcap, folded: u(x) = most * tanh(x * scale / cap) for a raw score x = q . k. Forward takes u as the exponent of 2;
+// backward wants tanh itself too, for the slope 1 - tanh^2.
 inline constexpr int32_t kNearTerms = 4;
 struct SoftcapParams {
   float near[kNearTerms];  // |x| <= near_range: x * (near[0] + near[1] x^2 + ...)
   float near_range;
-  float far_exp;   // beyond: cap_log2 * (1 - 2 / (1 + exp2(|x| * far_exp))), with the sign of x
+  float far_exp;   // beyond: most * (1 - 2 / (1 + exp2(|x| * far_exp))), with the sign of x
+  float most;      // forward: cap_log2; backward: 1
   float cap_log2;  // cap * log2(e)
-  float slope;     // backward: d s / d (scale x) = 1 - (u * slope)^2, slope = 1 / cap_log2
 };
 // tanh(y) / y in y^2 for |y| <= 1/2, within 6e-7.
 inline constexpr double kTanhNear[kNearTerms] = {0.999999456, -0.333263179, 0.131902964, -0.04440222};
-constexpr SoftcapParams MakeSoftcap(double scale, double cap) {
+constexpr SoftcapParams MakeSoftcap(double scale, double cap, bool is_backward) {
   SoftcapParams out{};
   if (cap <= 0) return out;
   const double log2e = 1.4426950408889634;
   const double b = scale / cap;
-  double power = scale * log2e;
+  const double most = is_backward ? 1.0 : cap * log2e;
+  double power = most * b;
   for (int i = 0; i < kNearTerms; ++i, power *= b * b) out.near[i] = static_cast<float>(kTanhNear[i] * power);
   out.near_range = static_cast<float>(0.5 / b);
   out.far_exp = static_cast<float>(2 * b * log2e);
+  out.most = static_cast<float>(most);
   out.cap_log2 = static_cast<float>(cap * log2e);
-  out.slope = static_cast<float>(1 / (cap * log2e));
   return out;
 }
 

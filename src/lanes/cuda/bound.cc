@@ -22,7 +22,7 @@ namespace {
 constexpr std::string_view kName = "cuda";
 constexpr std::string_view kIsa = "sm_90a";
 
-ShapeParams ShapeOf(const Contract& contract) {
+ShapeParams ShapeOf(const Contract& contract, bool is_backward) {
   const Shape& s = contract.shape;
   const double scale = contract.score.scale;
   return {.batch = static_cast<int32_t>(s.batch),
@@ -33,7 +33,7 @@ ShapeParams ShapeOf(const Contract& contract) {
           .padded_q = static_cast<int32_t>(PadTokens(s.q_len)),
           .scale = static_cast<float>(scale),
           .scale_log2 = static_cast<float>(scale * std::numbers::log2e),
-          .softcap = MakeSoftcap(scale, contract.score.softcap)};
+          .softcap = MakeSoftcap(scale, contract.score.softcap, is_backward)};
 }
 
 TensorRows RowsOf(const TensorRef& ref) { return {ref.data, ref.batch_stride, ref.head_stride, ref.token_stride}; }
@@ -56,7 +56,8 @@ class BoundCuda final : public BoundLane {
         device_(std::move(device)),
         driver_(device_->driver()),
         space_(space),
-        shape_(ShapeOf(request.contract)) {}
+        shape_(ShapeOf(request.contract, false)),
+        backward_shape_(ShapeOf(request.contract, true)) {}
 
   Status Load(const BindRequest& request) {
     const ContextScope scope(driver_, device_->context());
@@ -299,7 +300,7 @@ class BoundCuda final : public BoundLane {
     p.col_rows[0] = RowsOf(is_dq ? args.k : args.q);
     p.col_rows[1] = RowsOf(is_dq ? args.v : args.dout);
     p.plan = plan().header();
-    p.shape = shape_;
+    p.shape = backward_shape_;
     return p;
   }
 
@@ -397,6 +398,7 @@ class BoundCuda final : public BoundLane {
   const Driver& driver_;
   MemorySpace space_;
   ShapeParams shape_;
+  ShapeParams backward_shape_;
   std::array<LoadedKernel, 5> kernels_{};
   std::string kernel_names_;
   std::shared_ptr<PlanUse> use_;

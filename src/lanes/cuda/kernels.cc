@@ -48,7 +48,8 @@ bool FitsSoftcap(double scale, double cap) {
   const double b = scale / cap;
   double power = scale;
   for (const double term : kTanhNear) {
-    if (!fits(std::abs(term) * power) || !fits(2 * power)) return false;  // 2: more than log2(e)
+    if (!fits(std::abs(term) * power) || !fits(2 * power)) return false;  // forward's; 2: more than log2(e)
+    if (!fits(std::abs(term) * power / cap)) return false;                // backward's
     power *= b * b;
   }
   return fits(0.25 / (b * b)) && fits(3 * b) && fits(2 * cap) && fits(0.5 / cap);

@@ -254,8 +254,8 @@ __device__ __forceinline__ void Accumulate(const BackwardParams& p, Shared& sm, 
         const int i = 4 * j + e;
         const float shift = kKeys ? ((e & 1) != 0 ? lse2.y : lse2.x) : lse2_of_row(e >> 1);
         if constexpr (kIsCapped) {
-          u[e] = Capped<Near>(p.shape.softcap, s[i]);
-          s[i] = Weight(u[e] - shift);
+          u[e] = Capped<Near>(p.shape.softcap, s[i]);  // tanh
+          s[i] = Weight(fmaf(u[e], p.shape.softcap.cap_log2, -shift));
         } else {
           s[i] = Weight(fmaf(s[i], p.shape.scale_log2, -shift));
         }
@@ -267,11 +267,7 @@ __device__ __forceinline__ void Accumulate(const BackwardParams& p, Shared& sm, 
       }
       if constexpr (kIsCapped && HasDs) {
 #pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const float t = u[e] * p.shape.softcap.slope;
-          s[4 * j + e] *= fmaf(-t, t, 1.0F);
-          if (Masked && !Allowed(words, 4 * j + e)) s[4 * j + e] = 0.0F;
-        }
+        for (int e = 0; e < 4; ++e) s[4 * j + e] *= fmaf(-u[e], u[e], 1.0F);  // what is masked may be NaN until dS
       }
     }
   };
@@ -409,6 +405,7 @@ __device__ __forceinline__ void Accumulate(const BackwardParams& p, Shared& sm, 
       }
       if (is_bad) [[unlikely]]
         add_bad(ring0.stage(), slot, head);
+      if constexpr (kKeys) __syncwarp();  // lse2 and delta leave with the stage, and every lane has read them
       if (lane == 0) ptx::BarArrive(ptx::Smem(&sm.empty0[ring0.stage()]));
     }
     if (!kSameRing) ring1_of_dq.Next();

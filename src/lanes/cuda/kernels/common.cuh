@@ -185,7 +185,7 @@ __device__ __forceinline__ bool Allowed(Words words, int i) {
   return (words.word[(i >> 1) & 1] >> (2 * (i >> 2) + (i & 1)) & 1U) != 0;
 }
 
-// u(x) = cap * log2(e) * tanh(x * scale / cap). The formula is chosen by |x| alone, so that no score's bits depend on
+// u(x) = most * tanh(x * scale / cap). The formula is chosen by |x| alone, so that no score's bits depend on
 // its neighbours; `Near` says that every score of the warp's tile is in the polynomial's range.
 template <bool Near>
 __device__ __forceinline__ float Capped(const SoftcapParams& p, float x) {
@@ -197,7 +197,7 @@ __device__ __forceinline__ float Capped(const SoftcapParams& p, float x) {
   // bits would depend on its neighbours after all.
   const float near = __fmul_rn(x, r);
   if constexpr (Near) return near;
-  const float far = fmaf(-2.0F * p.cap_log2, ptx::Rcp(1.0F + ptx::Exp2(fabsf(x) * p.far_exp)), p.cap_log2);
+  const float far = fmaf(-2.0F * p.most, ptx::Rcp(1.0F + ptx::Exp2(fabsf(x) * p.far_exp)), p.most);
   return fabsf(x) <= p.near_range ? near : copysignf(far, x);
 }
 // Whether every score of the warp is in the polynomial's range. A NaN is not.
