@@ -172,15 +172,18 @@ class Lowerer {
       operands.push_back(element == Element::kI32 ? table : b_.Convert(table, element));
     }
     const Value cap = spec_.has_softcap ? b_.Input("softcap") : b_.Constant({Element::kF32, {}}, 0);
-    const Value is_first = b_.Is(Compare::kEq, b_.Iota({Element::kI32, {1, 2}}, 1), b_.Int(0));
-    operands.push_back(b_.Select(is_first, b_.Spread(b_.Input("scale"), {1, 2}, {}), b_.Spread(cap, {1, 2}, {})));
+    const Value place = b_.Iota({Element::kI32, {1, 2}}, 1);
+    const Value is_first = b_.Is(Compare::kEq, place, b_.Int(0));
+    const Value scale = b_.Spread(b_.Input("scale"), {1, 2}, {});
+    operands.push_back(b_.Select(is_first, scale, b_.Spread(cap, {1, 2}, {})));
     return operands;
   }
 
   Value Queries(const char* name, int64_t dim) {
     Value x = b_.Input(name);
     if (direction_ != Direction::kForward) {
-      x = b_.Select(b_.Spread(sees_, x.type.dims, {0, 1, 2}), x, b_.Constant(x.type, 0));
+      const Value sees = b_.Spread(sees_, x.type.dims, {0, 1, 2});
+      x = b_.Select(sees, x, b_.Constant(x.type, 0));
     }
     const int64_t pairs = shape_.batch * shape_.num_q_heads;
     return b_.PadEnd(b_.Reshape(x, {pairs, shape_.q_len, dim}), {pairs, kernel_.q_tokens(), dim});
@@ -190,12 +193,14 @@ class Lowerer {
   void AddKeys(Values& operands) {
     const int64_t begin[] = {0, 0};
     const int64_t end[] = {shape_.batch, shape_.kv_len};
-    const Value live = b_.Is(Compare::kNe, b_.Slice(Table("kv_live"), begin, end), b_.Int(0));
+    const Value marks = b_.Slice(Table("kv_live"), begin, end);
+    const Value live = b_.Is(Compare::kNe, marks, b_.Int(0));
     const int64_t heads = shape_.batch * shape_.num_kv_heads;
     for (const char* name : {"k", "v"}) {
       const Value x = b_.Input(name);
       const int64_t dim = x.type.dims[3];
-      const Value clean = b_.Select(b_.Spread(live, x.type.dims, {0, 2}), x, b_.Constant(x.type, 0));
+      const Value is_live = b_.Spread(live, x.type.dims, {0, 2});
+      const Value clean = b_.Select(is_live, x, b_.Constant(x.type, 0));
       operands.push_back(b_.PadEnd(b_.Reshape(clean, {heads, shape_.kv_len, dim}), {heads, kernel_.kv_tokens(), dim}));
     }
   }
@@ -240,8 +245,10 @@ class Lowerer {
     const int64_t cells = kernel_.list.rows * kernel_.list.width;
     const Value of_mask = b_.Reduce(Reduction::kAdd, b_.Reshape(visited, {kernel_.masks, cells}), {1});
     const std::vector<int64_t> dims = {shape_.batch * shape_.num_q_heads, kernel_.masks};
-    const Value is_own = b_.Is(Compare::kEq, b_.Spread(Table("mask_of"), dims, {0}), b_.Iota({Element::kI32, dims}, 1));
-    const Value counts = b_.Mul(b_.Convert(is_own, Element::kI32), b_.Spread(of_mask, dims, {1}));
+    const Value own = b_.Spread(Table("mask_of"), dims, {0});
+    const Value is_own = b_.Is(Compare::kEq, own, b_.Iota({Element::kI32, dims}, 1));
+    const Value owns = b_.Convert(is_own, Element::kI32);
+    const Value counts = b_.Mul(owns, b_.Spread(of_mask, dims, {1}));
     return b_.Reduce(Reduction::kAdd, counts, {0, 1});
   }
 

@@ -24,7 +24,8 @@ class Dkv {
     });
     VisitTile(b_, spec_, args_, place_, [&](const TileKeys& keys) { AddQueries(keys); });
     b_.When(b_.Is(Compare::kEq, step, b_.I32(spec_.group() * list_.width - 1)), [&] {
-      const Value dk = b_.Mul(b_.LoadAll(args_["dk_sum"]), ScaleOf(b_, args_));
+      const Value dk_sum = b_.LoadAll(args_["dk_sum"]);
+      const Value dk = b_.Mul(dk_sum, ScaleOf(b_, args_));
       StoreBlock(b_, AsOperand(b_, spec_, dk), args_["dk"]);
       StoreBlock(b_, AsOperand(b_, spec_, b_.LoadAll(args_["dv_sum"])), args_["dv"]);
     });

@@ -19,7 +19,8 @@ class Dq {
     b_.When(b_.Is(Compare::kEq, place_.slot, b_.I32(0)), [&] { Fill(b_, args_["sum"], 0); });
     VisitTile(b_, spec_, args_, place_, [&](const TileKeys& keys) { AddKeys(keys); });
     b_.When(b_.Is(Compare::kEq, place_.slot, b_.I32(list_.width - 1)), [&] {
-      const Value dq = b_.Mul(b_.LoadAll(args_["sum"]), ScaleOf(b_, args_));
+      const Value sum = b_.LoadAll(args_["sum"]);
+      const Value dq = b_.Mul(sum, ScaleOf(b_, args_));
       StoreBlock(b_, AsOperand(b_, spec_, dq), args_["dq"]);
     });
   }

@@ -52,7 +52,8 @@ class Forward {
     b_.StoreAll(b_.Add(b_.Mul(shrink, b_.LoadAll(args_["l"])), l), args_["l"]);
     b_.StoreAll(m, args_["m"]);
     const Value product = b_.Matmul(AsOperand(b_, spec_, p), v, 1, 0, PrecisionOf(spec_));
-    const Value before = b_.Mul(TileLanes(b_, shrink, spec_.dim_v), b_.LoadAll(args_["sum"]));
+    const Value share = TileLanes(b_, shrink, spec_.dim_v);
+    const Value before = b_.Mul(share, b_.LoadAll(args_["sum"]));
     b_.StoreAll(b_.Add(before, product), args_["sum"]);
   }
 
@@ -69,14 +70,16 @@ class Forward {
       const Value sink = b_.Broadcast(b_.LoadScalar(args_["sink_logits"], at), m.type.dims);
       top = b_.Max(m, sink);
       const Value shrink = b_.Exp(b_.Sub(m, top));
-      weight = b_.Add(b_.Mul(l, shrink), b_.Exp(b_.Sub(sink, top)));
+      const Value shrunk = b_.Mul(l, shrink);
+      weight = b_.Add(shrunk, b_.Exp(b_.Sub(sink, top)));
       sum = b_.Mul(sum, TileLanes(b_, shrink, spec_.dim_v));
     }
     weight = b_.Select(is_empty, b_.F32(1.0), weight);
     const Value o = b_.Div(sum, TileLanes(b_, weight, spec_.dim_v));
     StoreBlock(b_, AsOperand(b_, spec_, o), args_["o"]);
     const Value lse = b_.Add(top, b_.Log(weight));
-    const Value is_lse = b_.Is(Compare::kLt, b_.Iota(m.type.dims, 1), b_.I32(kLanes / 2));
+    const Value lane = b_.Iota(m.type.dims, 1);
+    const Value is_lse = b_.Is(Compare::kLt, lane, b_.I32(kLanes / 2));
     const Value stats = b_.Select(is_lse, lse, m);
     StoreBlock(b_, b_.Select(is_empty, b_.F32(-kInf), stats), args_["stats"]);
   }

@@ -49,7 +49,8 @@ class Dq {
     const Value dp = b_.Matmul(dout, v, 1, 1);
     Value ds = CapGradient(b_, spec_, tile.scores, b_.Mul(b_.Sub(dp, b_.Broadcast(delta, dims)), p));
     if (spec_.element != Element::kF32) ds = b_.Convert(ds, spec_.element);
-    b_.StoreAll(b_.Add(b_.LoadAll(args_["dq_running"]), b_.Matmul(ds, k, 1, 0)), args_["dq_running"]);
+    const Value before = b_.LoadAll(args_["dq_running"]);
+    b_.StoreAll(b_.Add(before, b_.Matmul(ds, k, 1, 0)), args_["dq_running"]);
   }
 
   const SplashSpec& spec_;

@@ -53,17 +53,22 @@ class Forward {
     Value v = LoadTokens(b_, args_["v"], first, spec_.block_kv_compute);
     if (v.type.element != Element::kF32) v = b_.Convert(v, Element::kF32);
     const Value o = b_.Matmul(p, v, 1, 0);
-    const Value shrunk = b_.Mul(TileLanes(b_, shrink, spec_.dim_v), b_.LoadAll(args_["o_running"]));
+    const Value share = TileLanes(b_, shrink, spec_.dim_v);
+    const Value shrunk = b_.Mul(share, b_.LoadAll(args_["o_running"]));
     b_.StoreAll(b_.Add(shrunk, o), args_["o_running"]);
   }
 
   void Finish() {
     const Value l = b_.LoadAll(args_["l"]);
     const Value inverse = b_.Div(b_.Broadcast(b_.F32(1.0), l.type.dims), l);
-    Value o = b_.Mul(b_.LoadAll(args_["o_running"]), TileLanes(b_, inverse, spec_.dim_v));
+    Value o = b_.LoadAll(args_["o_running"]);
+    o = b_.Mul(o, TileLanes(b_, inverse, spec_.dim_v));
     if (spec_.element != Element::kF32) o = b_.Convert(o, spec_.element);
     StoreBlock(b_, o, args_["o"]);
-    if (spec_.has_lse) StoreBlock(b_, b_.Add(b_.Log(l), b_.LoadAll(args_["m"])), args_["lse"]);
+    if (spec_.has_lse) {
+      const Value log = b_.Log(l);
+      StoreBlock(b_, b_.Add(log, b_.LoadAll(args_["m"])), args_["lse"]);
+    }
     for (const char* running : {"m", "l", "o_running"}) Fill(b_, args_[running], 0);
   }
 

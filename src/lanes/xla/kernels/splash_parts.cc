@@ -45,7 +45,8 @@ void StoreBlock(Builder& b, const Value& value, const Value& memref) {
 }
 
 void SplashWhen(Builder& b, const Value& condition, const std::function<void()>& then) {
-  b.When(b.Is(Compare::kNe, b.Convert(condition, Element::kI32), b.I32(0)), then);
+  const Value wide = b.Convert(condition, Element::kI32);
+  b.When(b.Is(Compare::kNe, wide, b.I32(0)), then);
 }
 
 void VisitSplashTile(Builder& b, const SplashSpec& spec, const mosaic::KernelArguments& args, SplashPass pass,
@@ -101,7 +102,8 @@ Value StoredMask(Builder& b, const mosaic::KernelArguments& args, const SplashTi
   const Values in_lanes = {zero, zero, tile.slice_begin};
   const Values in_rows = {zero, tile.slice_begin, zero};
   const Value cells = b.Load(args["mask"], tile.keys_in_lanes ? in_lanes : in_rows, {1, dims[0], dims[1]});
-  const Value set = b.Is(Compare::kNe, b.ShapeCast(cells, dims), b.I32(0));
+  const Value flat = b.ShapeCast(cells, dims);
+  const Value set = b.Is(Compare::kNe, flat, b.I32(0));
   return b.Or(set, b.Broadcast(tile.should_mask, dims));
 }
 
@@ -129,7 +131,10 @@ Value CapAndMask(Builder& b, const SplashSpec& spec, const mosaic::KernelArgumen
   if (spec.has_segments) masks.push_back(SameSegment(b, args, tile));
   for (size_t i = 1; i < masks.size(); ++i) masks[0] = b.And(masks[0], masks[i]);
   Value scores = tile.scores;
-  if (spec.softcap > 0) scores = b.Mul(b.Tanh(b.Div(scores, b.F32(spec.softcap))), b.F32(spec.softcap));
+  if (spec.softcap > 0) {
+    const Value cap = b.F32(spec.softcap);
+    scores = b.Mul(b.Tanh(b.Div(scores, cap)), cap);
+  }
   if (masks.empty()) return scores;
   return b.Select(masks[0], scores, b.F32(kSplashMaskValue));
 }

@@ -122,7 +122,8 @@ void RowWindows::AddMask(std::vector<Window>& windows) const {
 Place ColumnWindows::PlaceOf(Builder& b, const AttentionSpec& spec, const Values& g) {
   if (spec.group() == 1) return {g[0], g[1], g[2], true};
   const Value width = b.I32(spec.list.width);
-  const Value pair = b.Add(b.Mul(g[0], b.I32(spec.group())), b.Div(g[2], width));
+  const Value first = b.Mul(g[0], b.I32(spec.group()));
+  const Value pair = b.Add(first, b.Div(g[2], width));
   return {pair, g[1], b.Rem(g[2], width), true};
 }
 

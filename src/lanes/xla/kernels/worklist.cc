@@ -93,22 +93,28 @@ class ItemMask {
 
   Value Passes(const Value& item) {
     const auto field = [&](ItemField f) {
-      return lists_.At("items", b_.Add(b_.Mul(item, b_.I32(kItemFields)), b_.I32(static_cast<int64_t>(f))));
+      const Value first = b_.Mul(item, b_.I32(kItemFields));
+      return lists_.At("items", b_.Add(first, b_.I32(static_cast<int64_t>(f))));
     };
     const Value needs = field(ItemField::kNeeds);
-    Value q_end = b_.Min(field(ItemField::kQEnd), b_.Sub(b_.I32(spec_.q_len), at_.q_begin));
-    Value kv_end = b_.Min(field(ItemField::kKvEnd), b_.Sub(b_.I32(spec_.kv_len), at_.kv_begin));
+    Value q_end = field(ItemField::kQEnd);
+    q_end = b_.Min(q_end, b_.Sub(b_.I32(spec_.q_len), at_.q_begin));
+    Value kv_end = field(ItemField::kKvEnd);
+    kv_end = b_.Min(kv_end, b_.Sub(b_.I32(spec_.kv_len), at_.kv_begin));
     if (spec_.has_valid) {
-      const Value is_needed = b_.Is(Compare::kNe, b_.And(needs, b_.I32(kNeedsValid)), b_.I32(0));
+      const Value asked = b_.And(needs, b_.I32(kNeedsValid));
+      const Value is_needed = b_.Is(Compare::kNe, asked, b_.I32(0));
       const auto limit = [&](const char* list, const Value& begin) {
-        return b_.Select(is_needed, b_.Sub(lists_.At(list, batch_), begin), b_.I32(1 << 30));
+        const Value left = b_.Sub(lists_.At(list, batch_), begin);
+        return b_.Select(is_needed, left, b_.I32(1 << 30));
       };
       q_end = b_.Min(q_end, limit("q_valid", at_.q_begin));
       kv_end = b_.Min(kv_end, limit("kv_valid", at_.kv_begin));
     }
     Value allowed = Between(row_, field(ItemField::kQBegin), q_end);
     allowed = b_.And(allowed, Between(column_, field(ItemField::kKvBegin), kv_end));
-    allowed = b_.And(allowed, Between(distance_, field(ItemField::kDiagBegin), field(ItemField::kDiagEnd)));
+    const Value diag_begin = field(ItemField::kDiagBegin);
+    allowed = b_.And(allowed, Between(distance_, diag_begin, field(ItemField::kDiagEnd)));
     if (spec_.has_documents) allowed = b_.And(allowed, InDocument(needs, field(ItemField::kSinkCount)));
     if (spec_.stored_tiles > 0) allowed = b_.And(allowed, Stored(field(ItemField::kPlane)));
     return allowed;
@@ -116,7 +122,8 @@ class ItemMask {
 
  private:
   Value Between(const Value& x, const Value& begin, const Value& end) {
-    return b_.And(b_.Is(Compare::kGe, x, begin), b_.Is(Compare::kLt, x, end));
+    const Value is_after = b_.Is(Compare::kGe, x, begin);
+    return b_.And(is_after, b_.Is(Compare::kLt, x, end));
   }
 
   // Ids of queries are -1 and of keys -2 where there is no document. What is not asked for passes.
@@ -137,7 +144,8 @@ class ItemMask {
     }
     // The difference is forgotten where documents are not asked for: integers spread where booleans may not.
     const Value asked = b_.And(needs, b_.I32(kNeedsDocuments));
-    const Value differs = b_.Mul(b_.Xor(b_.Broadcast(q, dims_), b_.Broadcast(kv, dims_)), asked);
+    const Value q_ids = b_.Broadcast(q, dims_);
+    const Value differs = b_.Mul(b_.Xor(q_ids, b_.Broadcast(kv, dims_)), asked);
     const Value is_same = b_.Is(Compare::kEq, differs, b_.I32(0));
     return b_.And(is_same, b_.Is(Compare::kLt, b_.Broadcast(rank, dims_), sink_count));
   }
@@ -218,7 +226,8 @@ Value Score(Builder& b, const KernelArguments& args, int64_t which) {
 
 Scores ScoresOf(Builder& b, const AttentionSpec& spec, const KernelArguments& args, const Value& lhs,
                 const Value& rhs) {
-  const Value raw = b.Mul(b.Matmul(lhs, rhs, 1, 1, PrecisionOf(spec)), Score(b, args, 0));
+  const Value product = b.Matmul(lhs, rhs, 1, 1, PrecisionOf(spec));
+  const Value raw = b.Mul(product, Score(b, args, 0));
   if (!spec.has_softcap) return {raw, raw};
   const Value cap = Score(b, args, 1);
   return {b.Mul(b.Tanh(b.Div(raw, cap)), cap), raw};
@@ -227,7 +236,8 @@ Scores ScoresOf(Builder& b, const AttentionSpec& spec, const KernelArguments& ar
 Value Uncap(Builder& b, const AttentionSpec& spec, const KernelArguments& args, const Scores& scores, const Value& ds) {
   if (!spec.has_softcap) return ds;
   const Value share = b.Div(scores.scores, Score(b, args, 1));
-  return b.Mul(ds, b.Sub(b.Broadcast(b.F32(1.0), share.type.dims), b.Mul(share, share)));
+  const Value one = b.Broadcast(b.F32(1.0), share.type.dims);
+  return b.Mul(ds, b.Sub(one, b.Mul(share, share)));
 }
 
 Value ScaleOf(Builder& b, const KernelArguments& args) { return Score(b, args, 0); }
