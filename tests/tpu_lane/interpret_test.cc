@@ -219,7 +219,7 @@ TEST(InterpretedLane, WorklistsBeyondScalarMemory_AreRefused) {
   const Contract contract = ContractOf({"", "causal", {1, 65536, 65536, 1, 1, 128, 128, DType::kBf16}});
   const Result<std::vector<ProgramText>> programs = LowerPrograms(TestEngine(), contract, {}, V6e(), Options());
   ASSERT_FALSE(programs.has_value());
-  EXPECT_EQ(programs.error().code, ErrorCode::kTooLarge);
+  EXPECT_EQ(programs.error().code, ErrorCode::kLaneRefused);
   EXPECT_NE(ToText(programs.error()).find("bytes of scalar memory"), std::string::npos) << ToText(programs.error());
 }
 

@@ -216,7 +216,10 @@ class Xla final : public Lane {
     const stablehlo::ProgramSpec spec = SpecOf(request.contract, request.plan, request.target);
     Decision fits = xla::CheckSize(spec);
     if (fits.accepted && lowering_.has_kernels) fits = xla::CheckKernelPlan(spec, request.plan, request.target);
-    if (!fits.accepted) return Fail(ErrorCode::kTooLarge, fits.detail);
+    if (!fits.accepted) {
+      return Fail(ErrorCode::kLaneRefused, fmt::format("{}: {} ({}; {})", name(), ReasonText(fits.reason),
+                                                       ReasonMeaning(fits.reason), fits.detail));
+    }
     stablehlo::Program program = TESSERA_TRY(lowering_.lower(spec, pass));
     return ProgramText{std::move(program.name), std::move(program.text)};
   }
