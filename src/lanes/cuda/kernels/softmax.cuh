@@ -160,8 +160,11 @@ __device__ __forceinline__ RowEnd EndRow(const ShapeParams& shape, const RowStat
   }
   if (!is_seen) return {0.0F, -INFINITY, -INFINITY};  // no key, whatever the sink
   float factor = 1.0F;
+  bool is_sink_top = false;
   if (sink != nullptr) {
-    const float logit = *sink * kLog2e;
+    float logit = *sink * kLog2e;
+    if (logit == INFINITY && *sink != INFINITY) logit = 3.402823466e38F;  // above any score, and no infinity yet
+    is_sink_top = logit > shift;
     const float most = ptx::MaxNan(shift, logit);
     factor = ptx::Exp2(shift - most);
     if (shift == -INFINITY && most != -INFINITY) factor = 0.0F;
@@ -170,7 +173,8 @@ __device__ __forceinline__ RowEnd EndRow(const ShapeParams& shape, const RowStat
   }
   // Keys, but all of their scores minus infinity: 0 / 0, as the definition has it.
   if (sum == 0.0F) sum = NAN;
-  return {__fdividef(factor, sum), fmaf(shift, kLn2, __logf(sum)), top};
+  const float log_sum = __logf(sum);
+  return {__fdividef(factor, sum), is_sink_top ? *sink + log_sum : fmaf(shift, kLn2, log_sum), top};
 }
 
 }  // namespace tessera::lanes::cuda
