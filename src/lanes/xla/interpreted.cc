@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
 #include <cstring>
 #include <limits>
 #include <map>
@@ -12,6 +11,7 @@
 #include "base/tensor_row.h"
 #include "base/try.h"
 #include "lanes/check_args.h"
+#include "lanes/weights.h"
 #include "lanes/xla/kernel_tables.h"
 #include "lanes/xla/kernels/splash_parts.h"
 #include "lanes/xla/kernels/worklist.h"
@@ -242,6 +242,8 @@ class BoundInterpreted final : public BoundLane {
       FillDelta({args.o, args.dout, args.lse, Queries(s.dim_v)}, threads_, sums);
       delta = sums;
     }
+    std::vector<float> lean(args.lse.begin(), args.lse.end());
+    for (float& lse : lean) lse = static_cast<float>(LeanLse(lse));
     const int64_t pairs = s.batch * s.num_q_heads;
     for (const Direction direction : {Direction::kDq, Direction::kDkv}) {
       const Kernel& kernel = kernels_.at(direction);
@@ -254,7 +256,7 @@ class BoundInterpreted final : public BoundLane {
       };
       arrays["q"] = kernel.Tokens(args.q, Queries(s.dim_qk), k.q_tokens(), sees);
       arrays["do"] = kernel.Tokens(args.dout, Queries(s.dim_v), k.q_tokens(), sees);
-      arrays["lse"] = Stat(args.lse, k, is_dkv, kInf, sees);
+      arrays["lse"] = Stat(lean, k, is_dkv, kInf, sees);
       arrays["delta"] = Stat(delta, k, is_dkv, 0.0F, sees);
       if (!is_dkv) {
         const mosaic::ArrayType types[] = {{k.element, {pairs, k.q_tokens(), s.dim_qk}}};
@@ -319,8 +321,8 @@ class BoundInterpreted final : public BoundLane {
     for (size_t row = 0; row < args.lse.size(); ++row) {
       if (args.lse[row] == -kInf) continue;
       const size_t head = row / static_cast<size_t>(contract_.shape.q_len) % sums.size();
-      sums[head] -= std::exp(static_cast<double>(args.sink_logits[head]) - static_cast<double>(args.lse[row])) *
-                    static_cast<double>(delta[row]);
+      const double weight = WeightOf(static_cast<double>(args.sink_logits[head]), LeanLse(args.lse[row]));
+      sums[head] -= weight * static_cast<double>(delta[row]);
     }
     for (size_t h = 0; h < sums.size(); ++h) args.dsink_logits[h] = static_cast<float>(sums[h]);
   }

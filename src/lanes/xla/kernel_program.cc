@@ -123,8 +123,8 @@ class Lowerer {
       operands.push_back(Queries("q", shape_.dim_qk));
       AddKeys(operands);
       operands.push_back(Queries("do", shape_.dim_v));
-      operands.push_back(Stat("lse", kInf));
-      operands.push_back(Stat("delta", 0));
+      operands.push_back(Stat(stablehlo::LeanLse(b_, lse), kInf));
+      operands.push_back(Stat(b_.Input("delta"), 0));
       AddMask(operands);
       if (!is_dkv) {
         const int64_t pairs = shape_.batch * shape_.num_q_heads;
@@ -206,9 +206,8 @@ class Lowerer {
   }
 
   // Zeros past the last token: the worklists' bounds keep them from mattering.
-  Value Stat(const char* name, double unseen) {
+  Value Stat(const Value& x, double unseen) {
     const bool is_dkv = direction_ == Direction::kDkv;
-    const Value x = b_.Input(name);
     const Value clean = b_.Select(sees_, x, b_.Constant(x.type, unseen));
     const int64_t pairs = shape_.batch * shape_.num_q_heads;
     const Value padded = b_.PadEnd(b_.Reshape(clean, {pairs, shape_.q_len}), {pairs, kernel_.q_tokens()});
@@ -256,8 +255,8 @@ class Lowerer {
   Value SinkShares(const AttentionSpec& k) {
     const Value lse = b_.Input("lse");
     const Value sink = b_.Spread(b_.Input("sink_logits"), lse.type.dims, {1});
-    const Value safe = b_.Select(sees_, lse, b_.Constant(lse.type, 0));
-    const Value share = b_.Neg(b_.Mul(b_.Exp(b_.Sub(sink, safe)), b_.Input("delta")));
+    const Value safe = b_.Select(sees_, stablehlo::LeanLse(b_, lse), b_.Constant(lse.type, 0));
+    const Value share = b_.Neg(b_.Mul(stablehlo::Weight(b_, b_.Sub(sink, safe)), b_.Input("delta")));
     const Value clean = b_.Select(sees_, share, b_.Constant(share.type, 0));
     const int64_t pairs = shape_.batch * shape_.num_q_heads;
     const Value padded = b_.PadEnd(b_.Reshape(clean, {pairs, shape_.q_len}), {pairs, k.q_tokens()});

@@ -66,7 +66,8 @@ inline constexpr int32_t kNeedsValid = 2;
 // [q_valid, kv_valid]; score [1, 2] (scale, softcap), [sink_logits [1, heads]], q, k, v, [q_documents, kv_documents,
 // kv_ranks], [stored]. Results: o, and stats, whose first 64 lanes are the log-sum-exp and the others the row maximum.
 Result<mosaic::Module> AttentionForward(const AttentionSpec& spec);
-// As forward without sink logits; after v: do, lse, delta [pairs, 1, tokens]. An empty row's lse is +inf. Result: dq.
+// As forward without sink logits; after v: do, lse, delta [pairs, 1, tokens]. An empty row's lse is +inf, a large one
+// leans (lanes/weights.h). Result: dq.
 Result<mosaic::Module> AttentionDq(const AttentionSpec& spec);
 // Grid over key tiles; lse and delta are [pairs, 8, tokens], documents lie the other way round, and stored tiles are
 // [keys, queries]. Results: dk, dv.

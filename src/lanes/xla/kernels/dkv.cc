@@ -53,7 +53,7 @@ class Dkv {
     const Scores all = ScoresOf(b_, spec_, args_, k, q);
     const std::optional<Value> mask = keys.mask();
     const std::vector<int64_t> dims = all.scores.type.dims;
-    Value p = b_.Exp(b_.Sub(all.scores, Row("lse", dims)));
+    Value p = Weight(b_, b_.Sub(all.scores, Row("lse", dims)));
     // On the results and not before: what a row may not see can make dP overflow, and a row whose own scores did has no
     // log-sum-exp; neither is undone by a weight of zero.
     if (mask) p = b_.Select(*mask, p, b_.F32(0));

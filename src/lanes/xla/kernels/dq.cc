@@ -1,5 +1,6 @@
 // Our dQ kernel: grid and worklist as forward, each visited tile of keys adds dS K. The softcap's derivative is part of
-// dS. An empty row's log-sum-exp comes as +inf, which makes every weight of it 0.
+// dS. An empty row's log-sum-exp comes as +inf, which makes every weight of it 0; a large one comes leaning
+// (lanes/weights.h).
 #include "lanes/xla/kernels/worklist.h"
 
 namespace tessera::kernels {
@@ -38,7 +39,7 @@ class Dq {
     const Scores all = ScoresOf(b_, spec_, args_, LoadBlock(b_, args_["q"]), k);
     const std::optional<Value> mask = keys.mask();
     const std::vector<int64_t> dims = all.scores.type.dims;
-    const Value p = b_.Exp(b_.Sub(all.scores, Column("lse", dims)));
+    const Value p = Weight(b_, b_.Sub(all.scores, Column("lse", dims)));
     const Value dp = b_.Matmul(LoadBlock(b_, args_["do"]), v, 1, 1, PrecisionOf(spec_));
     Value ds = Uncap(b_, spec_, args_, all, b_.Mul(b_.Sub(dp, Column("delta", dims)), p));
     // Here and not before: dP of a token that the row may not see can overflow, which a weight of zero does not undo.

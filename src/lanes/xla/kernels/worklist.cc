@@ -233,6 +233,8 @@ Scores ScoresOf(Builder& b, const AttentionSpec& spec, const KernelArguments& ar
   return {b.Mul(b.Tanh(b.Div(raw, cap)), cap), raw};
 }
 
+Value Weight(Builder& b, const Value& exponent) { return b.Exp(b.Min(exponent, b.F32(0.0))); }
+
 Value Uncap(Builder& b, const AttentionSpec& spec, const KernelArguments& args, const Scores& scores, const Value& ds) {
   if (!spec.has_softcap) return ds;
   const Value share = b.Div(scores.scores, Score(b, args, 1));

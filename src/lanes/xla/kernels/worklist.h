@@ -53,6 +53,8 @@ struct Scores {
 };
 Scores ScoresOf(mosaic::Builder& b, const AttentionSpec& spec, const mosaic::KernelArguments& args,
                 const mosaic::Value& lhs, const mosaic::Value& rhs);
+// Of a pair, recomputed from how far its score lies below the row's log-sum-exp: at most 1 (lanes/weights.h).
+mosaic::Value Weight(mosaic::Builder& b, const mosaic::Value& exponent);
 // Of the cap, times ds.
 mosaic::Value Uncap(mosaic::Builder& b, const AttentionSpec& spec, const mosaic::KernelArguments& args,
                     const Scores& scores, const mosaic::Value& ds);

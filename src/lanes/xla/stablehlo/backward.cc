@@ -2,7 +2,6 @@
 // from the log-sum-exp, a tile at a time.
 #include <limits>
 
-#include "lanes/weights.h"
 #include "lanes/xla/stablehlo/tiles.h"
 
 namespace tessera::stablehlo {
@@ -74,16 +73,6 @@ class Backward {
             StatOf(b_, lse_, head, begin, list.tile_q), StatOf(b_, delta_, head, begin, list.tile_q)};
   }
 
-  // lanes/weights.h, as a program says it.
-  Value LeanLse(const Value& lse) {
-    const Value size = b_.Max(lse, b_.Neg(lse));
-    const Value leans = b_.And(b_.Is(Compare::kGe, size, F32(lanes::kLeanFrom)), b_.IsFinite(lse));
-    return b_.Select(leans, b_.Sub(lse, b_.Mul(size, F32(lanes::kLean))), lse);
-  }
-  Value Weight(const Value& exponent) {
-    return b_.Exp(b_.Select(b_.Is(Compare::kGt, exponent, F32(0.0)), F32(0.0), exponent));
-  }
-
   // Weights and the gradient of the scaled scores; both zero where a pair is not visible.
   struct Gradient {
     Value logits, weights, scores;
@@ -92,12 +81,12 @@ class Backward {
     const Scores scores = ScoresOf(b_, spec_, tables_, t.q, k, at, slot);
     const std::vector<int64_t>& dims = scores.logits.type.dims;
     // A row without keys has log-sum-exp -inf, and none of its pairs is visible: any finite number will do.
-    const Value lse = b_.Select(b_.Is(Compare::kEq, t.lse, F32(-kInf)), F32(0.0), LeanLse(t.lse));
+    const Value lse = b_.Select(b_.Is(Compare::kEq, t.lse, F32(-kInf)), F32(0.0), LeanLse(b_, t.lse));
     Gradient out;
     out.logits = scores.logits;
     // A row whose log-sum-exp is not finite would reach keys that it does not see.
     const Value visible = Visible(b_, scores.logits);
-    out.weights = b_.Select(visible, Weight(b_.Sub(scores.logits, b_.Spread(lse, dims, {0}))), F32(0.0));
+    out.weights = b_.Select(visible, Weight(b_, b_.Sub(scores.logits, b_.Spread(lse, dims, {0}))), F32(0.0));
     const Value dp = b_.Dot(t.dout, v, {1, 1});
     Value ds = b_.Mul(out.weights, b_.Sub(dp, b_.Spread(t.delta, dims, {0})));
     if (spec_.has_softcap) ds = b_.Mul(ds, scores.slope);
@@ -180,7 +169,7 @@ class Backward {
     const Value token = b_.Add(b_.Iota({Element::kI32, t.lse.type.dims}, 0), q_begin);
     const Value is_empty =
         b_.Or(b_.Is(Compare::kEq, t.lse, F32(-kInf)), b_.Is(Compare::kGe, token, b_.Int(shape_.q_len)));
-    const Value weights = Weight(b_.Sub(sink, b_.Select(is_empty, F32(0.0), LeanLse(t.lse))));
+    const Value weights = Weight(b_, b_.Sub(sink, b_.Select(is_empty, F32(0.0), LeanLse(b_, t.lse))));
     return b_.Neg(b_.Reduce(Reduction::kAdd, b_.Select(is_empty, F32(0.0), b_.Mul(weights, t.delta)), {0}));
   }
 

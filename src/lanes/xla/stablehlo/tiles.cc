@@ -8,6 +8,7 @@
 #include <limits>
 #include <numeric>
 
+#include "lanes/weights.h"
 #include "tessera/version.h"
 
 namespace tessera::stablehlo {
@@ -134,6 +135,18 @@ Value TileOf(Builder& b, const Value& tensor, const HeadAt& at, const Value& fir
 Value StatOf(Builder& b, const Value& stat, const HeadAt& at, const Value& first_token, int64_t tokens) {
   const Value starts[] = {at.batch, at.head, first_token};
   return b.Reshape(b.SliceAt(stat, starts, {1, 1, tokens}), {tokens});
+}
+
+Value LeanLse(Builder& b, const Value& lse) {
+  const auto number = [&](double value) { return b.Constant({Element::kF32, {}}, value); };
+  const Value size = b.Max(lse, b.Neg(lse));
+  const Value leans = b.And(b.Is(Compare::kGe, size, number(lanes::kLeanFrom)), b.IsFinite(lse));
+  return b.Select(leans, b.Sub(lse, b.Mul(size, number(lanes::kLean))), lse);
+}
+
+Value Weight(Builder& b, const Value& exponent) {
+  const Value zero = b.Constant({Element::kF32, {}}, 0.0);
+  return b.Exp(b.Select(b.Is(Compare::kGt, exponent, zero), zero, exponent));
 }
 
 Values ForRowsOfPart(Builder& b, const ProgramSpec& spec, Direction direction, const Values& init,

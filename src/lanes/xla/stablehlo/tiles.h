@@ -31,6 +31,10 @@ Value PadTokens(Builder& b, const Value& input, int64_t padded_tokens);
 Value TileOf(Builder& b, const Value& tensor, const HeadAt& at, const Value& first_token, int64_t tokens);
 Value StatOf(Builder& b, const Value& stat, const HeadAt& at, const Value& first_token, int64_t tokens);
 
+// lanes/weights.h, as a program says it.
+Value LeanLse(Builder& b, const Value& lse);
+Value Weight(Builder& b, const Value& exponent);
+
 // One row of the part: its place among the part's outputs, and where its tile stands.
 struct PartRow {
   Value place;
