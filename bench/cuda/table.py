@@ -68,10 +68,10 @@ CASES = [
 
 
 def documents_of(tokens, seed=0, mean=2048):
-    """Lengths drawn as in packed training: exponential, mean 2048."""
-    random, lengths = np.random.default_rng(seed), []
+    """Lengths drawn as in packed training: exponential, mean 2048. With seed 0 those that the goals were set with."""
+    random, lengths = torch.Generator().manual_seed(seed), []
     while sum(lengths) < tokens:
-        lengths.append(min(int(random.exponential(mean)) + 16, tokens - sum(lengths)))
+        lengths.append(min(int(torch.empty(1).exponential_(1 / mean, generator=random).item()) + 16, tokens - sum(lengths)))
     return np.repeat(np.arange(len(lengths)), lengths).astype(np.int32)[None]
 
 

@@ -232,6 +232,20 @@ TEST_F(CudaLane, ManyCalls_AllocateOnce) {
   EXPECT_EQ(fake_.calls["memory_free"], 0);
 }
 
+// Kernels leave tickets at zero, so that memory which was a workspace before needs no launch to clear them.
+TEST_F(CudaLane, Tickets_AreClearedOnce) {
+  Contract contract = MakeContract();
+  contract.shape.num_q_heads = contract.shape.num_kv_heads = 64;  // more rows than multiprocessors
+  ASSERT_TRUE(Bind(contract).has_value());
+  const ForwardArgs args = ForwardTensors();
+  const Stream stream = fake_.MakeStream(0);
+  for (int i = 0; i < 10; ++i) ASSERT_TRUE(bound_->Forward(args, {.stream = stream}).has_value());
+  EXPECT_EQ(fake_.calls["fill_words"], 1);
+  fake_.is_capturing = true;  // a replay may come after anything
+  ASSERT_TRUE(bound_->Forward(args, {.stream = stream}).has_value());
+  EXPECT_EQ(fake_.calls["fill_words"], 2);
+}
+
 TEST_F(CudaLane, ManyBatches_AllocateFewAndUploadEachOnce) {
   Contract contract = MakeContract();
   contract.mask.heads = {ParseMaskExpr("causal and documents").value()};

@@ -145,7 +145,7 @@ else
   check "setup --tpu" expect 0 "${setup_tpu[@]}"
   check "setup --tpu unpacks the plugin" grep -qx "the plugin" "$plugin/libtpu.so"
   check "setup --tpu keeps the licence" grep -qx "its terms" "$plugin/LICENSE"
-  check "setup --tpu unpacks no more than that" test "$(cd "$plugin" && echo *)" = "LICENSE libtpu.so sha256"
+  check "setup --tpu unpacks no more than that" test "$(cd "$plugin" && LC_ALL=C && echo *)" = "LICENSE libtpu.so sha256"
   check "setup --tpu a second time" expect 0 "${setup_tpu[@]}"
   rm "$plugin/libtpu.so"
   check "setup --tpu with the plugin gone" expect 0 "${setup_tpu[@]}"

@@ -277,8 +277,8 @@ constexpr int32_t SharedBytes(KernelKind kind, int32_t dim_qk, int32_t dim_v) {
 // CTAs of forward, dq and dkv: fewer than there is work take tickets.
 constexpr int32_t GridOf(int32_t work_count, int32_t num_sms) { return work_count < num_sms ? work_count : num_sms; }
 
-// Workspace, in bytes from its beginning (64-byte aligned). Forward: the tickets alone, zeroed before the launch when
-// GridOf() < work_count.
+// Workspace, in bytes from its beginning (64-byte aligned). Forward: the tickets alone, zero before the launch (a
+// kernel leaves them so) when GridOf() < work_count.
 struct BackwardWorkspace {
   int64_t tickets;
   int64_t lse2;

@@ -207,7 +207,7 @@ class BoundCuda final : public BoundLane {
     if (!call.workspace.empty()) {
       hold.workspace = reinterpret_cast<DevicePointer>(call.workspace.data());
     } else {
-      hold.block = TESSERA_TRY(device_->Take(WorkspaceBytes(pass), stream, hold.is_capturing));
+      hold.block = TESSERA_TRY(device_->TakeWorkspace(WorkspaceBytes(pass), stream, hold.is_capturing));
       hold.workspace = hold.block->device();
     }
     TESSERA_TRY(plan().Begin(stream, hold.is_capturing));
@@ -267,7 +267,10 @@ class BoundCuda final : public BoundLane {
     p.ticket = reinterpret_cast<uint32_t*>(hold.workspace) + kForwardTicket;
     const Grid grid = GridFor(kKind);
     if (grid.x < plan().work(kKind)) {
-      TESSERA_TRY(Done(driver_.fill_words(hold.workspace, 0, kNumTickets, stream), "clearing tickets"));
+      if (!hold.block || !hold.block->has_tickets()) {
+        TESSERA_TRY(Done(driver_.fill_words(hold.workspace, 0, kNumTickets, stream), "clearing tickets"));
+      }
+      if (hold.block) hold.block->SetTickets();
     }
     TESSERA_TRY(Launch(kKind, grid, stream, p));
     TESSERA_TRY(End(hold, stream));
@@ -326,6 +329,7 @@ class BoundCuda final : public BoundLane {
     prepare.tickets = tickets;
     prepare.shape = shape_;
     prepare.dim_v = static_cast<int32_t>(s.dim_v);
+    if (hold.block) hold.block->SetTickets();
     TESSERA_TRY(
         Launch(KernelKind::kPrepare, {shape_.padded_q / kPrepareRows, s.batch * s.num_q_heads}, stream, prepare));
     for (BackwardParams* p : {&dkv, &dq}) {

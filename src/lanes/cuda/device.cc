@@ -38,6 +38,7 @@ Block& Block::operator=(Block&& other) noexcept {
   std::swap(owner_, other.owner_);
   std::swap(is_host_, other.is_host_);
   std::swap(is_kept_, other.is_kept_);
+  std::swap(has_tickets_, other.has_tickets_);
   std::swap(address_, other.address_);
   std::swap(bytes_, other.bytes_);
   std::swap(uses_, other.uses_);
@@ -149,6 +150,11 @@ bool Device::IsFree(Block& block) const {
 }
 
 Result<Block> Device::Take(int64_t bytes, Stream stream, bool is_capturing) {
+  Block block = TESSERA_TRY(TakeFrom(idle_, bytes, stream, false, is_capturing));
+  block.has_tickets_ = false;
+  return block;
+}
+Result<Block> Device::TakeWorkspace(int64_t bytes, Stream stream, bool is_capturing) {
   return TakeFrom(idle_, bytes, stream, false, is_capturing);
 }
 Result<Block> Device::TakeHost(int64_t bytes, Stream stream) {

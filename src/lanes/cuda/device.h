@@ -63,12 +63,16 @@ class Block {
   DriverResult Wait(Stream stream) const;
   // A graph that was captured uses it whenever it is replayed: it is not given to others any more.
   void Keep() { is_kept_ = true; }
+  // Whether it begins with tickets that are zero: the last to write it was a kernel, and a kernel leaves them so.
+  bool has_tickets() const { return has_tickets_; }
+  void SetTickets() { has_tickets_ = true; }
 
  private:
   friend class Device;
   Device* owner_ = nullptr;
   bool is_host_ = false;
   bool is_kept_ = false;
+  bool has_tickets_ = false;
   DevicePointer address_ = 0;
   int64_t bytes_ = 0;
   Uses uses_;
@@ -92,6 +96,8 @@ class Device {
   Result<Kernel> Load(const KernelRow& row);
   // At least that much, free for work on this stream. In a capture no other call's block is taken.
   Result<Block> Take(int64_t bytes, Stream stream, bool is_capturing);
+  // The same for a call's workspace: one that was a workspace before still has its tickets.
+  Result<Block> TakeWorkspace(int64_t bytes, Stream stream, bool is_capturing);
   Result<Block> TakeHost(int64_t bytes, Stream stream);
 
  private:

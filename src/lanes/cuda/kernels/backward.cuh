@@ -45,7 +45,7 @@ struct Shared {
     int row, batch, head, col_head, col_head_end, slot_begin, slot_count;
     ValidTokens valid;
   } place[kStages.rows];
-  int ticket;  // the loader's, which has no registers to spare for it, ...
+  int next_row;  // the loader's, which has no registers to spare for it, ...
   int loader_end;
   Ring<kStages.rows> loader_rows;  // ... nor for this
   int unreleased[2];  // of each consumer warpgroup, the row stage whose gradients may still be leaving through it, or
@@ -97,14 +97,13 @@ __device__ __forceinline__ void LoadTiles(const BackwardParams& p, Shared& sm) {
   Ring<kSameRing ? 1 : kStages.cols1> other;  // of the second tensor, where it has fewer stages
   const auto stage1 = [&] { return kSameRing ? ring0.stage() : other.stage(); };
   const auto parity1 = [&] { return kSameRing ? ring0.parity() : other.parity(); };
-  const auto is_ticketed = [&] { return static_cast<int>(gridDim.x) < sm.tables.work_count; };
-  sm.ticket = is_ticketed() ? static_cast<int>(atomicAdd(p.ticket, 1U)) : static_cast<int>(blockIdx.x);
+  sm.next_row = static_cast<int>(blockIdx.x);
   while (true) {
     const uint32_t full = ptx::Smem(&sm.rows_full[rows.stage()]);
     Shared::Place& at = sm.place[rows.stage()];
     {
       Work work{-1, 0, 0, 0};
-      if (sm.ticket < sm.tables.work_count) work = LoadWork(sm.tables.work + sm.ticket);
+      if (sm.next_row < sm.tables.work_count) work = LoadWork(sm.tables.work + sm.next_row);
       const int group = p.shape.num_q_heads / p.shape.num_kv_heads;
       const int heads = kKeys ? p.shape.num_kv_heads : p.shape.num_q_heads;
       const int batch = work.head / heads;
@@ -148,7 +147,7 @@ __device__ __forceinline__ void LoadTiles(const BackwardParams& p, Shared& sm) {
       }
     });
     rows.Next();
-    sm.ticket = is_ticketed() ? static_cast<int>(atomicAdd(p.ticket, 1U)) : sm.tables.work_count;
+    sm.next_row = NextRow(p.ticket, sm.tables.work_count);
   }
 }
 

@@ -80,6 +80,17 @@ __device__ __forceinline__ Work LoadWork(const Work* work) {
   return {x.x, x.y, x.z, x.w};
 }
 
+// The row a CTA takes next. Its first is its own number; the others come by ticket, where there are more rows than CTAs.
+// Every CTA stops at its first ticket beyond the rows, so that `work_count` tickets are drawn in all, and whoever draws
+// the last one puts the counter back to the zero that the next kernel needs.
+__device__ __forceinline__ int NextRow(uint32_t* ticket, int work_count) {
+  const int ctas = static_cast<int>(gridDim.x);
+  if (ctas >= work_count) return work_count;
+  const int drawn = static_cast<int>(atomicAdd(ticket, 1U));
+  if (drawn == work_count - 1) *ticket = 0;
+  return ctas + drawn;
+}
+
 // ---- NaN and infinity ------------------------------------------------------------------------------------------
 // Masked probabilities are zero, and zero times NaN is NaN: on a partial tile a token that no row of the warpgroup sees
 // could reach them all through a product. So three otherwise idle warps look through the streamed tiles of partial

@@ -63,14 +63,13 @@ __device__ __forceinline__ void LoadRows(const ForwardParams& p, Shared& sm) {
     v.Next();
     pending.token = -1;
   };
-  const bool is_ticketed = static_cast<int>(gridDim.x) < lists.work_count;
-  int ticket = is_ticketed ? static_cast<int>(atomicAdd(p.ticket, 1U)) : static_cast<int>(blockIdx.x);
+  int next_row = static_cast<int>(blockIdx.x);
   Work work{0, 0, 0, -1};
   Slot slot{0, 0};
   const auto describe = [&] {
     work.slot_count = -1;
-    if (ticket >= lists.work_count) return;
-    work = LoadWork(lists.work + ticket);
+    if (next_row >= lists.work_count) return;
+    work = LoadWork(lists.work + next_row);
     if (work.slot_count > 0) slot = LoadSlot(lists.slots + work.slot_begin);
   };
   describe();
@@ -109,7 +108,7 @@ __device__ __forceinline__ void LoadRows(const ForwardParams& p, Shared& sm) {
       }
     }
     q.Next();
-    ticket = is_ticketed ? static_cast<int>(atomicAdd(p.ticket, 1U)) : lists.work_count;  // ahead of the consumers
+    next_row = NextRow(p.ticket, lists.work_count);  // ahead of the consumers
     describe();
   }
 }
