@@ -144,11 +144,15 @@ class RowShard {
   friend Status CheckRows(const RowShard& shard, const std::string& name);
   std::unique_ptr<State> state_;
 };
+// A shard of a folder; TSR-D006 where it is not the one that the folder's rows.json tells of, as far as its head says.
+Result<RowShard> OpenShard(const std::string& folder, const ShardRecord& record);
 // A shard's file, whole: what PackFiles writes.
 std::string ToShard(const PackedRows& rows, const PackOptions& options);
 
 // Reads every byte: the digest, and every rule that rows keep. TSR-D005 with the rows that break one.
 Status CheckRows(const RowShard& shard, const std::string& name);
+// All of a folder's shards, and rows.json: what it says of each and of all together.
+Status CheckFolder(const std::string& folder, const RowsManifest& manifest);
 
 }  // namespace tessera
 #pragma GCC visibility pop

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/try.h"
 #include "rows/shard.h"
 
 namespace tessera {
@@ -147,6 +148,41 @@ Status CheckRows(const RowShard& shard, const std::string& name) {
   }
   if (violations.empty()) return {};
   return Fail(ErrorCode::kRowsInvalid, std::move(violations), name);
+}
+
+Result<RowShard> OpenShard(const std::string& folder, const ShardRecord& record) {
+  const std::string path = folder + "/" + record.file;
+  RowShard shard = TESSERA_TRY(RowShard::Open(path));
+  if (shard.digest() != record.digest || shard.rows() != record.rows)
+    return Fail(ErrorCode::kRowsMismatch, "the shard is not the one that rows.json tells of", path);
+  return shard;
+}
+
+Status CheckFolder(const std::string& folder, const RowsManifest& manifest) {
+  std::vector<Violation> violations;
+  const auto expect = [&](const std::string& field, int64_t is, int64_t says) {
+    if (is != says) violations.push_back({field, fmt::format("{}, as in the shards, found {}", is, says)});
+  };
+  int64_t rows = 0;
+  int64_t documents = 0;
+  int64_t tokens = 0;
+  for (const ShardRecord& record : manifest.shards) {
+    const RowShard shard = TESSERA_TRY(OpenShard(folder, record));
+    TESSERA_TRY(CheckRows(shard, folder + "/" + record.file));
+    expect("row_tokens", shard.row_tokens(), manifest.row_tokens);
+    if (shard.first_pack_id() != rows)
+      violations.push_back({record.file, fmt::format("row {} first, found {}", rows, shard.first_pack_id())});
+    rows += shard.rows();
+    for (const int32_t count : shard.num_docs()) documents += count;
+    for (const int32_t count : shard.valid_token_count()) tokens += count;
+    if (violations.size() >= kMostViolations) break;
+  }
+  if (violations.empty()) {
+    expect("documents_in_rows", documents, manifest.documents_in_rows);
+    expect("tokens_in_rows", tokens, manifest.tokens_in_rows);
+  }
+  if (violations.empty()) return {};
+  return Fail(ErrorCode::kRowsInvalid, std::move(violations), folder + "/rows.json");
 }
 
 }  // namespace tessera

@@ -3,6 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <set>
+#include <string_view>
+
 #include "base/hash.h"
 #include "base/try.h"
 #include "io/json_writer.h"
@@ -90,6 +94,38 @@ void ReadLists(Reader& reader, const DocumentValue& tree, ManifestFile& file) {
   }
 }
 
+// What the numbers say of each other, so that nobody counts with them who should not.
+void CheckNumbers(Reader& reader, const ManifestFile& file) {
+  const RowsManifest& manifest = file.manifest;
+  if (manifest.row_tokens < 2 || manifest.row_tokens > kMaxRowTokens) {
+    reader.Violate("row_tokens", fmt::format("2 to {} expected", kMaxRowTokens));
+    return;
+  }
+  int64_t rows = 0;
+  std::set<std::string_view> names;
+  for (size_t i = 0; i < manifest.shards.size(); ++i) {
+    const ShardRecord& shard = manifest.shards[i];
+    if (!names.insert(shard.file).second)
+      reader.Violate(fmt::format("shards[{}].file", i), "a shard that is not there twice expected");
+    const int64_t most = kMaxShardTokens / manifest.row_tokens;
+    if (shard.rows < 1 || shard.rows > most)
+      reader.Violate(fmt::format("shards[{}].rows", i), fmt::format("1 to {} expected", most));
+    rows += std::clamp<int64_t>(shard.rows, 0, most);
+  }
+  if (manifest.rows != rows) reader.Violate("rows", fmt::format("{} expected, as many as the shards have", rows));
+  if (manifest.tokens_in_rows > rows * manifest.row_tokens)
+    reader.Violate("tokens_in_rows", fmt::format("at most {} expected", rows * manifest.row_tokens));
+  const auto inputs = static_cast<int64_t>(file.inputs.size());
+  const NextDocument& next = file.next;
+  if (next.file > inputs) reader.Violate("next.file", fmt::format("at most {} expected", inputs));
+  const bool is_end =
+      next.file == inputs && next.offset == 0 && next.line == 1 && next.piece == 0 && next.skip_rows == 0;
+  if (manifest.is_complete && !is_end) reader.Violate("next", "the end of all files expected, as packing is complete");
+  if (next.file < inputs && next.offset > file.inputs[static_cast<size_t>(next.file)].bytes)
+    reader.Violate("next.offset", "a place in the file expected");
+  if (next.skip_rows > rows) reader.Violate("next.skip_rows", fmt::format("at most {} expected", rows));
+}
+
 }  // namespace
 
 Result<InputRecord> RecordOf(const std::string& file) {
@@ -168,6 +204,7 @@ Result<ManifestFile> ReadManifestFile(const std::string& folder) {
   if (const DocumentValue* next = reader.Table(*tree, "next"))
     VisitNext(file.next, [&](const char* name, int64_t& out) { reader.Field(*next, "next", name, out); });
   ReadLists(reader, *tree, file);
+  if (reader.violations.empty()) CheckNumbers(reader, file);
   if (!reader.violations.empty()) return Fail(ErrorCode::kRowsInvalid, std::move(reader.violations), path);
   return file;
 }

@@ -197,12 +197,7 @@ void RemoveTemporaries(const std::string& folder) {
 
 // Every shard that the manifest has must be there as it was written, as far as its head says.
 Status CheckShards(const ManifestFile& file, const std::string& folder) {
-  for (const ShardRecord& record : file.manifest.shards) {
-    const std::string path = folder + "/" + record.file;
-    const RowShard shard = TESSERA_TRY(RowShard::Open(path));
-    if (shard.digest() != record.digest || shard.rows() != record.rows)
-      return Fail(ErrorCode::kRowsMismatch, "the shard is not the one that rows.json tells of", path);
-  }
+  for (const ShardRecord& record : file.manifest.shards) TESSERA_TRY(OpenShard(folder, record));
   return {};
 }
 

@@ -153,6 +153,25 @@ TEST_F(Paths, AFolderOfOutputs_HasNoOtherFileOfItsKind) {
   EXPECT_GE(pairs, 4u) << "--help was not understood";
 }
 
+// What a folder's own list names is read as much as the folder.
+TEST_F(Paths, AFolderThatIsRead_KeepsItsFiles) {
+  WriteWhole(File("d.jsonl"), "{\"tokens\": [1, 2, 3]}\n{\"tokens\": [4, 5, 6]}\n");
+  const ProgramResult packed = Tessera(
+      {"rows", "pack", "d.jsonl", "--length", "4", "--shard-rows", "1", "--out", "rows"}, {.folder = folder_.path()});
+  ASSERT_EQ(packed.exit_code, 0) << packed.err;
+  fs::create_directory_symlink("rows", File("to_rows"));
+  fs::create_hard_link(File("rows/rows-00001.safetensors"), File("second"));
+  fs::create_symlink("rows/rows.json", File("list"));
+  for (const char* folder : {"rows", "to_rows", "./sub/../rows/"}) {
+    for (const char* out : {"rows/rows.json", "to_rows/rows-00000.safetensors", "second", "list"}) {
+      ExpectRefused({"rows", "show", folder, "--out", out}, {"--out", "folder"});
+    }
+  }
+  const ProgramResult written =
+      Tessera({"rows", "show", "rows", "--out", "rows/batch.json"}, {.folder = folder_.path()});
+  EXPECT_EQ(written.exit_code, 0) << written.err;
+}
+
 // A command of each kind that writes, with the option that does.
 std::vector<std::vector<std::string>> Writers(const std::string& contract) {
   return {{"plan", contract, "--out"},

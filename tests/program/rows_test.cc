@@ -130,5 +130,56 @@ TEST_F(RowsCommand, Check_OfAChangedShard_Fails) {
   EXPECT_EQ(Tessera({"rows", "pack", "d.jsonl", "--out", "new"}, here_).exit_code, 2) << "--length is missing";
 }
 
+// Every number of rows.json that the shards or the other numbers know better: a check finds it, and packing goes on
+// from nothing that is not so.
+TEST_F(RowsCommand, RowsJson_ThatSaysAnythingElse_IsFound) {
+  Documents(80);
+  ASSERT_EQ(Tessera(Pack("out"), here_).exit_code, 0);
+  const std::string path = folder_.File("out/rows.json");
+  const std::string good = ReadWhole(path);
+  const size_t counts_end = good.find("\"next\"");
+  const size_t inputs = good.find("\"inputs\"");
+  const size_t inputs_end = good.find("\"shards\"");
+  ASSERT_TRUE(counts_end < inputs && inputs < inputs_end && inputs_end != std::string::npos);
+  std::vector<std::string> arguments = Pack("out");
+  arguments.emplace_back("--resume");
+  int numbers = 0;
+  for (size_t at = 0; (at = good.find("\": ", at)) != std::string::npos;) {
+    at += 3;
+    const size_t end = good.find_first_not_of("0123456789", at);
+    const bool is_told = (at > good.find("\"counts\"") && at < counts_end) || (at > inputs && at < inputs_end);
+    if (end == at || is_told) continue;  // what was read: only a new packing knows
+    ++numbers;
+    const std::string number = good.substr(at, end - at);
+    const std::string name = good.substr(good.rfind('\n', at), end - good.rfind('\n', at));
+    for (const std::string& other : {std::to_string(std::stoll(number) + 1), std::string("0"), std::string("-1"),
+                                     std::string("1000000000000000000"), std::string("9223372036854775807")}) {
+      if (other == number) continue;
+      SCOPED_TRACE(name + " becomes " + other);
+      std::string text = good;
+      WriteWhole(path, text.replace(at, end - at, other));
+      const ProgramResult checked = Tessera({"rows", "check", "out"}, here_);
+      EXPECT_TRUE(checked.exit_code == 1 || checked.exit_code == 2) << checked.exit_code << checked.out;
+      EXPECT_NE(checked.err.find("TSR-D00"), std::string::npos) << checked.err;
+      const auto before = FilesOf(folder_.File("out"));
+      const ProgramResult resumed = Tessera(arguments, here_);
+      EXPECT_TRUE(resumed.exit_code == 0 || resumed.exit_code == 2) << resumed.err;
+      EXPECT_EQ(FilesOf(folder_.File("out")), before);
+      if (testing::Test::HasFailure()) return;
+    }
+  }
+  EXPECT_GE(numbers, 12);
+  // A shard twice, and one in another's place.
+  const std::string first = good.substr(good.find("rows-00000"), 10);
+  for (const char* name : {"rows-00001", "rows.json\", \"was\": \"rows-00000", "rows-00002"}) {
+    std::string text = good;
+    WriteWhole(path, text.replace(text.find(first), first.size(), name));
+    EXPECT_NE(Tessera({"rows", "check", "out"}, here_).exit_code, 0) << name;
+    EXPECT_NE(Tessera({"rows", "stats", "out"}, here_).exit_code, 0) << name;
+  }
+  WriteWhole(path, good);
+  EXPECT_EQ(Tessera({"rows", "check", "out"}, here_).exit_code, 0);
+}
+
 }  // namespace
 }  // namespace tessera

@@ -153,15 +153,28 @@ int Pack(const Command& command, const Options& options) {
   return kGood;
 }
 
-// A shard, or those of a folder, as its rows.json lists them.
-Result<std::vector<std::string>> ShardsOf(const std::string& path) {
+// A shard, or those of a folder as its rows.json lists them, which are inputs as much as what the command line names.
+struct Shards {
+  std::string path;
+  std::optional<RowsManifest> manifest;  // of a folder
+
+  size_t Count() const { return manifest ? manifest->shards.size() : 1; }
+  Result<RowShard> Open(size_t i) const {
+    return manifest ? OpenShard(path, manifest->shards[i]) : RowShard::Open(path);
+  }
+};
+Result<Shards> ShardsOf(const std::string& path) {
   std::error_code ignored;
-  if (!std::filesystem::is_directory(path, ignored)) return std::vector<std::string>{path};
+  if (!std::filesystem::is_directory(path, ignored)) return Shards{path, std::nullopt};
+  if (Status ok = DeclarePath({.name = "the folder's rows.json", .path = path + "/rows.json"}); !ok)
+    return tl::unexpected(ok.error());
   auto manifest = ReadRowsManifest(path);
   if (!manifest) return tl::unexpected(manifest.error());
-  std::vector<std::string> shards;
-  for (const ShardRecord& record : manifest->shards) shards.push_back(path + "/" + record.file);
-  return shards;
+  for (const ShardRecord& record : manifest->shards) {
+    if (Status ok = DeclarePath({.name = "a shard of the folder", .path = path + "/" + record.file}); !ok)
+      return tl::unexpected(ok.error());
+  }
+  return Shards{path, std::move(*manifest)};
 }
 
 // Rows [row, row + count) of the first shard that has the first of them.
@@ -173,8 +186,8 @@ Result<Found> FindRows(const Options& options) {
   auto shards = ShardsOf(options.path);
   if (!shards) return tl::unexpected(shards.error());
   int64_t before = 0;
-  for (const std::string& path : *shards) {
-    auto shard = RowShard::Open(path);
+  for (size_t i = 0; i < shards->Count(); ++i) {
+    auto shard = shards->Open(i);
     if (!shard) return tl::unexpected(shard.error());
     const int64_t row = options.row - before;
     before += shard->rows();
@@ -273,19 +286,25 @@ int Check(const Options& options) {
   auto shards = ShardsOf(options.path);
   if (!shards) return Report(shards.error(), options.json);
   int64_t rows = 0;
-  for (const std::string& path : *shards) {
-    auto shard = RowShard::Open(path);
+  Status good;
+  if (shards->manifest) {
+    rows = shards->manifest->rows;
+    good = CheckFolder(shards->path, *shards->manifest);
+  } else {
+    auto shard = RowShard::Open(shards->path);
     if (!shard) return Report(shard.error(), options.json);
-    if (Status ok = CheckRows(*shard, path); !ok) {
-      Report(ok.error(), options.json);
-      return kCheckFailed;
-    }
-    rows += shard->rows();
+    rows = shard->rows();
+    good = CheckRows(*shard, shards->path);
   }
-  Say(options.json, fmt::format("{} rows in {} shards are good", Grouped(rows), shards->size()));
+  if (!good) {
+    const int status = Report(good.error(), options.json);
+    const ErrorCode code = good.error().code;
+    return code == ErrorCode::kRowsInvalid || code == ErrorCode::kRowsMismatch ? kCheckFailed : status;
+  }
+  Say(options.json, fmt::format("{} rows in {} shards are good", Grouped(rows), shards->Count()));
   if (options.json) {
     JsonObject object;
-    Print(object.Int("rows", rows).Int("shards", static_cast<int64_t>(shards->size())).Bool("good", true).Done() +
+    Print(object.Int("rows", rows).Int("shards", static_cast<int64_t>(shards->Count())).Bool("good", true).Done() +
           "\n");
   }
   return kGood;
@@ -302,8 +321,8 @@ int Stats(const Options& options) {
   int64_t longest = 0;
   int64_t chunks = 0;
   std::vector<std::string> columns;
-  for (const std::string& path : *shards) {
-    auto shard = RowShard::Open(path);
+  for (size_t s = 0; s < shards->Count(); ++s) {
+    auto shard = shards->Open(s);
     if (!shard) return Report(shard.error(), options.json);
     rows += shard->rows();
     places += shard->rows() * shard->row_tokens();
@@ -326,7 +345,7 @@ int Stats(const Options& options) {
     }
   }
   const double filled = places == 0 ? 0.0 : 100.0 * static_cast<double>(tokens) / static_cast<double>(places);
-  Say(options.json, fmt::format("rows          {} in {} shards", Grouped(rows), shards->size()));
+  Say(options.json, fmt::format("rows          {} in {} shards", Grouped(rows), shards->Count()));
   Say(options.json, fmt::format("tokens        {} of {}, {:.2f} % filled", Grouped(tokens), Grouped(places), filled));
   Say(options.json, fmt::format("documents     {}, the longest of {} tokens", Grouped(documents), Grouped(longest)));
   Say(options.json, fmt::format("trained       {} tokens", Grouped(trained)));
@@ -335,7 +354,7 @@ int Stats(const Options& options) {
       fmt::format("columns       {}", columns.empty() ? "none" : fmt::format("{}", fmt::join(columns, ", "))));
   if (options.json) {
     JsonObject object;
-    object.Int("rows", rows).Int("shards", static_cast<int64_t>(shards->size())).Int("tokens", tokens);
+    object.Int("rows", rows).Int("shards", static_cast<int64_t>(shards->Count())).Int("tokens", tokens);
     object.Int("places", places).Int("documents", documents).Int("longest_document", longest);
     std::vector<std::string> names;
     for (const std::string& name : columns) names.push_back(JsonString(name));

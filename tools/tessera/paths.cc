@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -66,6 +67,7 @@ Identity Identify(const std::string& name) {
 struct Declared {
   NamedPath path;
   Identity identity;
+  std::vector<Identity> contents = {};  // of a folder: the files of its suffix that are there
 };
 
 bool IsOutput(PathRole role) {
@@ -83,12 +85,17 @@ bool IsInside(const Declared& folder, const Identity& file) {
   const bool is_below = file.device == folder.identity.device && file.inode == folder.identity.inode &&
                         file.rest.size() > prefix.size() && file.rest.substr(0, prefix.size()) == prefix;
   if (is_below && EndsWith(file.rest, folder.path.suffix)) return true;
+  return std::find(folder.contents.begin(), folder.contents.end(), file) != folder.contents.end();
+}
+
+std::vector<Identity> ContentsOf(const NamedPath& folder) {
+  std::vector<Identity> contents;
   std::error_code ignored;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder.path.path, ignored)) {
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder.path, ignored)) {
     const std::string name = entry.path().string();
-    if (EndsWith(name, folder.path.suffix) && Identify(name) == file) return true;
+    if (EndsWith(name, folder.suffix)) contents.push_back(Identify(name));
   }
-  return false;
+  return contents;
 }
 
 bool Collide(const Declared& a, const Declared& b) {
@@ -118,7 +125,7 @@ class PathTable {
     }
     const bool is_standard = path.path == "-";
     struct stat info {};
-    Declared added{std::move(path), {}};
+    Declared added{std::move(path), {}, {}};
     if (!is_standard) {
       added.identity = Identify(added.path.path);
     } else if (::fstat(STDIN_FILENO, &info) == 0) {
@@ -126,7 +133,21 @@ class PathTable {
     } else {
       return {};
     }
-    for (const Declared& other : declared_) {
+    if (added.path.role == PathRole::kFolder) added.contents = ContentsOf(added.path);
+    const bool is_output = IsOutput(added.path.role);
+    if (Status ok = Compare(added, outputs_); !ok) return ok;
+    if (is_output) {
+      if (Status ok = Compare(added, inputs_); !ok) return ok;
+    }
+    (is_output ? outputs_ : inputs_).push_back(std::move(added));
+    return {};
+  }
+
+  bool is_refused() const { return is_refused_; }
+
+ private:
+  Status Compare(const Declared& added, const std::vector<Declared>& others) {
+    for (const Declared& other : others) {
       if (!Collide(other, added)) continue;
       const bool is_input = !IsOutput(other.path.role) || !IsOutput(added.path.role);
       return Refused(
@@ -134,17 +155,13 @@ class PathTable {
                       added.path.path == "-" ? "" : ", " + added.path.path,
                       is_input ? "what is read would be written over" : "one would be written over the other"));
     }
-    declared_.push_back(std::move(added));
     return {};
   }
 
-  bool is_refused() const { return is_refused_; }
-
- private:
   void AddStream(int fd, const char* name) {
     struct stat info {};
     if (::fstat(fd, &info) == 0 && S_ISREG(info.st_mode)) {
-      declared_.push_back({{.name = name, .path = name, .role = PathRole::kOutput}, Of(info)});
+      outputs_.push_back({{.name = name, .path = name, .role = PathRole::kOutput}, Of(info)});
     }
   }
 
@@ -153,7 +170,9 @@ class PathTable {
     return Fail(ErrorCode::kBadArgument, std::move(message), "tessera");
   }
 
-  std::vector<Declared> declared_;
+  // Apart, since inputs may be many and do each other no harm.
+  std::vector<Declared> outputs_;
+  std::vector<Declared> inputs_;
   bool is_refused_ = false;
 };
 
