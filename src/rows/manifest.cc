@@ -183,6 +183,10 @@ std::string ToJson(const ManifestFile& file) {
 Result<ManifestFile> ReadManifestFile(const std::string& folder) {
   const std::string path = ManifestPath(folder);
   const std::string text = TESSERA_TRY(ReadFile(path, kMaxManifestBytes));
+  return ParseManifest(text, path);
+}
+
+Result<ManifestFile> ParseManifest(std::string_view text, const std::string& path) {
   auto tree = ReadJsonTree(text, kLimits);
   if (!tree) return Fail(ErrorCode::kRowsInvalid, "not a rows.json: " + tree.error(), path);
   ManifestFile file;

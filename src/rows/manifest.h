@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tessera/rows.h"
@@ -37,6 +38,7 @@ std::string OptionsText(const PackOptions& options);
 std::string ManifestPath(const std::string& folder);
 std::string ToJson(const ManifestFile& file);
 Result<ManifestFile> ReadManifestFile(const std::string& folder);
+Result<ManifestFile> ParseManifest(std::string_view text, const std::string& path);
 // What stands in the way of going on with it, or nothing: TSR-D006.
 Status CheckSame(const ManifestFile& there, const ManifestFile& wanted, const std::string& folder);
 
