@@ -35,24 +35,36 @@ if(NOT TESSERA_SANITIZE)  # a sanitizer's run-time library comes with the progra
 endif()
 
 # A static libtessera leaves the libraries it calls to whoever links it: fmt, unless it came as headers only, oneTBB, unless
-# the threads are plain ones, simdjson where it was found, and the system's threads and loader, which an old C library keeps in files of their own.
+# the threads are plain ones, simdjson where it was found, and the system's threads and loader, which an old C library
+# keeps in files of their own.
 set(tessera_static_needs Threads)
 set(tessera_private_libs)
-if(TARGET fmt::fmt)
-  list(APPEND tessera_static_needs fmt)
-  target_link_libraries(tessera_static PRIVATE $<INSTALL_INTERFACE:fmt::fmt>)
-  list(APPEND tessera_private_libs -lfmt)
-endif()
-if(TARGET TBB::tbb)
-  list(APPEND tessera_static_needs TBB)
-  target_link_libraries(tessera_static PRIVATE $<INSTALL_INTERFACE:TBB::tbb>)
-  list(APPEND tessera_private_libs -ltbb)
-endif()
-if(TARGET simdjson::simdjson)
-  list(APPEND tessera_static_needs simdjson)
-  target_link_libraries(tessera_static PRIVATE $<INSTALL_INTERFACE:simdjson::simdjson>)
-  list(APPEND tessera_private_libs -lsimdjson)
-endif()
+
+# tessera_static_need(PACKAGE TARGET LIBRARY): for CMake by its package, for pkg-config by its name, and by its folder
+# where that is not one of those that every linker looks in.
+function(tessera_static_need package target library)
+  if(NOT TARGET ${target})
+    return()
+  endif()
+  target_link_libraries(tessera_static PRIVATE $<INSTALL_INTERFACE:${target}>)
+  set(flags -l${library})
+  get_target_property(file ${target} LOCATION)
+  if(file)
+    get_filename_component(folder ${file} DIRECTORY)
+    get_filename_component(folder ${folder} REALPATH)
+    set(searched ${CMAKE_CXX_IMPLICIT_LINK_DIRECTORIES})
+    list(TRANSFORM searched REPLACE "/+$" "")
+    if(NOT folder IN_LIST searched)
+      list(PREPEND flags -L${folder})
+    endif()
+  endif()
+  set(tessera_static_needs ${tessera_static_needs} ${package} PARENT_SCOPE)
+  set(tessera_private_libs ${tessera_private_libs} ${flags} PARENT_SCOPE)
+endfunction()
+
+tessera_static_need(fmt fmt::fmt fmt)
+tessera_static_need(TBB TBB::tbb tbb)
+tessera_static_need(simdjson simdjson::simdjson simdjson)
 target_link_libraries(tessera_static PRIVATE $<INSTALL_INTERFACE:Threads::Threads>)
 list(APPEND tessera_private_libs -lstdc++ -lm -ldl -pthread)
 list(JOIN tessera_private_libs " " tessera_private_libs)

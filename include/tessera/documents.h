@@ -114,6 +114,7 @@ struct DocumentSet {
   // Documents [first, last) of another set.
   void Append(const DocumentSet& other, int64_t first, int64_t last);
   Document Get(int64_t i) const;
+  // Forgets the documents and keeps the memory.
   void Clear();
 };
 
@@ -125,7 +126,8 @@ struct FimCut {
   bool suffix_first = false;
   std::array<int32_t, 4> sentinels = {};
 };
-// Columns go with their tokens, and a sentinel has the column's fill. A chunk across a cut is dropped with its edges.
+// Columns go with their tokens, and a sentinel has 0 in every column there is. A chunk across a cut is dropped with its
+// edges.
 Document PermuteForFim(const Document& document, const FimCut& cut, DocumentCounts* counts);
 // Tokens [begin, end) as a document, by the same rules.
 Document Slice(const Document& document, int64_t begin, int64_t end, DocumentCounts* counts);

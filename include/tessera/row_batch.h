@@ -31,9 +31,11 @@ struct RowBatch {
   std::vector<int32_t> valid_token_count;  // [B]
   std::array<std::vector<int32_t>, kNumStructureInputs> structure;
   std::vector<int32_t> token_chunk_ids;        // -1: in no chunk
+  std::vector<int8_t> token_chunk_valid;       // 1: in a chunk
   std::array<std::vector<int32_t>, 4> chunks;  // [B, C]: starts, ends, kinds, dep_levels
   std::vector<int8_t> chunk_valid;             // [B, C]: end > start
   std::vector<int32_t> platform_ids;           // [B, kPlatformIds]
+  std::vector<int8_t> chunk_relation_mask;     // [B, kNumRelations, C, C], where it was asked for, else empty
 };
 // Rows of a shard; memory that `batch` has is used again.
 void ReadRows(const RowShard& shard, RowRange range, int64_t threads, RowBatch& batch);
@@ -63,11 +65,16 @@ void PoolChunks(std::span<const float> values, std::span<const int32_t> chunk_id
 inline constexpr int64_t kMostNeighbours = 16;
 void ChooseNeighbours(std::span<const int8_t> adjacent, int64_t num_chunks, int64_t most, std::span<int8_t> chosen);
 
-// Batches of a list of shards in order, the next one being read while this one is in use. The last rows that make no
-// whole batch are left out, and counted.
+struct LoaderOptions {
+  int64_t batch_rows = 1;
+  int64_t threads = 1;
+  bool relations = false;  // chunk_relation_mask too: of every batch, or of none
+};
+// Batches of a list of shards in order, the next one being read while this one is in use. A batch may have rows of
+// several shards. The last rows of all that make no whole batch are left out, and counted.
 class RowLoader {
  public:
-  static Result<RowLoader> Open(const std::vector<std::string>& shards, int64_t batch_rows, int64_t threads);
+  static Result<RowLoader> Open(const std::vector<std::string>& shards, const LoaderOptions& options);
   RowLoader(RowLoader&&) noexcept;
   RowLoader& operator=(RowLoader&&) noexcept;
   ~RowLoader();

@@ -95,6 +95,16 @@ Document DocumentSet::Get(int64_t i) const {
   return document;
 }
 
-void DocumentSet::Clear() { *this = {}; }
+void DocumentSet::Clear() {
+  for (std::vector<int64_t>* begins : {&token_begins, &chunk_begins, &call_begins, &type_begins, &platform_begins})
+    begins->assign(1, 0);
+  tokens.clear();
+  for (std::vector<int32_t>& column : columns) column.clear();
+  chunks.clear();
+  call_edges.clear();
+  type_edges.clear();
+  platform_ids.clear();
+  sources.clear();
+}
 
 }  // namespace tessera

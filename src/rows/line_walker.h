@@ -11,7 +11,7 @@
 
 namespace tessera::rows {
 
-// Bytes that may be read behind every line.
+// Bytes that must be there behind every line; what they hold does not matter.
 inline constexpr size_t kLinePadding = 64;
 
 class LineWalker {

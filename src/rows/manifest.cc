@@ -19,7 +19,6 @@ namespace tessera {
 namespace rows {
 namespace {
 
-constexpr size_t kEndBytes = size_t{1} << 16;
 constexpr JsonLimits kLimits{.max_depth = 8, .max_values = int64_t{1} << 24};
 
 // The counts by their names, once for reading and for writing.
@@ -132,9 +131,7 @@ Result<InputRecord> RecordOf(const std::string& file) {
   const MappedFile mapped = TESSERA_TRY(MappedFile::Open(file));
   const std::string_view bytes = mapped.bytes();
   Hasher hasher;
-  hasher.Int(static_cast<int64_t>(bytes.size()));
-  hasher.Text(bytes.substr(0, kEndBytes));
-  if (bytes.size() > kEndBytes) hasher.Text(bytes.substr(bytes.size() - std::min(kEndBytes, bytes.size())));
+  hasher.Bytes(bytes.data(), bytes.size());  // every byte: a change anywhere is other documents
   return InputRecord{file, static_cast<int64_t>(bytes.size()), Hex(hasher.Finish())};
 }
 

@@ -17,7 +17,6 @@
 #include "io/safetensors.h"
 #include "rows/add_document.h"
 #include "rows/limits.h"
-#include "rows/line_walker.h"
 
 namespace tessera::rows {
 namespace {
@@ -56,7 +55,7 @@ class DocumentReader::LineSource : public Source {
     size_t used = rest_;
     size_t line_end = 0;
     while (true) {
-      buffer_.resize(std::max(buffer_.size(), used + kBlockBytes + kLinePadding));
+      buffer_.resize(std::max(buffer_.size(), used + kBlockBytes));
       const int64_t at = position_.offset + static_cast<int64_t>(used);
       const ssize_t got = ::pread(fd_, buffer_.data() + used, kBlockBytes, at);
       if (got < 0 && errno == EINTR) continue;
@@ -78,7 +77,7 @@ class DocumentReader::LineSource : public Source {
     }
     if (line_end == 0) return false;
     const LineBlock block{std::string_view(buffer_.data(), line_end), name_, position_};
-    documents = TESSERA_TRY(ParseLines(block, options_));
+    TESSERA_TRY(parser_.Parse(block, options_, documents));
     position_.line += std::count(block.text.begin(), block.text.end(), '\n');
     position_.offset += static_cast<int64_t>(line_end);
     rest_ = used - line_end;
@@ -99,6 +98,7 @@ class DocumentReader::LineSource : public Source {
   std::string name_;
   const DocumentOptions& options_;
   ReadPosition position_;  // of the buffer's first byte
+  LineParser parser_;
   std::string buffer_;
   size_t rest_ = 0;  // bytes of the buffer that no block has had
   struct stat before_ = {};

@@ -18,13 +18,26 @@ struct ReadPosition {
   int64_t line = 1;
 };
 
-// Whole lines, the last of which may lack its end; kLinePadding bytes may be read behind them.
+// Whole lines, the last of which may lack its end.
 struct LineBlock {
   std::string_view text;
   std::string name;  // of the file
   ReadPosition position;
 };
-Result<DocumentSet> ParseLines(const LineBlock& block, const DocumentOptions& options);
+// Lines to documents. One for all blocks of a file, so that its memory is used again.
+class LineParser {
+ public:
+  LineParser();
+  ~LineParser();
+  LineParser(const LineParser&) = delete;
+  LineParser& operator=(const LineParser&) = delete;
+  Status Parse(const LineBlock& block, const DocumentOptions& options, DocumentSet& documents);
+
+ private:
+  struct Stretch;
+  size_t Cut(const LineBlock& block, int64_t threads);
+  std::vector<std::unique_ptr<Stretch>> stretches_;
+};
 
 class DocumentReader {
  public:

@@ -53,7 +53,7 @@ Document Rearranged(const Document& document, const std::vector<Part>& parts, Do
       if (from.empty()) continue;
       std::vector<int32_t>& to = made.columns[c];
       if (part.sentinel) {
-        to.push_back(TokenColumns()[c].fill);
+        to.push_back(0);  // and not the column's fill: a sentinel is a token of its own, of which nothing is missing
       } else {
         to.insert(to.end(), from.begin() + part.begin, from.begin() + part.end);
       }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "rows/batch_rows.h"
 #include "rows/parallel.h"
 #include "tessera/row_batch.h"
 
@@ -17,8 +18,14 @@ static_assert(std::size(kRelations) == size_t{kNumRelations});
 enum Relation : int64_t { kSame, kCall, kCalled, kType, kTyped, kLevel, kNextLevel, kFromPreamble, kToPreamble };
 constexpr int32_t kPreamble = 1;
 
+}  // namespace
+
+namespace rows {
+
+int64_t RelationBytes(int64_t row_tokens) { return kNumRelations * ChunkWidth(row_tokens) * ChunkWidth(row_tokens); }
+
 // One row's masks, [kNumRelations, C, C].
-void FillMasks(const RowShard& shard, int64_t row, int8_t* masks) {
+void FillRelations(const RowShard& shard, int64_t row, int8_t* masks) {
   const int64_t width = ChunkWidth(shard.row_tokens());
   std::fill_n(masks, kNumRelations * width * width, int8_t{0});
   if (shard.chunk_starts().empty()) return;
@@ -60,16 +67,16 @@ void FillMasks(const RowShard& shard, int64_t row, int8_t* masks) {
   set_edges(shard.type_edges(row), kType, kTyped);
 }
 
-}  // namespace
+}  // namespace rows
 
 std::span<const std::string_view> Relations() { return kRelations; }
 
 void RelationMasks(const RowShard& shard, RowRange range, int64_t threads, std::vector<int8_t>& masks) {
-  const int64_t width = ChunkWidth(shard.row_tokens());
-  const int64_t row_bytes = kNumRelations * width * width;
+  const int64_t row_bytes = rows::RelationBytes(shard.row_tokens());
   const int64_t count = range.last - range.first;
   masks.resize(static_cast<size_t>(count * row_bytes));
-  rows::ForEach(threads, count, [&](int64_t i) { FillMasks(shard, range.first + i, masks.data() + i * row_bytes); });
+  rows::ForEach(threads, count,
+                [&](int64_t i) { rows::FillRelations(shard, range.first + i, masks.data() + i * row_bytes); });
 }
 
 void PoolChunks(std::span<const float> values, std::span<const int32_t> chunk_ids, PoolShape shape,

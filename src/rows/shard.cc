@@ -146,9 +146,12 @@ std::string ToShard(const PackedRows& rows, const PackOptions& options) {
   TensorMetadata metadata = {{"format", kFormat},
                              {"schema_version", std::to_string(kRowsSchemaVersion)},
                              {"digest", DigestOf(tensors)},
-                             {"packer", std::string(ToText(options.packer))}};
+                             {"packer", std::string(ToText(options.packer))},
+                             {"platform_vocab", std::to_string(kPlatformVocab)},
+                             {"platform_cap", std::to_string(kPlatformIds)}};
   if (options.documents.vocab) {
     metadata["vocab"] = std::to_string(*options.documents.vocab);
+    metadata["vocab_multiple"] = std::to_string(kVocabMultiple);
     metadata["padded_vocab"] = std::to_string(PaddedVocab(*options.documents.vocab));
   }
   if (!options.tokenizer.empty()) metadata["tokenizer"] = options.tokenizer;

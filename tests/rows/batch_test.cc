@@ -49,7 +49,7 @@ TEST_F(Batches, EveryBatch_HasTheSameKeysAndShapes) {
   for (int i = 0; i < 100; ++i) none += "{\"tokens\": [1, 2, 3]}\n";
   std::vector<std::string> shards = Pack(all, 64, 6);
   for (const std::string& shard : Pack(none, 64, 6)) shards.push_back(shard);
-  auto loader = RowLoader::Open(shards, 2, 2);
+  auto loader = RowLoader::Open(shards, {.batch_rows = 2, .threads = 2, .relations = true});
   ASSERT_TRUE(loader) << ToText(loader.error());
   std::string keys;
   int64_t batches = 0;
@@ -65,6 +65,58 @@ TEST_F(Batches, EveryBatch_HasTheSameKeysAndShapes) {
   EXPECT_GT(batches, 20);
   EXPECT_THAT(keys, testing::HasSubstr("token_ast_node_type I32 [2,64]"));
   EXPECT_THAT(keys, testing::HasSubstr("semantic_block_starts I32 [2,128]"));
+  EXPECT_THAT(keys, testing::HasSubstr("chunk_relation_mask I8 [2,9,128,128]"));
+}
+
+// Batches of any size have every row once, in order, wherever shards end.
+TEST_F(Batches, Loader_CrossesShards) {
+  Proves("R71");
+  std::mt19937_64 random(PrintedSeed());
+  std::string text;
+  for (int i = 0; i < 150; ++i) text += RandomLine(random, 60);
+  const std::vector<std::string> paths = Pack(text, 64, 5);
+  std::vector<RowShard> shards;
+  int64_t rows = 0;
+  for (const std::string& path : paths) {
+    auto shard = RowShard::Open(path);
+    ASSERT_TRUE(shard);
+    shards.push_back(std::move(*shard));
+    rows += shards.back().rows();
+  }
+  ASSERT_GT(paths.size(), 4u);
+  for (const int64_t batch_rows : {int64_t{1}, int64_t{3}, int64_t{7}, int64_t{11}, rows, rows + 1}) {
+    auto loader = RowLoader::Open(paths, {.batch_rows = batch_rows, .threads = 2, .relations = batch_rows == 7});
+    ASSERT_TRUE(loader) << ToText(loader.error());
+    int64_t row = 0;
+    while (true) {
+      auto batch = loader->Next();
+      ASSERT_TRUE(batch);
+      if (*batch == nullptr) break;
+      ASSERT_EQ((*batch)->rows, batch_rows);
+      for (int64_t i = 0; i < batch_rows; ++i, ++row) {
+        RowBatch one;
+        const RowShard& shard = shards[static_cast<size_t>(row / 5)];
+        ReadRows(shard, {row % 5, row % 5 + 1}, 1, one);
+        const auto same = [&](const auto& list, const auto& expected) {
+          const auto* const first = list.data() + static_cast<size_t>(i) * expected.size();
+          return std::equal(expected.begin(), expected.end(), first);
+        };
+        EXPECT_TRUE(same((*batch)->input_ids, one.input_ids)) << row;
+        EXPECT_TRUE(same((*batch)->doc_ids, one.doc_ids)) << row;
+        EXPECT_TRUE(same((*batch)->token_chunk_ids, one.token_chunk_ids)) << row;
+        EXPECT_TRUE(same((*batch)->platform_ids, one.platform_ids)) << row;
+        for (size_t t = 0; t < one.token_chunk_ids.size(); ++t)
+          ASSERT_EQ(one.token_chunk_valid[t] != 0, one.token_chunk_ids[t] >= 0);
+        if (batch_rows == 7) {
+          std::vector<int8_t> masks;
+          RelationMasks(shard, {row % 5, row % 5 + 1}, 1, masks);
+          EXPECT_TRUE(same((*batch)->chunk_relation_mask, masks)) << row;
+        }
+      }
+    }
+    EXPECT_EQ(row, rows / batch_rows * batch_rows);
+    EXPECT_EQ(loader->rows_left_out(), rows % batch_rows);
+  }
 }
 
 TEST_F(Batches, Rows_AreTheShards_AndWhatItLacksIsFilled) {

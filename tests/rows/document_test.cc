@@ -187,7 +187,9 @@ TEST(Documents, Fim_PermutesEveryColumn_AndDropsChunksAcrossACut) {
   FimCut cut{.prefix_end = 2, .middle_end = 4, .suffix_first = false, .sentinels = {91, 92, 93, 94}};
   const Document psm = PermuteForFim(document, cut, &counts);
   EXPECT_THAT(psm.tokens, ElementsAre(91, 1, 2, 92, 5, 6, 93, 3, 4, 94));
-  EXPECT_THAT(ColumnOf(psm, TokenColumn::kAstDepth), ElementsAre(-1, 11, 12, -1, 15, 16, -1, 13, 14, -1));
+  EXPECT_THAT(ColumnOf(psm, TokenColumn::kAstDepth), ElementsAre(0, 11, 12, 0, 15, 16, 0, 13, 14, 0))
+      << "a sentinel has 0, where padding has -1";
+  EXPECT_THAT(ColumnOf(psm, TokenColumn::kHunkId), IsEmpty()) << "absent stays absent";
   EXPECT_THAT(ColumnOf(psm, TokenColumn::kDefUse), ElementsAre(0, 1, 2, 0, 5, 6, 0, 3, 4, 0));
   // Chunk [3, 5) is across the second cut; the last one moves before the second.
   EXPECT_EQ(psm.chunks, (std::vector<Chunk>{{1, 3, 0, -1}, {5, 6, 0, -1}, {7, 8, 0, -1}}));

@@ -224,6 +224,25 @@ TEST_F(Folder, Resume_FromEveryShard_GivesTheSameBytes) {
   }
 }
 
+// A change in the middle of a large file, which keeps its size, makes other documents of it.
+TEST_F(Folder, AChangedFile_IsNotResumed) {
+  std::string text;
+  while (text.size() < (size_t{1} << 18)) text += "{\"tokens\": [1, 2, 3, 4, 5, 6, 7]}\n";
+  const std::string file = Put("d.jsonl", text);
+  PackOptions options = Options(64, 4);
+  const std::string out = folder_.File("out");
+  std::filesystem::create_directories(out + "/rows-00001.safetensors");
+  ASSERT_FALSE(PackFiles({file}, out, options));
+  std::filesystem::remove(out + "/rows-00001.safetensors");
+  options.resume = true;
+  text[text.find("3,", text.size() / 2)] = '8';
+  Put("d.jsonl", text);
+  EXPECT_EQ(PackFiles({file}, out, options).error().code, ErrorCode::kRowsMismatch);
+  text[text.find("8,", text.size() / 2)] = '3';
+  Put("d.jsonl", text);
+  EXPECT_TRUE(PackFiles({file}, out, options));
+}
+
 // More documents than the packer reads at once.
 TEST_F(Folder, SeveralWindows_PackLikeOne_AndResume) {
   std::mt19937_64 random(PrintedSeed());
