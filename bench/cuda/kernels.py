@@ -429,7 +429,7 @@ class Attention:
 
         def run(which=7):
             if which & 1:
-                launch(fprep, (self.padded // 64, pr.b * pr.h), 256, 0, prep)
+                launch(fprep, (self.padded // 64 * pr.b * pr.h, 1), 256, 0, prep)
                 if fsink is not None:
                     launch(fsink, (pr.h, 1), 128, 0, sp)
             if which & 2:

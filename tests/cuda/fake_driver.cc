@@ -64,7 +64,7 @@ struct FakeFunctions {
     t.launch = [](const LaunchConfig* config, Kernel kernel, void** arguments, void**) {
       const DriverResult result = fake->Enter("launch");
       if (result != kDriverSuccess) return result;
-      Launched launched{fake->kernels_.at(kernel), config->grid_x, config->grid_y, config->block_x,
+      Launched launched{fake->kernels_.at(kernel), config->grid_x, config->block_x,
                         config->shared_bytes,      config->stream, arguments[0]};
       if (fake->on_launch != nullptr) fake->on_launch(launched);
       launched.params = nullptr;

@@ -16,7 +16,7 @@ namespace tessera::lanes::cuda {
 
 struct Launched {
   std::string kernel;
-  unsigned grid_x = 0, grid_y = 0, threads = 0, shared_bytes = 0;
+  unsigned grid_x = 0, threads = 0, shared_bytes = 0;
   Stream stream = nullptr;
   const void* params = nullptr;  // valid during on_launch
 };

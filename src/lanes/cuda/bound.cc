@@ -224,17 +224,12 @@ class BoundCuda final : public BoundLane {
     return {};
   }
 
-  struct Grid {
-    int64_t x = 1;
-    int64_t y = 1;
-  };
   template <class Params>
-  Status Launch(KernelKind kind, const Grid& grid, Stream stream, Params& params) const {
+  Status Launch(KernelKind kind, int64_t ctas, Stream stream, Params& params) const {
     const LoadedKernel& loaded = kernels_[static_cast<size_t>(kind)];
     LaunchConfig config{};
-    config.grid_x = static_cast<unsigned>(grid.x);
-    config.grid_y = static_cast<unsigned>(grid.y);
-    config.grid_z = 1;
+    config.grid_x = static_cast<unsigned>(ctas);
+    config.grid_y = config.grid_z = 1;  // which may not be more than 65,535
     config.block_x = static_cast<unsigned>(ThreadsOf(kind));
     config.block_y = config.block_z = 1;
     config.shared_bytes = static_cast<unsigned>(SharedBytesOf(*loaded.row));
@@ -244,8 +239,8 @@ class BoundCuda final : public BoundLane {
     if (result == kDriverSuccess) return {};
     return tl::unexpected(driver_.ErrorOf(result, fmt::format("launching {}", loaded.row->name)));
   }
-  Grid GridFor(KernelKind kind) const {
-    return {GridOf(static_cast<int32_t>(plan().work(kind)), device_->facts().num_sms), 1};
+  int64_t CtasFor(KernelKind kind) const {
+    return GridOf(static_cast<int32_t>(plan().work(kind)), device_->facts().num_sms);
   }
 
   Result<int64_t> LaunchForward(const ForwardArgs& args, const LaneCall& call, Stream stream) const {
@@ -265,14 +260,14 @@ class BoundCuda final : public BoundLane {
     p.shape = shape_;
     Hold hold = TESSERA_TRY(Begin(Pass::kForward, call, stream));
     p.ticket = reinterpret_cast<uint32_t*>(hold.workspace) + kForwardTicket;
-    const Grid grid = GridFor(kKind);
-    if (grid.x < plan().work(kKind)) {
+    const int64_t ctas = CtasFor(kKind);
+    if (ctas < plan().work(kKind)) {
       if (!hold.block || !hold.block->has_tickets()) {
         TESSERA_TRY(Done(driver_.fill_words(hold.workspace, 0, kNumTickets, stream), "clearing tickets"));
       }
       if (hold.block) hold.block->SetTickets();
     }
-    TESSERA_TRY(Launch(kKind, grid, stream, p));
+    TESSERA_TRY(Launch(kKind, ctas, stream, p));
     TESSERA_TRY(End(hold, stream));
     return plan().tiles(kKind);
   }
@@ -331,17 +326,17 @@ class BoundCuda final : public BoundLane {
     prepare.dim_v = static_cast<int32_t>(s.dim_v);
     if (hold.block) hold.block->SetTickets();
     TESSERA_TRY(
-        Launch(KernelKind::kPrepare, {shape_.padded_q / kPrepareRows, s.batch * s.num_q_heads}, stream, prepare));
+        Launch(KernelKind::kPrepare, s.batch * s.num_q_heads * shape_.padded_q / kPrepareRows, stream, prepare));
     for (BackwardParams* p : {&dkv, &dq}) {
       p->lse2 = prepare.lse2;
       p->delta = prepare.delta;
       p->ticket = tickets + (p == &dq ? kDqTicket : kDkvTicket);
       const KernelKind kind = p == &dq ? KernelKind::kDq : KernelKind::kDkv;
-      TESSERA_TRY(Launch(kind, GridFor(kind), stream, *p));
+      TESSERA_TRY(Launch(kind, CtasFor(kind), stream, *p));
     }
     if (!args.dsink_logits.empty()) {
       SinksParams sinks{.sink_parts = prepare.sink_parts, .dsink = args.dsink_logits.data(), .shape = shape_};
-      TESSERA_TRY(Launch(KernelKind::kSinks, {s.num_q_heads, 1}, stream, sinks));
+      TESSERA_TRY(Launch(KernelKind::kSinks, s.num_q_heads, stream, sinks));
     }
     TESSERA_TRY(End(hold, stream));
     return plan().tiles(KernelKind::kDkv);

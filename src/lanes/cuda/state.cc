@@ -155,8 +155,13 @@ Result<std::shared_ptr<UploadedPlan>> State::Upload(const std::shared_ptr<Device
   const Driver& driver = device->driver();
   const ContextScope scope(driver, device->context());
   const Stream stream = device->upload_stream();
-  // Powers of two, so that the images of a class's batches find each other's room.
-  const auto bytes = static_cast<int64_t>(std::bit_ceil(image.bytes.size()));
+  // Powers of two, and as much as the largest of this shape had: the images of its batches find each other's room.
+  auto bytes = static_cast<int64_t>(std::bit_ceil(image.bytes.size()));
+  {
+    const std::lock_guard lock(mutex_);
+    int64_t& most = largest_[{s.batch, s.num_q_heads, s.num_kv_heads, s.q_len, s.kv_len}];
+    bytes = most = std::max(most, bytes);
+  }
   Block block = TESSERA_TRY(device->Take(bytes, stream, false));
   Block staging = TESSERA_TRY(device->TakeHost(bytes, stream));
   std::memcpy(staging.host(), image.bytes.data(), image.bytes.size());

@@ -60,8 +60,7 @@ class State {
   Result<DeviceFacts> Facts(int64_t ordinal);
   Result<std::shared_ptr<Device>> Open(int64_t ordinal);
 
-  // The plan there already, or copied now, without waiting for it. Plans are known by their fingerprint; `class_bytes`
-  // are reserved where the image is smaller, so that other batches of the class find room in its place.
+  // The plan there already, or copied now, without waiting for it. Plans are known by their fingerprint.
   Result<std::shared_ptr<UploadedPlan>> Upload(const std::shared_ptr<Device>& device, const Contract& contract,
                                                const PlanView& plan, const ImageNeeds& needs);
   // Writes another plan of the class over the one there, in the stream's order. Refused where others hold it too.
@@ -84,6 +83,7 @@ class State {
   std::map<int64_t, DeviceFacts> facts_;
   std::map<Context, std::shared_ptr<Device>> devices_;
   std::list<std::pair<Key, std::shared_ptr<UploadedPlan>>> recent_;  // newest first
+  std::map<std::array<int64_t, 5>, int64_t> largest_;                // image of a shape, in bytes
   std::atomic<int64_t> num_uploads_ = 0;
 };
 

@@ -22,14 +22,17 @@ extern "C" __global__ void __launch_bounds__(256)
   using T = ptx::TESSERA_CUDA_TYPE;
   constexpr double kLog2e = 1.4426950408889634;
   __shared__ float shares[kPrepareRows];
-  const int row_head = blockIdx.y;
+  // One number for both: a grid's second axis ends at 65,535, which heads and rows of a batch may pass.
+  const int blocks = p.shape.padded_q / kPrepareRows;
+  const int row_head = static_cast<int>(blockIdx.x) / blocks;
+  const int block = static_cast<int>(blockIdx.x) - row_head * blocks;
   const int batch = row_head / p.shape.num_q_heads;
   const int head = row_head - batch * p.shape.num_q_heads;
-  if (blockIdx.x == 0 && row_head == 0 && threadIdx.x < kNumTickets) p.tickets[threadIdx.x] = 0;
+  if (blockIdx.x == 0 && threadIdx.x < kNumTickets) p.tickets[threadIdx.x] = 0;
 #pragma unroll
   for (int pass = 0; pass < kPrepareRows / 32; ++pass) {
     const int local = 32 * pass + (threadIdx.x >> 3);
-    const int token = blockIdx.x * kPrepareRows + local;
+    const int token = block * kPrepareRows + local;
     const int64_t at = static_cast<int64_t>(row_head) * p.shape.q_len + token;
     float lse = -INFINITY;
     if (token < p.shape.q_len) lse = p.lse[at];
@@ -80,6 +83,6 @@ extern "C" __global__ void __launch_bounds__(256)
     float sum = shares[threadIdx.x] + shares[threadIdx.x + 32];
 #pragma unroll
     for (int n = 16; n > 0; n >>= 1) sum += __shfl_xor_sync(~0U, sum, n);
-    if (threadIdx.x == 0) p.sink_parts[static_cast<int64_t>(row_head) * gridDim.x + blockIdx.x] = sum;
+    if (threadIdx.x == 0) p.sink_parts[blockIdx.x] = sum;
   }
 }
