@@ -10,6 +10,7 @@
 #include "tessera/contract.h"
 #include "tessera/error.h"
 #include "tessera/target.h"
+#include "tessera/tensor.h"
 
 #pragma GCC visibility push(default)
 namespace tessera {
@@ -89,13 +90,41 @@ struct ProgramUse {
   std::string opcodes = {};       // the most frequent: "dot 4, while 3, ..."
   std::string custom_calls = {};  // targets, with counts; empty: none
   std::string collectives = {};
+  // Of a program compiled for a TPU that is not here, as far as its compiler tells. `tessera compile` prints them;
+  // receipts do not keep them.
+  std::string fingerprint = {};  // hex digits, equal for equal compiled programs; empty: not told
+  int64_t vector_bytes = -1;     // of vector memory, of the kernel that takes most; -1: not told
+  int64_t vector_limit = -1;     // that a kernel may take
+  int64_t bundles = -1;          // of all kernels, as scheduled; -1: the compiler was not told to write schedules
   bool operator==(const ProgramUse&) const = default;
+};
+
+// What a program takes or gives, in order. `tensor` has type and shape; bytes too where they are known before a call.
+struct ProgramOperand {
+  std::string name = {};
+  std::string source = {};  // "caller", "forward" (its result), "contract", "plan" or "part"
+  std::string about = {};   // in words
+  Tensor tensor = {};
+  bool operator==(const ProgramOperand&) const = default;
+};
+
+// A TPU kernel inside of a program, as Mosaic text.
+struct KernelText {
+  std::string name = {};
+  std::string text = {};
+  bool operator==(const KernelText&) const = default;
 };
 
 // A program before it is compiled: StableHLO.
 struct ProgramText {
   std::string name = {};  // of the module: pass and class key
   std::string text = {};
+  std::string pass = {};
+  std::string lane = {};
+  int64_t parts = 1;  // calls that share a pass, each told its number
+  std::vector<ProgramOperand> operands = {};
+  std::vector<ProgramOperand> results = {};
+  std::vector<KernelText> kernels = {};
   bool operator==(const ProgramText&) const = default;
 };
 

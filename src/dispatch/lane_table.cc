@@ -5,9 +5,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
+#include <optional>
 #include <vector>
 
+#include "contract/band.h"
 #include "lanes/cuda/cuda.h"
 #include "lanes/reference/reference.h"
 #if TESSERA_HAS_LANE_CPU
@@ -22,34 +25,6 @@ constexpr TargetKinds kOnGpu = KindBit(TargetKind::kGpu);
 constexpr TargetKinds kOnTpu = KindBit(TargetKind::kTpu);
 constexpr TargetKinds kOnAny = kOnCpu | kOnGpu | kOnTpu;
 
-// A band around the diagonal: the only masks besides causal and full that the stock kernel has a form for. Judged by
-// spelling, so an unusual way to write a band is refused rather than guessed.
-bool IsLocal(const MaskExpr& expr) {
-  switch (expr.op) {
-    case MaskExpr::Op::kTerm:
-      return expr.term.kind == TermKind::kFull || expr.term.kind == TermKind::kCausal ||
-             expr.term.kind == TermKind::kWindow;
-    case MaskExpr::Op::kAnd:
-      return std::all_of(expr.children.begin(), expr.children.end(), IsLocal);
-    case MaskExpr::Op::kOr:
-      return false;
-  }
-  return false;
-}
-
-Decision SplashRefuses(const Contract& contract, const MaskFacts& facts) {
-  if (contract.score.softcap > 0) {
-    return Decision::No(ReasonCode::kSplashSoftcap, fmt::format("softcap = {}", contract.score.softcap));
-  }
-  if (facts.needs_documents) return Decision::No(ReasonCode::kSplashSegments, "the mask needs documents");
-  if (facts.needs_valid) return Decision::No(ReasonCode::kSplashValid, "the mask needs valid lengths");
-  if (facts.is_full || facts.is_causal) return Decision::Yes();
-  for (const MaskExpr& head : contract.mask.heads) {
-    if (!IsLocal(head)) return Decision::No(ReasonCode::kSplashMask, fmt::format("mask \"{}\"", ToText(head)));
-  }
-  return Decision::Yes();
-}
-
 // TPUs compute in bf16 and f32, and the kernels are written for these dims.
 Decision PallasRefuses(const Contract& contract, const MaskFacts&) {
   const Shape& s = contract.shape;
@@ -59,6 +34,34 @@ Decision PallasRefuses(const Contract& contract, const MaskFacts&) {
     return Decision::No(ReasonCode::kTpuHeadDim, fmt::format("{}, and known are 64, 128, 192 and 256", dim));
   }
   return Decision::Yes();
+}
+
+// What the stock kernel would compute otherwise than the contract says.
+Decision SplashRefuses(const Contract& contract, const MaskFacts& facts) {
+  if (contract.score.softcap > 0) {
+    return Decision::No(ReasonCode::kSplashSoftcap, fmt::format("softcap = {}", contract.score.softcap));
+  }
+  if (facts.needs_documents) return Decision::No(ReasonCode::kSplashSegments, "the mask needs documents");
+  if (facts.needs_valid) return Decision::No(ReasonCode::kSplashValid, "the mask needs valid lengths");
+  const std::optional<Band> band = BandOf(contract, facts);
+  if (!band) {
+    return Decision::No(ReasonCode::kSplashMask, fmt::format("mask \"{}\"{}", ToText(contract.mask.heads[0]),
+                                                             contract.mask.heads.size() > 1 ? ", ..." : ""));
+  }
+  const Shape& s = contract.shape;
+  if (!HasKeyForEveryRow(*band, s.q_len, s.kv_len)) {
+    return Decision::No(ReasonCode::kSplashEmptyRow,
+                        fmt::format("offset {} with {} queries and {} keys", band->offset, s.q_len, s.kv_len));
+  }
+  if (contract.score.sink_logits) return Decision::No(ReasonCode::kSplashScore, "sink_logits = true");
+  // The scale goes into q, which stays exact only then.
+  if (int exponent = 0; std::frexp(contract.score.scale, &exponent) != 0.5) {
+    return Decision::No(ReasonCode::kSplashScore, fmt::format("scale = {}", contract.score.scale));
+  }
+  if (s.dtype == DType::kF32) {
+    return Decision::No(ReasonCode::kTpuDtype, "f32, whose products the stock kernel takes in one pass of bf16");
+  }
+  return PallasRefuses(contract, facts);
 }
 
 std::string KindsText(TargetKinds kinds) {

@@ -80,6 +80,36 @@ INSTANTIATE_TEST_SUITE_P(Lanes, EveryCase,
                            return Slug(std::get<0>(pair.param) + "_" + std::get<1>(pair.param));
                          });
 
+// The stock Splash kernels run the plain cases and none but those: what they have no form for, they refuse by a reason
+// of their own. The random bands of tests/tpu_lane go further.
+class SplashCases : public testing::TestWithParam<std::string> {};
+
+TEST_P(SplashCases, PlainMasks_MatchOracle_OthersAreRefused) {
+  static const std::vector<std::string> kPlain = {"one_token-1-f32",           "full-97-f32",
+                                                  "full-130x75-f16",           "causal-1k-f32",
+                                                  "causal-513-bf16",           "causal_gqa-300-f32",
+                                                  "causal_offset-200x260-f32", "window_self-150-f32",
+                                                  "window_two_sided-301-f16",  "causal_window-700-bf16",
+                                                  "cross_len-300x517-f16"};
+  const uint64_t seed = PrintedSeed();
+  Result<Case> built = BuildCase(GetParam(), seed);
+  ASSERT_TRUE(built.has_value()) << ToText(built.error());
+  const Setting setting = MakeSetting("splash:pjrt", std::move(built->contract), std::move(built->batch), seed);
+  const RunOutcome outcome =
+      tessera::Run(setting.contract, setting.batch, setting.inputs, TargetOf(setting.lane), OptionsOf(setting));
+  const bool is_plain = std::find(kPlain.begin(), kPlain.end(), GetParam()) != kPlain.end();
+  ASSERT_EQ(!outcome.error.has_value(), is_plain) << ToText(outcome.error.value_or(Error{}));
+  if (is_plain) {
+    EXPECT_EQ(outcome.receipt.executed, "splash");
+    EXPECT_EQ(outcome.receipt.runtime_mode, "interpreted");
+    return ExpectMatchesOracle(setting, outcome.outputs);
+  }
+  EXPECT_EQ(outcome.error->code, ErrorCode::kLaneRefused);
+  EXPECT_NE(outcome.error->message.find("splash."), std::string::npos) << ToText(*outcome.error);
+}
+INSTANTIATE_TEST_SUITE_P(Lanes, SplashCases, testing::ValuesIn(CaseNames()),
+                         [](const auto& name) { return Slug(name.param); });
+
 // The lane that needs something installed is tested here where it is; where it is not, this says why.
 TEST(Cases, XlaLane_IsUnderTestOrSaysWhyNot_xla_chunked) {
   const Result<Selection> selection = SelectLane(MakeContract({}), CpuTarget());

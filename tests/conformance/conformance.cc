@@ -103,6 +103,10 @@ Contract ForLane(const std::string& lane, Contract contract) {
     shape.dim_qk = shape.dim_v = is_short ? 64 : 128;
   }
   contract.score.scale *= std::sqrt(before / static_cast<double>(shape.dim_qk));  // scores stay as large as they were
+  if (LaneOf(lane) == "splash") {
+    shape.dtype = DType::kBf16;
+    contract.score.scale = std::exp2(std::round(std::log2(contract.score.scale)));
+  }
   return contract;
 }
 
@@ -128,7 +132,7 @@ bool IsSlow(const std::string& lane) { return LaneOf(lane) == "reference"; }
 
 bool CompilesPerClass(const std::string& lane) { return LaneOf(lane) == "xla_chunked"; }
 
-bool IsInterpreted(const std::string& lane) { return LaneOf(lane) == "xla_pallas"; }
+bool IsInterpreted(const std::string& lane) { return LaneOf(lane) == "xla_pallas" || LaneOf(lane) == "splash"; }
 
 int RoundsOf(const std::string& lane, int all) {
   return CompilesPerClass(lane) ? std::max(all / 60, 1) : IsInterpreted(lane) ? std::max(all / 20, 1) : all;
@@ -196,7 +200,7 @@ Setting MakeSetting(const std::string& lane, Contract contract, Batch batch, uin
   setting.contract = std::move(contract);
   setting.batch = std::move(batch);
   setting.options.backward = true;
-  setting.options.row_max = true;
+  setting.options.row_max = LaneOf(lane) != "splash";
   return setting;
 }
 

@@ -133,7 +133,10 @@ TEST(SelectionRules, EachTargetKind_EndsWithACatchAllAndNamesRealLanes) {
   }
 }
 
-ReasonCode SplashSays(const Contract& contract) {
+// Of a contract with this mask and score, at a shape that the stock kernel has.
+ReasonCode SplashSays(Contract contract) {
+  contract.shape.dim_qk = contract.shape.dim_v = 64;
+  contract.shape.dtype = DType::kBf16;
   const Result<MaskFacts> facts = DescribeMask(contract);
   EXPECT_TRUE(facts.has_value());
   return DecideContract({FindLane(LaneTable(), "splash"), nullptr}, contract, *facts, TargetNamed("v6e")).reason;
@@ -147,9 +150,10 @@ TEST(SplashLane, Capabilities_ComeBeforeNotBuilt) {
   EXPECT_EQ(SplashSays(SmallContract({.mask = "causal or sink(4)"})), ReasonCode::kSplashMask);
   EXPECT_EQ(SplashSays(SmallContract({.mask = "chunk(8)"})), ReasonCode::kSplashMask);
   EXPECT_EQ(SplashSays(SmallContract({.mask = "causal and blocks"})), ReasonCode::kSplashMask);
+  EXPECT_EQ(SplashSays(SmallContract({.mask = "causal", .sink_logits = true})), ReasonCode::kSplashScore);
   // By name it may run plain local masks and grouped heads: only the lane itself is missing.
-  EXPECT_EQ(SplashSays(SmallContract({.mask = "causal and window(7, 0)"})), ReasonCode::kTpuNotBuilt);
-  EXPECT_EQ(SplashSays(SmallContract({.mask = "full", .num_q_heads = 4, .num_kv_heads = 2})), ReasonCode::kTpuNotBuilt);
+  EXPECT_EQ(SplashSays(SmallContract({.mask = "causal and window(7, 0)"})), ReasonCode::kXlaNotBuilt);
+  EXPECT_EQ(SplashSays(SmallContract({.mask = "full", .num_q_heads = 4, .num_kv_heads = 2})), ReasonCode::kXlaNotBuilt);
 }
 
 // What Splash does not refuse by capability must really be a band around the diagonal, and nothing of the batch.
@@ -162,7 +166,7 @@ TEST(SplashLane, RandomMasks_AcceptsBandsOnly) {
     Contract contract = SmallContract({.len = 12, .num_q_heads = 1});
     contract.mask.heads = {RandomMask(rng, {.q_len = 12, .kv_len = 12, .max_depth = 2})};
     if (!Validate(contract).empty()) continue;
-    if (SplashSays(contract) != ReasonCode::kTpuNotBuilt) continue;
+    if (SplashSays(contract) != ReasonCode::kXlaNotBuilt) continue;
     ++bands;
     SCOPED_TRACE(ToText(contract.mask.heads[0]));
     Result<MaskFacts> facts = DescribeMask(contract);

@@ -195,7 +195,7 @@ TEST(Force, LaneRefuses_NoOtherStepsIn) {
   } cases[] = {{"cuda", "h200", WhyNoCuda()},
                {"cuda", "cpu", "dispatch.other_target"},
                {"xla_pallas", "h200", "dispatch.other_target"},
-               {"splash", "v6e", "tpu.not_built"},
+               {"splash", "v6e", "tpu.dtype"},
                {"xla_pallas", "v6e", "tpu.head_dim"},
                {"xla_chunked", "cpu", "xla.no_plugin"},
                {"call_jax", "v5p", "call_jax.not_built"},

@@ -34,9 +34,9 @@ TEST(Run, AutoOnEveryTarget_RunsTheLaneOfTheTableOrSaysWhyNot) {
     const char* reason;
   } cases[] = {{"cpu", "cpu", "cpu", ""},
                {"h200", "cuda", "cpu", WhyNoCuda()},
-               {"v6e", "splash", "cpu", "tpu.not_built"},
-               {"v5e", "splash", "cpu", "tpu.not_built"},
-               {"v5p", "splash", "cpu", "tpu.not_built"}};
+               {"v6e", "splash", "cpu", "tpu.dtype"},
+               {"v5e", "splash", "cpu", "tpu.dtype"},
+               {"v5p", "splash", "cpu", "tpu.dtype"}};
   const Contract contract = SmallContract();
   const TensorMap inputs = MakeInputs(contract, PrintedSeed(), true);
   for (const auto& c : cases) {

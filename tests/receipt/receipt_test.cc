@@ -274,7 +274,7 @@ TEST(Receipt, Line_SaysWhatRanAndWhy) {
       << ToLine(chosen.receipt);
   const RunOutcome failed = tessera::Run(contract, {}, {}, TargetNamed("v6e"));
   const std::string failed_line = ToLine(failed.receipt);
-  EXPECT_EQ(failed_line.rfind("failed at inputs (asked auto, selected splash: tpu.not_built) for v6e: TSR-R001", 0), 0u)
+  EXPECT_EQ(failed_line.rfind("failed at inputs (asked auto, selected splash: tpu.dtype) for v6e: TSR-R001", 0), 0u)
       << failed_line;
   EXPECT_EQ(failed_line.find('\n'), std::string::npos);
 }

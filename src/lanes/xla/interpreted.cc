@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <map>
 
@@ -18,6 +19,7 @@
 #include "lanes/xla/mosaic/interpret.h"
 #include "lanes/xla/mosaic/parse.h"
 #include "lanes/xla/mosaic/print.h"
+#include "lanes/xla/splash_tables.h"
 #include "lanes/xla/transfer.h"
 
 namespace tessera::lanes::xla {
@@ -80,6 +82,11 @@ class Kernel {
     const auto table = [&](std::string_view name) -> const std::vector<int32_t>& {
       return tables.at(TableName(direction, name));
     };
+    kernel.live_ = table("kv_live");
+    if (spec.band) {
+      kernel.MakeSplash(SplashSpecOf(spec, direction), direction, tables);
+      return kernel;
+    }
     for (const mosaic::Memory& scalar : kernels::ScalarsOf(k)) {
       kernel.order_.push_back(scalar.name);
       kernel.constants_[scalar.name] = Narrowed(table(scalar.name), scalar.type.element, scalar.type.dims);
@@ -96,7 +103,6 @@ class Kernel {
       const int64_t columns = is_dkv ? k.list.tile_q : k.list.tile_kv;
       kernel.constants_["stored"] = Narrowed(table("stored"), Element::kI8, {k.stored_tiles, rows, columns});
     }
-    kernel.live_ = table("kv_live");
     kernel.order_.emplace_back("score");
     if (k.has_sink_logits) kernel.order_.emplace_back("sink_logits");
     for (const char* name : {"q", "k", "v"}) kernel.order_.emplace_back(name);
@@ -140,13 +146,48 @@ class Kernel {
       const auto constant = constants_.find(name);
       operands.push_back(constant != constants_.end() ? constant->second.view() : call.find(name)->second.view());
     }
-    mosaic::Interpreted ran = TESSERA_TRY(mosaic::Interpret(module_, operands, results));
+    std::vector<mosaic::ArrayType> types = running_;
+    types.insert(types.end(), results.begin(), results.end());
+    mosaic::Interpreted ran = TESSERA_TRY(mosaic::Interpret(module_, operands, types));
+    ran.results.erase(ran.results.begin(), ran.results.begin() + static_cast<int64_t>(running_.size()));
     return std::move(ran.results);
   }
 
  private:
+  // Token numbers, or whether they are past the last key, as the stock kernels lay them out.
+  static Array Numbers(int64_t tokens, bool in_lanes, const std::function<int32_t(int64_t)>& number) {
+    std::vector<int32_t> values;
+    for (int64_t t = 0; t < tokens; ++t) values.push_back(number(t));
+    Array array = Spread(values, 1, tokens, !in_lanes);
+    array.type.dims.erase(array.type.dims.begin());
+    return array;
+  }
+
+  void MakeSplash(const kernels::SplashSpec& splash, Direction direction, const PlanTables& tables) {
+    const bool is_dkv = direction == Direction::kDkv;
+    const std::vector<int64_t> list = is_dkv ? std::vector<int64_t>{1, splash.grid_width, spec_.list.rows}
+                                             : std::vector<int64_t>{1, spec_.list.rows, splash.grid_width};
+    constants_["data_next"] = Narrowed(tables.at(TableName(direction, "data_next")), splash.data_next, list);
+    constants_["block_mask"] = Narrowed(tables.at(TableName(direction, "block_mask")), splash.block_mask, list);
+    order_ = {"data_next", "block_mask", "q", "k", "v"};
+    if (splash.has_segments) {
+      constants_["q_segments"] = Numbers(splash.q_len, is_dkv, [](int64_t) { return 0; });
+      constants_["kv_segments"] = Numbers(splash.kv_len, !is_dkv, [&](int64_t t) { return t < spec_.kv_len ? 0 : 1; });
+      order_.insert(order_.end(), {"q_segments", "kv_segments"});
+    }
+    if (direction != Direction::kForward) order_.insert(order_.end(), {"lse", "do", "delta"});
+    if (splash.mask.IsComputed()) {
+      constants_["q_sequence"] = Numbers(splash.q_len, is_dkv, [](int64_t t) { return static_cast<int32_t>(t); });
+      order_.emplace_back("q_sequence");
+    }
+    for (std::vector<int64_t>& dims : SplashRunningDims(splash, direction)) {
+      running_.push_back({Element::kF32, std::move(dims)});
+    }
+  }
+
   mosaic::Module module_;
   AttentionSpec spec_;
+  std::vector<mosaic::ArrayType> running_;  // results that come before a stock kernel's own
   Arrays constants_;
   std::vector<std::string> order_;
   std::vector<int32_t> live_;
@@ -177,9 +218,9 @@ void Place(std::span<const std::byte> from, Element element, int64_t tokens, con
 
 class BoundInterpreted final : public BoundLane {
  public:
-  BoundInterpreted(std::string_view lane, const BindRequest& request, int64_t threads)
-      : lane_(lane), contract_(request.contract), threads_(threads) {
-    kernel_ = fmt::format("{}_{}", lane, ToText(contract_.shape.dtype));
+  BoundInterpreted(const Lowering& lowering, const BindRequest& request, int64_t threads)
+      : lowering_(lowering), lane_(lowering.name), contract_(request.contract), threads_(threads) {
+    kernel_ = fmt::format("{}_{}", lane_, ToText(contract_.shape.dtype));
     device_ = HostDevice();
     device_.kind = "interpreter";
   }
@@ -208,12 +249,13 @@ class BoundInterpreted final : public BoundLane {
 
   Result<int64_t> Forward(const ForwardArgs& args, const LaneCall& call) const override {
     TESSERA_TRY(CheckForward(CheckOf(Pass::kForward), args, call));
+    TESSERA_TRY(CheckRowMax(lowering_, args));
     const Shape& s = contract_.shape;
     const Kernel& kernel = kernels_.at(Direction::kForward);
     const AttentionSpec& k = kernel.spec();
     Arrays arrays = Common(kernel, args.k, args.v);
     const auto all = [](int64_t, int64_t) { return true; };
-    arrays["q"] = kernel.Tokens(args.q, Queries(s.dim_qk), k.q_tokens(), all);
+    arrays["q"] = Scaled(kernel.Tokens(args.q, Queries(s.dim_qk), k.q_tokens(), all));
     if (k.has_sink_logits) {
       Array sinks(Element::kF32, {1, s.num_q_heads});
       std::copy(args.sink_logits.begin(), args.sink_logits.end(), sinks.floats());
@@ -243,7 +285,10 @@ class BoundInterpreted final : public BoundLane {
       delta = sums;
     }
     std::vector<float> lean(args.lse.begin(), args.lse.end());
-    for (float& lse : lean) lse = static_cast<float>(LeanLse(lse));
+    // Not for stock kernels, whose weights nothing bounds.
+    if (!lowering_.has_band) {
+      for (float& lse : lean) lse = static_cast<float>(LeanLse(lse));
+    }
     const int64_t pairs = s.batch * s.num_q_heads;
     for (const Direction direction : {Direction::kDq, Direction::kDkv}) {
       const Kernel& kernel = kernels_.at(direction);
@@ -254,13 +299,14 @@ class BoundInterpreted final : public BoundLane {
       const auto sees = [&](int64_t pair, int64_t t) {
         return args.lse[static_cast<size_t>(pair * s.q_len + t)] != -kInf;
       };
-      arrays["q"] = kernel.Tokens(args.q, Queries(s.dim_qk), k.q_tokens(), sees);
+      arrays["q"] = Scaled(kernel.Tokens(args.q, Queries(s.dim_qk), k.q_tokens(), sees));
       arrays["do"] = kernel.Tokens(args.dout, Queries(s.dim_v), k.q_tokens(), sees);
       arrays["lse"] = Stat(lean, k, is_dkv, kInf, sees);
       arrays["delta"] = Stat(delta, k, is_dkv, 0.0F, sees);
       if (!is_dkv) {
         const mosaic::ArrayType types[] = {{k.element, {pairs, k.q_tokens(), s.dim_qk}}};
-        const auto results = TESSERA_TRY(kernel.Run(arrays, types));
+        auto results = TESSERA_TRY(kernel.Run(arrays, types));
+        if (lowering_.has_band) Scale(results[0]);
         Place(results[0], k.element, k.q_tokens(), args.dq, Queries(s.dim_qk));
         continue;
       }
@@ -278,6 +324,19 @@ class BoundInterpreted final : public BoundLane {
   Facts Describe() const override { return {kernel_, "pjrt", device_, {}}; }
 
  private:
+  // The stock kernels take q scaled, and give the gradient of that: by a power of two, which is exact in bf16.
+  void Scale(std::vector<std::byte>& bf16) const {
+    for (size_t i = 0; i < bf16.size(); i += 2) {
+      uint16_t bits = 0;
+      std::memcpy(&bits, bf16.data() + i, 2);
+      bits = F32ToBf16(Bf16ToF32(bits) * static_cast<float>(contract_.score.scale));
+      std::memcpy(bf16.data() + i, &bits, 2);
+    }
+  }
+  Array Scaled(Array q) const {
+    if (lowering_.has_band) Scale(q.bytes);
+    return q;
+  }
   TensorAxes Queries(int64_t dim) const {
     const Shape& s = contract_.shape;
     return {s.batch, s.num_q_heads, s.q_len, dim};
@@ -327,6 +386,7 @@ class BoundInterpreted final : public BoundLane {
     for (size_t h = 0; h < sums.size(); ++h) args.dsink_logits[h] = static_cast<float>(sums[h]);
   }
 
+  const Lowering& lowering_;
   std::string_view lane_;
   const Contract& contract_;
   int64_t threads_ = 1;
@@ -338,9 +398,9 @@ class BoundInterpreted final : public BoundLane {
 
 }  // namespace
 
-Result<std::unique_ptr<BoundLane>> BindInterpreted(std::string_view lane, const BindRequest& request,
+Result<std::unique_ptr<BoundLane>> BindInterpreted(const Lowering& lowering, const BindRequest& request,
                                                    const stablehlo::ProgramSpec& spec, int64_t threads) {
-  auto bound = std::make_unique<BoundInterpreted>(lane, request, threads);
+  auto bound = std::make_unique<BoundInterpreted>(lowering, request, threads);
   for (const Pass pass : request.passes) TESSERA_TRY(bound->Add(spec, request.plan, pass));
   return bound;
 }

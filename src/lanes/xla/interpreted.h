@@ -6,11 +6,12 @@
 #include <string>
 
 #include "lanes/lane.h"
+#include "lanes/xla/lowerings.h"
 #include "lanes/xla/stablehlo/program.h"
 
 namespace tessera::lanes::xla {
 
-Result<std::unique_ptr<BoundLane>> BindInterpreted(std::string_view lane, const BindRequest& request,
+Result<std::unique_ptr<BoundLane>> BindInterpreted(const Lowering& lowering, const BindRequest& request,
                                                    const stablehlo::ProgramSpec& spec, int64_t threads);
 
 }  // namespace tessera::lanes::xla

@@ -9,7 +9,9 @@
 #include "lanes/xla/kernel_tables.h"
 #include "lanes/xla/kernels/worklist.h"
 #include "lanes/xla/mosaic/print.h"
+#include "lanes/xla/splash_tables.h"
 #include "lanes/xla/stablehlo/tiles.h"
+#include "lanes/xla/xla.h"
 
 namespace tessera::lanes::xla {
 namespace {
@@ -85,18 +87,23 @@ class Lowerer {
   Lowerer(const stablehlo::ProgramSpec& spec, Pass pass)
       : spec_(spec),
         shape_(spec.shape),
-        name_(pass == Pass::kForward ? "xla_pallas_forward" : "xla_pallas_backward"),
+        name_(fmt::format("{}_{}", spec.band ? kXlaSplash : kXlaPallas, ToText(pass))),
         inputs_(InputsOf(spec, pass)),
         b_(stablehlo::BeginModule(spec, name_, inputs_)) {}
 
   Result<stablehlo::Program> Forward() {
     const AttentionSpec k = KernelSpecOf(spec_, Direction::kForward);
     Begin(k, Direction::kForward);
-    Values operands = Scalars();
+    Values operands = spec_.band ? SplashLists() : Scalars();
     if (k.has_sink_logits) operands.push_back(b_.Reshape(b_.Input("sink_logits"), {1, shape_.num_q_heads}));
     operands.push_back(Queries("q", shape_.dim_qk));
     AddKeys(operands);
-    AddMask(operands);
+    if (spec_.band) {
+      AddSegments(operands);
+      AddNumbers(operands);
+    } else {
+      AddMask(operands);
+    }
     const int64_t pairs = shape_.batch * shape_.num_q_heads;
     const Values results = TESSERA_TRY(Call(operands, {{ToHlo(k.element), {pairs, k.q_tokens(), shape_.dim_v}},
                                                        {Element::kF32, {pairs, k.q_tokens(), kernels::kLanes}}}));
@@ -107,6 +114,7 @@ class Lowerer {
       const int64_t end[] = {pairs, k.q_tokens(), lane + 1};
       return Tokens(b_.Slice(results[1], begin, end), {rows, k.list.tile_q}, spec_.Of(Direction::kForward).tile_q);
     };
+    if (spec_.band) return Finish({{"o", o}, {"lse", stat(0)}, {"tiles", SplashTiles()}});
     return Finish({{"o", o}, {"lse", stat(0)}, {"max", stat(kernels::kLanes / 2)}, {"tiles", Tiles()}});
   }
 
@@ -119,18 +127,28 @@ class Lowerer {
       // Rows that see nothing have no part in any gradient: their lse is +inf here, and their tokens zero.
       const Value lse = b_.Input("lse");
       sees_ = b_.Is(Compare::kNe, lse, b_.Constant(lse.type, -kInf));
-      Values operands = Scalars();
+      Values operands = spec_.band ? SplashLists() : Scalars();
       operands.push_back(Queries("q", shape_.dim_qk));
       AddKeys(operands);
-      operands.push_back(Queries("do", shape_.dim_v));
-      operands.push_back(Stat(stablehlo::LeanLse(b_, lse), kInf));
-      operands.push_back(Stat(b_.Input("delta"), 0));
-      AddMask(operands);
+      if (spec_.band) {
+        AddSegments(operands);
+        operands.push_back(Stat(lse, kInf));
+        operands.push_back(Queries("do", shape_.dim_v));
+        operands.push_back(Stat(b_.Input("delta"), 0));
+        AddNumbers(operands);
+      } else {
+        operands.push_back(Queries("do", shape_.dim_v));
+        operands.push_back(Stat(stablehlo::LeanLse(b_, lse), kInf));
+        operands.push_back(Stat(b_.Input("delta"), 0));
+        AddMask(operands);
+      }
       if (!is_dkv) {
         const int64_t pairs = shape_.batch * shape_.num_q_heads;
         const Values results = TESSERA_TRY(Call(operands, {{ToHlo(k.element), {pairs, k.q_tokens(), shape_.dim_qk}}}));
-        outputs.emplace_back(
-            "dq", Tokens(results[0], {pairs * k.list.rows, k.list.tile_q, shape_.dim_qk}, spec_.Of(direction).tile_q));
+        Value dq = Tokens(results[0], {pairs * k.list.rows, k.list.tile_q, shape_.dim_qk}, spec_.Of(direction).tile_q);
+        // The stock kernel's is of the scaled q.
+        if (spec_.band) dq = b_.Mul(dq, b_.Spread(b_.Input("scale"), dq.type.dims, {}));
+        outputs.emplace_back("dq", dq);
         if (spec_.has_sink_logits) sink_shares_ = SinkShares(k);
         continue;
       }
@@ -142,7 +160,7 @@ class Lowerer {
       outputs.emplace_back("dk", Tokens(results[0], {rows, k.list.tile_kv, shape_.dim_qk}, tile_kv));
       outputs.emplace_back("dv", Tokens(results[1], {rows, k.list.tile_kv, shape_.dim_v}, tile_kv));
       if (spec_.has_sink_logits) outputs.emplace_back("dsink_logits", sink_shares_);
-      outputs.emplace_back("tiles", Tiles());
+      outputs.emplace_back("tiles", spec_.band ? SplashTiles() : Tiles());
     }
     return Finish(outputs);
   }
@@ -185,8 +203,47 @@ class Lowerer {
       const Value sees = b_.Spread(sees_, x.type.dims, {0, 1, 2});
       x = b_.Select(sees, x, b_.Constant(x.type, 0));
     }
+    if (spec_.band && std::string_view(name) == "q") {
+      const Value scale = b_.Convert(b_.Input("scale"), x.type.element);
+      x = b_.Mul(x, b_.Spread(scale, x.type.dims, {}));
+    }
     const int64_t pairs = shape_.batch * shape_.num_q_heads;
     return b_.PadEnd(b_.Reshape(x, {pairs, shape_.q_len, dim}), {pairs, kernel_.q_tokens(), dim});
+  }
+
+  // ---- of the stock Splash kernels
+
+  Values SplashLists() {
+    const mosaic::Element narrow = SplashSpecOf(spec_, direction_).data_next;
+    const Value data_next = Table("data_next");
+    const Value columns = narrow == mosaic::Element::kI32 ? data_next : b_.Convert(data_next, ToHlo(narrow));
+    return {columns, b_.Convert(Table("block_mask"), Element::kI8)};
+  }
+  // Token numbers, or what is made of them, beside each other in lanes or under each other in sublanes.
+  Value NumbersOf(int64_t tokens, bool in_lanes) {
+    if (in_lanes) return b_.Iota({Element::kI32, {kernels::kSublanes, tokens}}, 1);
+    return b_.Iota({Element::kI32, {tokens, kernels::kLanes}}, 0);
+  }
+  // Real tokens are of segment 0 and keys past the last of segment 1.
+  void AddSegments(Values& operands) {
+    if (!SplashSpecOf(spec_, direction_).has_segments) return;
+    const bool is_dkv = direction_ == Direction::kDkv;
+    const Value q = NumbersOf(kernel_.q_tokens(), is_dkv);
+    operands.push_back(b_.Constant(q.type, 0));
+    const Value kv = NumbersOf(kernel_.kv_tokens(), !is_dkv);
+    const Value is_padding = b_.Is(Compare::kGe, kv, b_.Int(shape_.kv_len));
+    operands.push_back(b_.Convert(is_padding, Element::kI32));
+  }
+  void AddNumbers(Values& operands) {
+    if (!SplashSpecOf(spec_, direction_).mask.IsComputed()) return;
+    operands.push_back(NumbersOf(kernel_.q_tokens(), direction_ == Direction::kDkv));
+  }
+  // Every (batch row, head) visits the same.
+  Value SplashTiles() {
+    const Value kinds = Table("block_mask");
+    const Value visited = b_.Convert(b_.Is(Compare::kNe, kinds, b_.Int(0)), Element::kI32);
+    const Value each = b_.Reduce(Reduction::kAdd, visited, {0, 1, 2});
+    return b_.Mul(each, b_.Int(shape_.batch * shape_.num_q_heads));
   }
 
   // Keys that nobody sees become zero, so that a weight of zero times whatever they hold is zero.
@@ -231,6 +288,20 @@ class Lowerer {
 
   Result<Values> Call(const Values& operands, const std::vector<Type>& results) {
     const mosaic::Module module = TESSERA_TRY(KernelOf(spec_, direction_));
+    std::vector<Type> types;
+    if (spec_.band) {
+      for (std::vector<int64_t>& dims : SplashRunningDims(SplashSpecOf(spec_, direction_), direction_)) {
+        types.push_back({Element::kF32, std::move(dims)});
+      }
+    }
+    const auto num_running = static_cast<int64_t>(types.size());
+    types.insert(types.end(), results.begin(), results.end());
+    Values all = TESSERA_TRY(CallWith(module, operands, types));
+    all.erase(all.begin(), all.begin() + num_running);
+    return all;
+  }
+
+  Result<Values> CallWith(const mosaic::Module& module, const Values& operands, const std::vector<Type>& results) {
     return b_.CallKernel({std::string(module.functions[0].Name()),
                           fmt::format(R"({{"custom_call_config": {{"body": "{}", "serialization_format": 1, )"
                                       R"("needs_layout_passes": true}}}})",
@@ -255,7 +326,8 @@ class Lowerer {
   Value SinkShares(const AttentionSpec& k) {
     const Value lse = b_.Input("lse");
     const Value sink = b_.Spread(b_.Input("sink_logits"), lse.type.dims, {1});
-    const Value safe = b_.Select(sees_, stablehlo::LeanLse(b_, lse), b_.Constant(lse.type, 0));
+    const Value lean = stablehlo::LeanLse(b_, lse);
+    const Value safe = b_.Select(sees_, lean, b_.Constant(lse.type, 0));
     const Value share = b_.Neg(b_.Mul(stablehlo::Weight(b_, b_.Sub(sink, safe)), b_.Input("delta")));
     const Value clean = b_.Select(sees_, share, b_.Constant(share.type, 0));
     const int64_t pairs = shape_.batch * shape_.num_q_heads;
@@ -278,7 +350,7 @@ class Lowerer {
 
   const stablehlo::ProgramSpec& spec_;
   const Shape& shape_;
-  const std::string_view name_;
+  const std::string name_;
   std::vector<stablehlo::NamedType> inputs_;
   stablehlo::Builder b_;
   AttentionSpec kernel_;

@@ -9,6 +9,7 @@
 
 #include "base/math.h"
 #include "lanes/xla/kernels/splash_parts.h"
+#include "lanes/xla/splash_tables.h"
 
 namespace tessera::lanes::xla {
 namespace {
@@ -269,6 +270,7 @@ AttentionSpec KernelSpecOf(const ProgramSpec& spec, Direction direction) {
 }
 
 Result<mosaic::Module> KernelOf(const ProgramSpec& spec, Direction direction) {
+  if (spec.band) return SplashKernelOf(spec, direction);
   const AttentionSpec kernel = KernelSpecOf(spec, direction);
   switch (direction) {
     case Direction::kForward:
@@ -286,6 +288,7 @@ std::string TableName(Direction direction, std::string_view what) {
 }
 
 std::vector<stablehlo::NamedType> TableInputs(const ProgramSpec& spec, Direction direction) {
+  if (spec.band) return SplashTableInputs(spec, direction);
   const AttentionSpec k = KernelSpecOf(spec, direction);
   std::vector<stablehlo::NamedType> inputs;
   const auto add = [&](const char* what, std::vector<int64_t> dims) {
@@ -323,7 +326,12 @@ PlanTables KernelTables(const ProgramSpec& spec, const PlanView& plan,
     tables[input.name].assign(static_cast<size_t>(stablehlo::NumElements(input.type)), 0);
   }
   for (const Direction direction : {Direction::kForward, Direction::kDq, Direction::kDkv}) {
-    if (tables.count(TableName(direction, "columns")) != 0) Filler(spec, plan, direction, tables).Fill();
+    if (tables.count(TableName(direction, "kv_live")) == 0) continue;
+    if (spec.band) {
+      FillSplashTables(spec, plan, direction, tables);
+    } else {
+      Filler(spec, plan, direction, tables).Fill();
+    }
   }
   return tables;
 }

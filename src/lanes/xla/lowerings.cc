@@ -7,6 +7,7 @@
 #include "base/try.h"
 #include "lanes/xla/kernel_program.h"
 #include "lanes/xla/kernel_tables.h"
+#include "lanes/xla/mosaic/print.h"
 #include "lanes/xla/mosaic/verify.h"
 #include "lanes/xla/store/limits.h"
 #include "lanes/xla/xla.h"
@@ -21,6 +22,16 @@ Result<stablehlo::Program> LowerChunked(const stablehlo::ProgramSpec& spec, Pass
 PlanTables ChunkedTables(const stablehlo::ProgramSpec& spec, const PlanView& plan,
                          const std::vector<stablehlo::NamedType>& inputs) {
   return MakeTables(spec, plan, inputs);
+}
+
+Result<std::vector<KernelText>> KernelTexts(const stablehlo::ProgramSpec& spec, Pass pass) {
+  std::vector<KernelText> texts;
+  for (const Direction direction : {Direction::kForward, Direction::kDq, Direction::kDkv}) {
+    if ((direction == Direction::kForward) != (pass == Pass::kForward)) continue;
+    const mosaic::Module module = TESSERA_TRY(KernelOf(spec, direction));
+    texts.push_back({std::string(module.functions[0].Name()), mosaic::Print(module)});
+  }
+  return texts;
 }
 
 constexpr std::string_view kForwardOperands[] = {"q", "k", "v", "scale", "softcap", "sink_logits"};
@@ -41,7 +52,16 @@ constexpr Lowering kLowerings[] = {
      .backward = {kBackwardOperands, kBackwardOutputs},
      .lower = LowerKernels,
      .tables = KernelTables,
-     .has_kernels = true},
+     .has_kernels = true,
+     .kernels = KernelTexts},
+    {.name = kXlaSplash,
+     .forward = {kForwardOperands, std::span(kForwardOutputs).first<2>()},
+     .backward = {kBackwardOperands, std::span(kBackwardOutputs).first<3>()},
+     .lower = LowerKernels,
+     .tables = KernelTables,
+     .has_kernels = true,
+     .has_band = true,
+     .kernels = KernelTexts},
 };
 
 }  // namespace
@@ -53,6 +73,11 @@ const Lowering* FindLowering(std::string_view name) {
     if (lowering.name == name) return &lowering;
   }
   return nullptr;
+}
+
+Status CheckRowMax(const Lowering& lowering, const ForwardArgs& args) {
+  if (args.row_max.empty() || lowering.GivesRowMax()) return {};
+  return Fail(ErrorCode::kLaneRefused, fmt::format("the kernels of {} do not give the rows' maxima", lowering.name));
 }
 
 Decision CheckSize(const stablehlo::ProgramSpec& spec) {
@@ -83,9 +108,6 @@ Decision CheckSize(const stablehlo::ProgramSpec& spec) {
 
 namespace {
 
-// What libtpu gives one kernel unless it is told otherwise.
-constexpr int64_t kKernelVmem = int64_t{32} << 20;
-
 Decision CheckMemory(const mosaic::KernelMemory& memory, Direction direction, const Target& target) {
   if (target.scalar_bytes > 0 && memory.smem_bytes > target.scalar_bytes) {
     return Decision::No(ReasonCode::kScalarMemory,
@@ -93,9 +115,10 @@ Decision CheckMemory(const mosaic::KernelMemory& memory, Direction direction, co
                                     "tiles or a tighter capacity.width make them smaller",
                                     ToText(direction), memory.smem_bytes, target.name, target.scalar_bytes));
   }
-  if (memory.vmem_bytes > kKernelVmem) {
-    return Decision::No(ReasonCode::kTpuVectorMemory, fmt::format("the {} kernel takes {} bytes, and gets {}",
-                                                                  ToText(direction), memory.vmem_bytes, kKernelVmem));
+  if (memory.vmem_bytes > kKernelVectorBytes) {
+    return Decision::No(ReasonCode::kTpuVectorMemory,
+                        fmt::format("the {} kernel takes {} bytes, and gets {}", ToText(direction), memory.vmem_bytes,
+                                    kKernelVectorBytes));
   }
   return Decision::Yes();
 }
@@ -109,7 +132,7 @@ Decision CheckKernelPlan(const stablehlo::ProgramSpec& spec, const PlanView& pla
     if (fits(list.tile_q, spec.shape.q_len) && fits(list.tile_kv, spec.shape.kv_len)) continue;
     return Decision::No(ReasonCode::kTpuTile, fmt::format("{}x{}", list.tile_q, list.tile_kv));
   }
-  const StoredNeed stored = StoredNeedOf(plan);
+  const StoredNeed stored = spec.band ? StoredNeed{} : StoredNeedOf(plan);
   if (stored.planes > kMaxPlanes) {
     return Decision::No(ReasonCode::kTpuStoredBits, fmt::format("{}, and there are {}", stored.planes, kMaxPlanes));
   }

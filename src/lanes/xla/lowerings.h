@@ -34,11 +34,21 @@ struct Lowering {
   PlanTables (*tables)(const stablehlo::ProgramSpec& spec, const PlanView& plan,
                        const std::vector<stablehlo::NamedType>& inputs) = nullptr;
   bool has_kernels = false;  // for a TPU's core, which may also be interpreted
+  bool has_band = false;     // its kernels compute the mask
+  // Their texts, in the order of the program's calls; null where there are none.
+  Result<std::vector<KernelText>> (*kernels)(const stablehlo::ProgramSpec& spec, Pass pass) = nullptr;
   const PassForm& Of(Pass pass) const { return pass == Pass::kForward ? forward : backward; }
+  bool GivesRowMax() const { return forward.outputs.size() == 3; }
 };
+
+// What libtpu gives one kernel unless it is told otherwise.
+inline constexpr int64_t kKernelVectorBytes = int64_t{32} << 20;
 
 std::span<const Lowering> Lowerings();
 const Lowering* FindLowering(std::string_view name);
+
+// Only some programs give the rows' maxima; asking the others for them is an error, TSR-L002.
+Status CheckRowMax(const Lowering& lowering, const ForwardArgs& args);
 
 // "No" to a program whose operands are too large to index.
 Decision CheckSize(const stablehlo::ProgramSpec& spec);

@@ -8,6 +8,8 @@
 
 #include "base/clock.h"
 #include "base/try.h"
+#include "lanes/xla/lowerings.h"
+#include "lanes/xla/pjrt/schedules.h"
 #include "lanes/xla/store/host_features.h"
 #include "lanes/xla/store/program_store.h"
 
@@ -101,6 +103,7 @@ Status Describe(const pjrt::CompiledProgram& program, ProgramUse* use) {
   use->opcodes = CountsText(optimized.opcodes);
   use->custom_calls = CountsText(optimized.custom_calls);
   use->collectives = CountsText(optimized.collectives);
+  use->vector_bytes = optimized.vector_bytes;
   return {};
 }
 
@@ -161,7 +164,7 @@ struct Making {
 
 Hash128 MemoryKey(const Session& session, const ProgramQuestion& question) {
   const auto& [class_key, shape, has_softcap, has_sink_logits, has_documents, has_valid, masks, lists, items, words,
-               stored_tiles, parts] = question.spec;
+               stored_tiles, parts, band] = question.spec;
   const auto& [batch, q_len, kv_len, num_q_heads, num_kv_heads, dim_qk, dim_v, dtype] = shape;
   Hasher hasher;
   hasher.Int(static_cast<int64_t>(reinterpret_cast<intptr_t>(session.client)));
@@ -176,6 +179,11 @@ Hash128 MemoryKey(const Session& session, const ProgramQuestion& question) {
   for (const bool flag : {has_softcap, has_sink_logits, has_documents, has_valid}) hasher.Int(flag ? 1 : 0);
   for (const stablehlo::ListShape& list : lists) {
     for (const int64_t value : {list.tile_q, list.tile_kv, list.rows, list.width, list.row_words}) hasher.Int(value);
+  }
+  hasher.Int(band ? 1 : 0);
+  if (band) {
+    // No bound is a number that no length reaches.
+    for (const int64_t value : {band->offset, band->left.value_or(-1), band->right.value_or(-1)}) hasher.Int(value);
   }
   return hasher.Finish();
 }
@@ -210,6 +218,7 @@ Result<ProgramUse> Programs::CompileAnew(const Session& session, const ProgramQu
 Result<ProgramUse> Programs::CompileFor(const pjrt::Topology& topology, const ProgramQuestion& question) const {
   const stablehlo::Program program = TESSERA_TRY(question.lowering.lower(question.spec, question.pass));
   const pjrt::CompileOptions compile = CompileOptionsFor(program, question.options);
+  const pjrt::Schedules schedules(settings_.flags);
   const Clock clock;
   const pjrt::CompiledProgram compiled = TESSERA_TRY(topology.Compile(program.text, compile));
   ProgramUse use{.pass = std::string(ToText(question.pass)), .source = "compiled"};
@@ -222,6 +231,9 @@ Result<ProgramUse> Programs::CompileFor(const pjrt::Topology& topology, const Pr
   }
   use.key = Hex(hasher.Finish());
   TESSERA_TRY(Describe(compiled, &use));
+  use.fingerprint = pjrt::HexOf(TESSERA_TRY(compiled.Fingerprint()));
+  if (use.vector_bytes >= 0) use.vector_limit = kKernelVectorBytes;
+  use.bundles = schedules.Bundles();
   return use;
 }
 

@@ -12,6 +12,7 @@
 #include "lanes/xla/call.h"
 #include "lanes/xla/interpreted.h"
 #include "lanes/xla/kernel_tables.h"
+#include "lanes/xla/operand_list.h"
 #include "lanes/xla/pjrt/find_plugins.h"
 #include "lanes/xla/state.h"
 #include "lanes/xla/transfer.h"
@@ -56,9 +57,9 @@ class CompiledOnly final : public BoundLane {
 
 class BoundXla final : public BoundLane {
  public:
-  BoundXla(std::shared_ptr<xla::State> state, std::string_view lane, const Contract& contract)
-      : state_(std::move(state)), lane_(lane), contract_(contract) {
-    kernel_ = fmt::format("{}_{}", lane, ToText(contract.shape.dtype));
+  BoundXla(std::shared_ptr<xla::State> state, const xla::Lowering& lowering, const Contract& contract)
+      : state_(std::move(state)), lowering_(lowering), lane_(lowering.name), contract_(contract) {
+    kernel_ = fmt::format("{}_{}", lane_, ToText(contract.shape.dtype));
   }
   void Add(Pass pass, std::unique_ptr<xla::BoundPass> bound) {
     (pass == Pass::kForward ? forward_ : backward_) = std::move(bound);
@@ -76,6 +77,7 @@ class BoundXla final : public BoundLane {
 
   Result<int64_t> Forward(const ForwardArgs& args, const LaneCall& call) const override {
     TESSERA_TRY(CheckForward(CheckOf(Pass::kForward), args, call));
+    TESSERA_TRY(xla::CheckRowMax(lowering_, args));
     const Shape& s = contract_.shape;
     const TensorAxes stat = QueryAxes(s, 1);
     xla::PassTensors tensors = Inputs(args.q, args.k, args.v, args.sink_logits);
@@ -145,6 +147,7 @@ class BoundXla final : public BoundLane {
   }
 
   std::shared_ptr<xla::State> state_;  // whose clients and programs are used
+  const xla::Lowering& lowering_;
   std::string_view lane_;
   const Contract& contract_;
   std::string kernel_;
@@ -188,13 +191,13 @@ class Xla final : public Lane {
     const std::vector<std::string_view> isas = Isas();
     TESSERA_TRY(CheckBind(request, {.lane = name(), .isas = isas, .threads = options_.threads}));
     const stablehlo::ProgramSpec spec = SpecOf(request.contract, request.plan, request.target);
-    if (IsInterpreted()) return xla::BindInterpreted(name(), request, spec, options_.threads);
+    if (IsInterpreted()) return xla::BindInterpreted(lowering_, request, spec, options_.threads);
     Where where;
     if (const Decision decision = Open(request.target, &where); !decision.accepted) {
       return Fail(ErrorCode::kPluginUnusable, decision.detail);
     }
     if (options_.compile_only) return CompileOnly(request, where, spec);
-    auto bound = std::make_unique<BoundXla>(state_, name(), request.contract);
+    auto bound = std::make_unique<BoundXla>(state_, lowering_, request.contract);
     bound->SetDevice(xla::UseOf(where.session), options_.threads);
     for (const Pass pass : request.passes) {
       xla::FoundProgram found =
@@ -221,7 +224,17 @@ class Xla final : public Lane {
                                                        ReasonMeaning(fits.reason), fits.detail));
     }
     stablehlo::Program program = TESSERA_TRY(lowering_.lower(spec, pass));
-    return ProgramText{std::move(program.name), std::move(program.text)};
+    const xla::PlanTables tables = lowering_.tables(spec, request.plan, program.inputs);
+    ProgramText text{.name = program.name,
+                     .text = {},
+                     .pass = std::string(ToText(pass)),
+                     .lane = std::string(name()),
+                     .parts = program.parts,
+                     .operands = xla::OperandList(program, tables, request.contract.score),
+                     .results = xla::ResultList(program)};
+    if (lowering_.kernels != nullptr) text.kernels = TESSERA_TRY(lowering_.kernels(spec, pass));
+    text.text = std::move(program.text);
+    return text;
   }
 
  private:
@@ -235,7 +248,10 @@ class Xla final : public Lane {
 
   stablehlo::ProgramSpec SpecOf(const Contract& contract, const PlanView& plan, const Target& target) const {
     stablehlo::ProgramSpec spec = stablehlo::SpecOf(contract, plan, target.kind);
-    if (lowering_.has_kernels) spec.stored_tiles = xla::StoredCapacity(plan);
+    if (lowering_.has_kernels && !lowering_.has_band) spec.stored_tiles = xla::StoredCapacity(plan);
+    if (lowering_.has_band) {
+      if (const Result<MaskFacts> facts = DescribeMask(contract)) spec.band = BandOf(contract, *facts);
+    }
     return spec;
   }
 

@@ -18,6 +18,9 @@ inline constexpr std::string_view kXlaChunked = "xla_chunked";
 // Attention as kernels of our own for a TPU's core, inside StableHLO (docs/tpu.md).
 inline constexpr std::string_view kXlaPallas = "xla_pallas";
 
+// Attention as the stock Splash kernels, which compute plain masks from token numbers (docs/tpu.md).
+inline constexpr std::string_view kXlaSplash = "splash";
+
 // What an engine keeps for these lanes: clients, topologies, compiled programs. Safe from any thread.
 namespace lanes::xla {
 struct State;

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
+#include <charconv>
 #include <string_view>
 
 #include "lanes/xla/pjrt/wire.h"
@@ -41,6 +43,7 @@ namespace instruction_field {
 constexpr uint32_t kOpcode = 2;
 constexpr uint32_t kCustomCallTarget = 28;
 constexpr uint32_t kSharding = 40;
+constexpr uint32_t kBackendConfig = 43;
 }  // namespace instruction_field
 
 namespace sharding_field {
@@ -178,14 +181,39 @@ std::string_view CollectiveOf(std::string_view opcode) {
   return {};
 }
 
+// libtpu's note in a kernel's configuration, which is JSON: `"used_scoped_memory_configs":[{"memory_space":"1",
+// "offset":"0","size":"364544"}]`. Memory space 1 is vector memory. -1 where it says nothing of the kind.
+int64_t UsedVectorMemory(std::string_view config) {
+  const auto after = [&](std::string_view word) {
+    const size_t at = config.find(word);
+    config = at == std::string_view::npos ? std::string_view() : config.substr(at + word.size());
+    return !config.empty();
+  };
+  if (!after("\"used_scoped_memory_configs\":[{")) return -1;
+  config = config.substr(0, config.find(']'));
+  int64_t most = -1;
+  while (after("\"memory_space\":\"1\"")) {
+    const std::string_view rest = config.substr(0, config.find('}'));
+    constexpr std::string_view kSize = "\"size\":\"";
+    const size_t at = rest.find(kSize);
+    int64_t size = -1;
+    if (at == std::string_view::npos) continue;
+    const char* begin = rest.data() + at + kSize.size();
+    if (std::from_chars(begin, rest.data() + rest.size(), size).ec == std::errc()) most = std::max(most, size);
+  }
+  return most;
+}
+
 Status ReadInstruction(std::string_view bytes, OptimizedProgram& program) {
   const std::string where = fmt::format("instruction {}", program.instructions);
   std::string_view opcode;
   std::string_view target;
+  std::string_view config;
   WireReader reader(bytes);
   for (WireField field; reader.Next(field);) {
     if (field.number == instruction_field::kOpcode) opcode = field.bytes;
     if (field.number == instruction_field::kCustomCallTarget) target = field.bytes;
+    if (field.number == instruction_field::kBackendConfig) config = field.bytes;
     if (field.number == instruction_field::kSharding) {
       Result<std::string> sharding = ReadSharding(field.bytes, 0);
       if (!sharding) return tl::unexpected(sharding.error());
@@ -196,7 +224,10 @@ Status ReadInstruction(std::string_view bytes, OptimizedProgram& program) {
   if (opcode.empty()) return Bad("it has no opcode", where);
   ++program.instructions;
   ++program.opcodes[std::string(opcode)];
-  if (opcode == "custom-call") ++program.custom_calls[std::string(target)];
+  if (opcode == "custom-call") {
+    ++program.custom_calls[std::string(target)];
+    program.vector_bytes = std::max(program.vector_bytes, UsedVectorMemory(config));
+  }
   if (const std::string_view collective = CollectiveOf(opcode); !collective.empty()) {
     ++program.collectives[std::string(collective)];
   }

@@ -27,6 +27,8 @@ struct OptimizedProgram {
   // Those of the program's parameters, then of its result, then of instructions that still carry one, in XLA's words:
   // "{devices=[2,1]<=[2]}", "{replicated}".
   std::vector<std::string> shardings;
+  // Of vector memory, of the TPU kernel that takes most, where the compiler wrote it down; else -1.
+  int64_t vector_bytes = -1;
 };
 
 // Any bytes may be given; what is no such program is an error (TSR-L009) that says where.

@@ -5,9 +5,11 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "contract/band.h"
 #include "lanes/xla/stablehlo/builder.h"
 #include "tessera/contract.h"
 #include "tessera/plan.h"
@@ -49,6 +51,8 @@ struct ProgramSpec {
   int64_t words = 0;         // and of the stored bits, in 32-bit words
   int64_t stored_tiles = 0;  // of TPU kernels: cleanups with stored bits, as tiles of cells
   int64_t parts = 1;         // calls that share the rows of a pass
+  // Of the stock Splash kernels, which compute their mask: it is part of their text, and not data.
+  std::optional<Band> band = {};
   bool operator==(const ProgramSpec&) const = default;
 
   const ListShape& Of(Direction direction) const { return lists[static_cast<size_t>(direction)]; }

@@ -140,7 +140,8 @@ Value StatOf(Builder& b, const Value& stat, const HeadAt& at, const Value& first
 Value LeanLse(Builder& b, const Value& lse) {
   const auto number = [&](double value) { return b.Constant({Element::kF32, {}}, value); };
   const Value size = b.Max(lse, b.Neg(lse));
-  const Value leans = b.And(b.Is(Compare::kGe, size, number(lanes::kLeanFrom)), b.IsFinite(lse));
+  const Value is_large = b.Is(Compare::kGe, size, number(lanes::kLeanFrom));
+  const Value leans = b.And(is_large, b.IsFinite(lse));
   return b.Select(leans, b.Sub(lse, b.Mul(size, number(lanes::kLean))), lse);
 }
 
