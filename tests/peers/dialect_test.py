@@ -32,7 +32,7 @@ def kernels_of(program):
 def emitted(args, folder):
     """(name, text) of every kernel."""
     environment = dict(os.environ, TESSERA_TPU_MODULES=str(folder))
-    subprocess.run([args.lane, "--gtest_brief=1", "--gtest_filter=KernelModules.*:Cases/Interpreted.*"], check=True,
+    subprocess.run([args.lane, "--gtest_brief=1", "--gtest_filter=KernelModules.*:Cases/Interpreted.*:Cases/Splash.*"], check=True,
                    capture_output=True, env=environment)
     subprocess.run([args.splash, str(folder)], check=True)
     for path in sorted(folder.glob("*.mlir")):

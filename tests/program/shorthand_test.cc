@@ -52,6 +52,7 @@ TEST(Shorthand, IsTakenWhereAFileIs) {
       if (command.Text() == "bench") arguments.insert(arguments.end(), {"--stability", "--batches", "1", "--contract"});
       arguments.push_back(contract);
       if (command.Text() == "export") arguments.insert(arguments.end(), {"--to", "flex"});
+      if (command.Text() == "emit") arguments.insert(arguments.end(), {"--lane", "xla_chunked", "--out", "emitted"});
       if (command.Text() == "compile") arguments.insert(arguments.end(), {"--emit", "programs"});
       if (command.Text() == "view") arguments.emplace_back("--no-open");
       if (option.name == "contract" && command.words[0] == "bench") {

@@ -15,6 +15,7 @@ namespace {
 
 struct Options {
   ProblemArguments problem;
+  std::string topology;
   RunOptions run;
   std::string emit;
   std::string receipt;
@@ -31,7 +32,11 @@ constexpr const char* kFooter =
     "Examples:\n"
     "  tessera compile examples/causal.toml --backward\n"
     "  tessera compile examples/packed.toml --batch examples/packed_batch.json --target v6e --receipt receipt.json\n"
-    "  tessera compile examples/window_sink.toml --target v6e --emit programs";
+    "  tessera compile examples/window_sink.toml --target v6e --emit programs\n"
+    "  tessera compile examples/causal.toml --topology v6e:1x1 --lane xla_pallas --backward\n\n"
+    "For a TPU that is not here it prints the compiled program's fingerprint and the vector memory of its kernels. "
+    "Bundle\n"
+    "counts too where LIBTPU_INIT_ARGS tells the compiler to write schedules: docs/tpu.md has the flags.";
 
 // What was asked for, as far as it came.
 struct Outcome {
@@ -71,6 +76,13 @@ std::string InWords(const ProgramUse& use) {
                       Size(use.output_bytes), Size(use.temp_bytes), Size(use.code_bytes));
   text += fmt::format("  {} instructions: {}\n", Grouped(use.instructions), use.opcodes);
   if (!use.custom_calls.empty()) text += fmt::format("  custom calls: {}\n", use.custom_calls);
+  if (!use.fingerprint.empty()) text += fmt::format("  fingerprint {}\n", use.fingerprint);
+  if (use.vector_bytes >= 0) {
+    text += fmt::format("  vector memory {} of {}\n", Bytes(use.vector_bytes), Bytes(use.vector_limit));
+  }
+  if (use.bundles >= 0) {
+    text += fmt::format("  {} bundles in the kernels' schedules, which is no time\n", Grouped(use.bundles));
+  }
   if (!use.collectives.empty()) text += fmt::format("  collectives: {}\n", use.collectives);
   if (!use.note.empty()) text += fmt::format("  note: {}\n", use.note);
   return text;
@@ -83,7 +95,15 @@ void PrintJson(const Options& options, const Outcome& outcome) {
   }
   JsonObject object;
   object.Bool("compiled", outcome.compiled.receipt.ok).Text("why_not", outcome.why_not);
-  object.Raw("emitted", JsonList(emitted)).Raw("receipt", ToJson(outcome.compiled.receipt));
+  std::vector<std::string> reports;
+  for (const ProgramUse& use : outcome.compiled.receipt.programs) {
+    JsonObject report;
+    report.Text("name", use.name).Text("fingerprint", use.fingerprint).Int("vector_bytes", use.vector_bytes);
+    reports.push_back(report.Int("vector_limit", use.vector_limit).Int("bundles", use.bundles).Done());
+  }
+  object.Raw("emitted", JsonList(emitted))
+      .Raw("reports", JsonList(reports))
+      .Raw("receipt", ToJson(outcome.compiled.receipt));
   Print(object.Done() + "\n");
 }
 
@@ -107,10 +127,23 @@ bool IsOnlyEmit(const Options& options, const RunOutcome& compiled) {
 
 int CompileCommand(Options options) {
   RunOptions& run = options.run;
-  const ProblemArguments& arguments = options.problem;
+  ProblemArguments& arguments = options.problem;
+  // "v6e:1x1" is of the target v6e.
+  if (!options.topology.empty()) {
+    const std::string target = options.topology.substr(0, options.topology.find(':'));
+    if (!arguments.target_option->IsGiven()) arguments.target = target;
+    if (arguments.target != target || target.size() == options.topology.size()) {
+      return Report(Error{ErrorCode::kBadArgument,
+                          fmt::format("\"{}\" is no topology of the target {}: write one as v6e:1x1", options.topology,
+                                      arguments.target),
+                          "--topology"},
+                    options.json);
+    }
+  }
   if (Status ok = DeclareEnvironment(); !ok) return Report(ok.error(), options.json);
   auto problem = ReadProblem(arguments);
   if (!problem) return Report(problem.error(), options.json);
+  if (!options.topology.empty()) problem->target.topology = options.topology;
   run.plan = problem->options;
   run.digests = true;
   run.contract_source = SourceOf(arguments.contract);
@@ -162,6 +195,8 @@ void AddCompile(Command& app, Action& action) {
   sub->AddOption("--lane", run.lane, "Whose programs; auto = those of the lane that the target's table leads to")
       ->TypeName("LANE")
       ->ShowDefault();
+  sub->AddOption("--topology", options->topology, "How many chips of the target, as its compiler calls them: v6e:1x1")
+      ->TypeName("T");
   AddXlaOptions(*sub, run);
   AddProblemOptions(*sub, options->problem);
   AddRouteOptions(*sub, options->problem);

@@ -37,6 +37,7 @@ int Main(int argc, char** argv) {
   AddRoute(app, action);
   AddRun(app, action);
   AddCompile(app, action);
+  AddEmit(app, action);
   AddVerify(app, action);
   AddBench(app, action);
   AddLanes(app, action);

@@ -175,9 +175,9 @@ void AddBatchOptions(Command& app, ProblemArguments& arguments) {
 
 void AddProblemOptions(Command& app, ProblemArguments& arguments) {
   AddBatchOptions(app, arguments);
-  app.AddOption("--target", arguments.target, "Machine to plan for: cpu, h200, v6e, v5e, v5p")
-      ->TypeName("NAME")
-      ->ShowDefault();
+  arguments.target_option = app.AddOption("--target", arguments.target, "Machine to plan for: cpu, h200, v6e, v5e, v5p")
+                                ->TypeName("NAME")
+                                ->ShowDefault();
   app.AddOption("--tile", arguments.tile,
                 "Tile for every direction, as QxKV (default: the target's, else the contract's)")
       ->TypeName("QxKV");

@@ -33,6 +33,7 @@ void AddExplain(Command& app, Action& action);
 void AddRoute(Command& app, Action& action);
 void AddRun(Command& app, Action& action);
 void AddCompile(Command& app, Action& action);
+void AddEmit(Command& app, Action& action);
 void AddVerify(Command& app, Action& action);
 void AddBench(Command& app, Action& action);
 void AddLanes(Command& app, Action& action);
@@ -83,6 +84,7 @@ struct ProblemArguments {
   uint64_t seed = 1;
   const Option* inputs_option = nullptr;  // where only a contract that routes has use for them
   const Option* seed_option = nullptr;
+  const Option* target_option = nullptr;
 };
 struct Problem {
   Contract contract;
