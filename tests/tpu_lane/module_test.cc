@@ -6,7 +6,7 @@
 
 #include "support/engine.h"
 #include "tessera/tessera.h"
-#include "tpu_lane/keep.h"
+#include "tpu_lane/held.h"
 
 namespace tessera {
 namespace {
@@ -45,7 +45,7 @@ TEST(KernelModules, EveryKind_IsOneCallPerKernel) {
       {"causal_bf16_128", ContractOf("causal", DType::kBf16, 128), {}},
       {"causal_f32_64", ContractOf("causal", DType::kF32, 64), {}},
       {"window_softcap_sinks", ContractOf("causal and window(200, 0)", DType::kBf16, 128, 30, true), {}},
-      {"documents", ContractOf("causal and documents", DType::kBf16, 128), Documents(170)},
+      {"documents_bf16_128", ContractOf("causal and documents", DType::kBf16, 128), Documents(170)},
       {"full_256", ContractOf("full", DType::kBf16, 256), {}},
   };
   for (const Kind& kind : kinds) {
@@ -62,7 +62,7 @@ TEST(KernelModules, EveryKind_IsOneCallPerKernel) {
       }
       EXPECT_EQ(calls, i + 1);
     }
-    KeepPrograms(kind.name, *programs);
+    HoldPrograms(kind.name, *programs);
   }
 }
 
@@ -71,7 +71,10 @@ TEST(KernelModules, OtherDocuments_SameText) {
   const Result<std::vector<ProgramText>> a = Lower(contract, Documents(170));
   const Result<std::vector<ProgramText>> b = Lower(contract, Documents(333));
   ASSERT_TRUE(a.has_value() && b.has_value());
-  EXPECT_TRUE(*a == *b);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ((*a)[i].text, (*b)[i].text);
+    EXPECT_FALSE((*a)[i].operands == (*b)[i].operands) << "documents are operands";
+  }
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // tpu_compile LIBTPU TOPOLOGY FILE...: compiles StableHLO modules for a TPU that is not here, all in one process, and
-// prints a line for each: file, fingerprint, bytes of code, of temporary memory, seconds. The compiler's errors are
-// printed in their place, and the exit status says whether there were any.
+// prints a line for each: file, fingerprint, bytes of code, of vector memory, bundles of the kernels' schedules (-1
+// unless LIBTPU_INIT_ARGS asks for schedules), seconds. The compiler's errors are printed in their place, and the exit
+// status says whether there were any.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -11,22 +12,19 @@
 #include <string>
 
 #include "lanes/xla/pjrt/plugin.h"
+#include "lanes/xla/pjrt/schedules.h"
 #include "lanes/xla/pjrt/topology.h"
 
 namespace {
 
 using namespace tessera;
 
-std::string HexOf(const std::string& bytes) {
-  std::string text;
-  for (const char c : bytes) text += fmt::format("{:02x}", static_cast<unsigned char>(c));
-  return text;
-}
-
 Result<std::string> Compile(const pjrt::Topology& topology, const char* path) {
   std::ifstream in(path);
   std::stringstream text;
   text << in.rdbuf();
+  const char* flags = std::getenv("LIBTPU_INIT_ARGS");
+  const pjrt::Schedules schedules(flags == nullptr ? "" : flags);
   const auto begin = std::chrono::steady_clock::now();
   const Result<pjrt::CompiledProgram> program = topology.Compile(text.str(), {});
   if (!program) return tl::unexpected(program.error());
@@ -35,8 +33,10 @@ Result<std::string> Compile(const pjrt::Topology& topology, const char* path) {
   if (!figures) return tl::unexpected(figures.error());
   const Result<std::string> fingerprint = program->Fingerprint();
   if (!fingerprint) return tl::unexpected(fingerprint.error());
-  return fmt::format("{} {} {} {:.1f}", HexOf(*fingerprint), figures->generated_code_bytes, figures->temp_bytes,
-                     seconds);
+  const Result<pjrt::OptimizedProgram> optimized = program->Optimized();
+  if (!optimized) return tl::unexpected(optimized.error());
+  return fmt::format("{} {} {} {} {:.1f}", pjrt::HexOf(*fingerprint), figures->generated_code_bytes,
+                     optimized->vector_bytes, schedules.Bundles(), seconds);
 }
 
 }  // namespace
