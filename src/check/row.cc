@@ -118,9 +118,8 @@ Row Problem::ForwardRow(int64_t b, int64_t h, int64_t i) const {
     double dot_magnitude = 0.0;
     double sizes = 0.0;
     for (int64_t d = 0; d < k_side.dim; ++d) {
-      const double product = row.q[Idx(d)] * Key(j)[d];
-      dot += product;
-      dot_magnitude += std::abs(product);
+      dot += row.q[Idx(d)] * Key(j)[d];
+      dot_magnitude += SizeOf(row.q[Idx(d)]) * SizeOf(Key(j)[d]);
       sizes += 1.0 + std::abs(row.q[Idx(d)]) + std::abs(Key(j)[d]);
     }
     const double x = score.scale * dot;
@@ -206,7 +205,7 @@ RowGradient Problem::BackwardRow(const Row& row, int64_t b, int64_t h, int64_t i
     for (int64_t d = 0; d < v_side.dim; ++d) {
       const double dout = grad.dout[Idx(d)];
       dot += dout * value[d];
-      magnitude += std::abs(dout * value[d]);
+      magnitude += SizeOf(dout) * SizeOf(value[d]);
       sizes += 1.0 + std::abs(dout) + std::abs(value[d]);
     }
     dp.push_back(dot);

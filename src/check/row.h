@@ -85,6 +85,12 @@ class Problem {
   double OperandUnit() const { return arithmetic_.round_operands ? CastErrorOf(input_type_).unit : 0.0; }
   double OperandTiny() const { return arithmetic_.round_operands ? CastErrorOf(input_type_).tiny : 0.0; }
   double unit() const { return arithmetic_.unit; }
+  // The size by which a product's error goes. A matrix unit adds products aligned by their operands' exponents, and
+  // that of a subnormal f16 number is the smallest normal one's.
+  double SizeOf(double x) const {
+    const bool is_aligned = input_type_ == ElementType::kF16 && OperandUnit() > 0.0 && x != 0.0;
+    return is_aligned ? std::max(std::abs(x), 0x1p-14) : std::abs(x);
+  }
   // What taking small numbers for zero loses of a sum of products: `sizes` is the sum of both factors' sizes, and 1 for
   // the product, over all of them; `factor` is what the sum is multiplied by afterwards, or may have been before.
   double Lost(double factor, double sizes) const { return arithmetic_.least * std::max(1.0, factor) * sizes; }
