@@ -64,6 +64,11 @@ struct FakeFunctions {
     t.launch = [](const LaunchConfig* config, Kernel kernel, void** arguments, void**) {
       const DriverResult result = fake->Enter("launch");
       if (result != kDriverSuccess) return result;
+      const auto is_within = [](unsigned blocks, unsigned most) { return blocks >= 1 && blocks <= most; };
+      if (!is_within(config->grid_x, 0x7fffffff) || !is_within(config->grid_y, 65535) ||
+          !is_within(config->grid_z, 65535)) {
+        return DriverResult{1};
+      }
       Launched launched{fake->kernels_.at(kernel), config->grid_x, config->block_x,
                         config->shared_bytes,      config->stream, arguments[0]};
       if (fake->on_launch != nullptr) fake->on_launch(launched);

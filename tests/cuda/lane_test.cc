@@ -219,6 +219,27 @@ TEST_F(CudaLane, Backward_LaunchesInOrder) {
   EXPECT_EQ(bound_->Describe().device.name, "NVIDIA H200");
 }
 
+// The second and third axis of a grid end at 65535.
+TEST_F(CudaLane, MoreHeadsThanAnAxisOfAGridHas_AreLaunched) {
+  Contract contract = MakeContract();
+  contract.shape.batch = 35000;
+  contract.shape.q_len = contract.shape.kv_len = 1;
+  contract.shape.num_q_heads = contract.shape.num_kv_heads = 2;
+  contract.shape.dim_qk = contract.shape.dim_v = 64;
+  contract.score.sink_logits = true;
+  ASSERT_TRUE(Bind(contract).has_value());
+  ForwardArgs forward = ForwardTensors();
+  forward.sink_logits = MakeStat(2);
+  Result<int64_t> ran = bound_->Forward(forward, {});
+  ASSERT_TRUE(ran.has_value()) << ToText(ran.error());
+  BackwardArgs backward = BackwardTensors();
+  backward.sink_logits = MakeStat(2);
+  backward.dsink_logits = MakeStat(2);
+  ran = bound_->Backward(backward, {});
+  ASSERT_TRUE(ran.has_value()) << ToText(ran.error());
+  EXPECT_EQ(fake_.launches.size(), 5U);
+}
+
 TEST_F(CudaLane, ManyCalls_AllocateOnce) {
   ASSERT_TRUE(Bind(MakeContract()).has_value());
   const BackwardArgs args = BackwardTensors();
