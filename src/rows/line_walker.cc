@@ -110,8 +110,9 @@ class Walker {
         return handler_.OnOther("a number above int64");
       case ondemand::number_type::floating_point_number:
         return handler_.OnOther("a fraction");
+      default:  // what later versions may add
+        return Good(simdjson::NUMBER_ERROR);
     }
-    return Good(simdjson::NUMBER_ERROR);
   }
 
   bool Value(ondemand::value value, int depth) {
@@ -142,8 +143,9 @@ class Walker {
         if (found != simdjson::SUCCESS || !is_null) return Good(simdjson::N_ATOM_ERROR);
         return handler_.OnOther("null");
       }
+      default:
+        return Good(simdjson::TAPE_ERROR);
     }
-    return Good(simdjson::TAPE_ERROR);
   }
 
   DocumentHandler& handler_;
