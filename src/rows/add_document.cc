@@ -24,11 +24,13 @@ class Dice {
   std::array<uint64_t, 3> words_;
 };
 
-// Every document that can be cut in three, with the chance asked for, half of them suffix first.
+// Every document that can be cut in three and fits a row with its sentinels, with the chance asked for, half of them
+// suffix first.
 std::optional<FimCut> ChooseCut(const Document& document, const DocumentOptions& options, uint64_t place) {
   Dice dice(options.fim_seed, place);
-  if (dice.Below(100) >= options.fim_percent || document.tokens.size() < 3) return std::nullopt;
   const auto length = static_cast<int64_t>(document.tokens.size());
+  const bool fits = options.row_tokens == 0 || length + std::ssize(options.fim_sentinels) <= options.row_tokens;
+  if (dice.Below(100) >= options.fim_percent || length < 3 || !fits) return std::nullopt;
   int64_t a = dice.Below(length + 1);
   int64_t b = dice.Below(length + 1);
   if (a > b) std::swap(a, b);

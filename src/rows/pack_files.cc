@@ -83,9 +83,10 @@ class FilePacker {
     int64_t skip_rows = start.skip_rows;
     while (!window.is_end) {
       TESSERA_TRY(window.Fill());
-      if (skip_pieces > 0) {  // those are in rows already
-        window.DropBefore(std::min(skip_pieces, window.documents.Size()));
-        skip_pieces = 0;
+      while (skip_pieces > 0 && window.documents.Size() > 0) {  // those are in rows already
+        const int64_t count = std::min(skip_pieces, window.documents.Size());
+        window.DropBefore(count);
+        skip_pieces -= count;
         if (!window.is_end) TESSERA_TRY(window.Fill());
       }
       const RowPlan plan = PlanRows(window.documents, options_.documents.row_tokens, options_.packer, window.is_end);

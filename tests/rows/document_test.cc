@@ -202,6 +202,23 @@ TEST(Documents, Fim_PermutesEveryColumn_AndDropsChunksAcrossACut) {
   EXPECT_THAT(ColumnOf(spm, TokenColumn::kDefUse), ElementsAre(0, 0, 5, 6, 0, 1, 2, 3, 4, 0));
 }
 
+TEST(Documents, Fim_LeavesADocument_ThatWouldNotFitARow) {
+  Proves("R74");
+  DocumentOptions options;
+  options.fim_percent = 100;
+  options.fim_sentinels = {91, 92, 93, 94};
+  const std::string text = "{\"tokens\": [1, 2, 3, 4, 5, 6]}";
+  options.row_tokens = 10;
+  EXPECT_EQ(Parsed(text, options).Length(0), 10);
+  options.row_tokens = 9;
+  const DocumentSet left = Parsed(text, options);
+  EXPECT_THAT(left.tokens, ElementsAre(1, 2, 3, 4, 5, 6)) << "it fits as it is, so it is not refused for its sentinels";
+  EXPECT_EQ(left.sources[0].counts.permuted, 0);
+  options.row_tokens = 4;
+  options.long_documents = LongDocuments::kSplit;
+  EXPECT_THAT(Parsed(text, options).tokens, ElementsAre(1, 2, 3, 4, 5, 6)) << "pieces of a permuted one mean nothing";
+}
+
 TEST(Documents, LongOnes_AreSplitOrSkipped_AndCounted) {
   Proves("B36");
   const std::string text = "{\"tokens\": [1, 2, 3]}\n{\"tokens\": [1, 2, 3, 4, 5, 6, 7, 8, 9]}\n{\"tokens\": [4]}\n";

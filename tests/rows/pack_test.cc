@@ -297,6 +297,45 @@ TEST_F(Folder, SeveralWindows_PackLikeOne_AndResume) {
   }
 }
 
+// One document of more pieces than the packer reads at once, stopped among those it reads second and third.
+TEST_F(Folder, ADocumentOfSeveralWindows_IsResumed) {
+  constexpr int64_t kTokens = (int64_t{9} << 20) + 5;
+  Tensor tokens = Tensor::Zeros(ElementType::kI32, {kTokens});
+  for (int64_t i = 0; i < kTokens; ++i) {
+    const auto token = static_cast<int32_t>(i);
+    std::memcpy(tokens.bytes.data() + i * int64_t{sizeof(token)}, &token, sizeof(token));
+  }
+  Tensor offsets = Tensor::Zeros(ElementType::kI64, {2});
+  std::memcpy(offsets.bytes.data() + sizeof(int64_t), &kTokens, sizeof(kTokens));
+  const std::string file = folder_.File("d.safetensors");
+  ASSERT_TRUE(WriteSafetensors(file, {{"tokens", tokens}, {"offsets", offsets}}));
+  constexpr int64_t kLength = int64_t{1} << 18;
+  PackOptions options = Options(kLength, 5);
+  options.resume = true;
+  for (const Packer packer : {Packer::kGreedy, Packer::kBestFit}) {
+    options.packer = packer;
+    const std::string out = folder_.File(std::string(ToText(packer)));
+    for (const char* stop : {"/rows-00004.safetensors", "/rows-00006.safetensors"}) {
+      std::filesystem::create_directories(out + stop);
+      ASSERT_FALSE(PackFiles({file}, out, options));
+      std::filesystem::remove(out + stop);
+    }
+    auto manifest = PackFiles({file}, out, options);
+    ASSERT_TRUE(manifest) << ToText(manifest.error());
+    EXPECT_EQ(manifest->rows, 37);
+    EXPECT_EQ(manifest->tokens_in_rows, kTokens);
+    EXPECT_EQ(manifest->counts.documents, 1);
+    EXPECT_EQ(manifest->counts.split, 1);
+    int64_t row = 0;
+    for (const ShardRecord& record : manifest->shards) {
+      auto shard = RowShard::Open(out + "/" + record.file);
+      ASSERT_TRUE(shard);
+      for (int64_t i = 0; i < shard->rows(); ++i, ++row)
+        EXPECT_EQ(shard->input_ids()[static_cast<size_t>(i * kLength)], row * kLength) << ToText(packer);
+    }
+  }
+}
+
 TEST_F(Folder, BadShards_AreRefusedOrFound) {
   const std::string file = Put("d.jsonl", "{\"tokens\": [1, 2, 3], \"token_chunk_starts\": [0, 1]}\n");
   ASSERT_TRUE(PackFiles({file}, folder_.File("out"), Options(8, 4)));
