@@ -102,7 +102,7 @@ OWNER = {
     "lane.h": "src/lanes", "xla.h": "src/lanes", "reasons.def": "src/lanes", "cpu_guard.h": "src/lanes",
     "receipt.h": "src/receipt", "ledger.h": "src/ledger", "records.h": "src/ledger",
     "normalise.h": "src/classes", "prepare.h": "src/dispatch",
-    "engine.h": "src/engine", "run_tensors.h": "src/engine", "run.h": "src/engine", "compile.h": "src/engine",
+    "engine.h": "src/engine", "bridge.h": "src/engine", "run_tensors.h": "src/engine", "run.h": "src/engine", "compile.h": "src/engine",
     "c_api.h": "src/capi", "c_error.h": "src/capi", "c_data.h": "src/capi", "c_plan.h": "src/capi",
     "c_engine.h": "src/capi", "c_compile.h": "src/capi", "c_export.h": "src/capi", "tessera.h": "src/capi",
 }

@@ -40,11 +40,13 @@ struct EngineOptions {
   std::string xla_flags = {};    // what XLA reads from the environment by itself, on which its programs depend
   // An unknown plugin is loaded in a child process first, and may take so many seconds there; 0: never (docs/xla.md).
   int64_t plugin_probe_seconds = 60;
-  size_t max_prepared = 64;                        // attentions kept for requests like them; 0 keeps none
+  std::string python = {};   // the interpreter that call_jax loads; empty: that of this process, where it is Python
+  size_t max_prepared = 64;  // attentions kept for requests like them; 0 keeps none
   std::optional<int64_t> max_prepared_bytes = {};  // absent: as docs/limits.md says
 };
 // The one place that reads the environment: TESSERA_LANE, _ISA, _MACHINE_ISA, _PJRT_PLUGIN, _PLUGIN_PROBE_SECONDS,
-// _LEDGER and _XLA (or the user's cache folder), XLA_FLAGS and LIBTPU_INIT_ARGS.
+// _LEDGER, _XLA (or the user's cache folder) and _PYTHON (or VIRTUAL_ENV, or python3 of PATH), XLA_FLAGS and
+// LIBTPU_INIT_ARGS.
 EngineOptions OptionsFromEnvironment();
 
 // What one call brings beside its tensors.

@@ -115,6 +115,20 @@ struct KernelText {
   bool operator==(const KernelText&) const = default;
 };
 
+// What went from this engine into another runtime and back, in the calls of a run; empty as a whole where nothing did.
+struct CrossingUse {
+  std::string runtime = {};      // whose: "Python 3.11.7, NumPy 2.4.6, JAX 0.10.2"
+  std::string interpreter = {};  // "embedded", or "host" where this process is a Python program
+  std::string library = {};      // the interpreter's, where it was loaded for this
+  int64_t calls = 0;
+  int64_t bytes_in = 0;   // of tensors that were handed over ...
+  int64_t copied_in = 0;  // ... and of those the ones that the runtime could not read where they lie
+  int64_t copies_in = 0;
+  int64_t bytes_out = 0;  // of results, each copied once
+  int64_t copies_out = 0;
+  bool operator==(const CrossingUse&) const = default;
+};
+
 // A program before it is compiled: StableHLO.
 struct ProgramText {
   std::string name = {};  // of the module: pass and class key

@@ -19,6 +19,10 @@ inline constexpr const char* kNotTaken = "not taken";
 // The runtime_mode when programs were made and none was run; and the option that is there then.
 inline constexpr const char* kCompileOnly = "compile-only";
 inline constexpr const char* kCompileOnlyOption = "compile_only";
+// Who owns a kernel that is not plain code of ours: we do, and it is traced into a program of XLA's; or JAX does, and
+// is called.
+inline constexpr const char* kOwnerPallas = "trace_pallas";
+inline constexpr const char* kOwnerJax = "call_jax";
 
 // docs/receipts.md lists the names: prepare, plan, bind, compile.forward, digest, forward, ...
 struct Timing {
@@ -94,10 +98,12 @@ struct Receipt {
   std::string selection_rule;
   std::string executed;  // empty when nothing ran
   std::string runtime_mode;
+  std::string owner;            // whose program a custom kernel was: kOwnerPallas or kOwnerJax; empty for native lanes
   std::string fallback_reason;  // empty if and only if selected == executed, on the machine that was planned for
   std::string target;           // planned for
   std::string ran_on;           // this machine's processor, GPU or TPU by name, or "interpreter"; empty: nothing ran
   DeviceUse device;             // the same with all that is known of it
+  CrossingUse crossing;         // of a bridge
   LedgerUse ledger;
   std::vector<LaneDecision> decisions;  // every lane's, also of lanes after the one that ran
   std::string contract_key;

@@ -4,6 +4,7 @@
 #ifdef __cplusplus
 #include "tessera/batch.h"
 #include "tessera/bitmap.h"
+#include "tessera/bridge.h"
 #include "tessera/check.h"
 #include "tessera/compile.h"
 #include "tessera/contract.h"

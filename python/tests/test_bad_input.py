@@ -222,3 +222,17 @@ def test_native_classes_cannot_be_made_empty():
     for name in ("Contract", "Engine", "Attention", "Plan", "Bound", "Receipt", "Batch", "Export"):
         with pytest.raises(TypeError):
             getattr(tessera._native, name)()
+
+
+def test_bridge_without_jax():
+    """A reason, where the interpreter that the engine finds itself in has no JAX."""
+    try:
+        import jax  # noqa: F401
+    except ImportError:
+        pass
+    else:
+        pytest.skip("JAX is installed in this environment")
+    attn = tessera.Engine().prepare(tessera.Contract(q_len=64, num_q_heads=2, dim_qk=8, mask=m.causal), lane="call_jax")
+    with pytest.raises(tessera.TesseraError, match="call_jax.no_jax") as refused:
+        attn.bind(attn.plan())
+    assert refused.value.code == "TSR-L002"

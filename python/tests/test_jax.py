@@ -251,3 +251,23 @@ def test_splash_mask_info_equals_what_splash_builds():
             assert (ours is None) == (theirs is None), name
             if theirs is not None and name != "is_dynamic_mask":
                 assert np.array_equal(ours, theirs), (direction, name)
+
+
+def test_bridge(rng):
+    """The engine calls JAX in the interpreter that it was called from, and says so."""
+    attention = tessera.Engine().prepare(
+        tessera.Contract(batch=B, q_len=T, num_q_heads=H, num_kv_heads=KV, dim_qk=D, dim_v=DV, mask=m.causal & m.documents,
+                         softcap=5.0), lane="call_jax")  # fmt: skip
+    ids = random_documents(rng, B, T, 4)
+    bound = attention.bind(attention.plan(doc_ids=ids))
+    q, k, v = (np.asarray(x) for x in inputs(rng))
+    dout = rng.standard_normal((B, H, T, DV), np.float32)
+    want = dense(q, k, v, causal_documents(ids, H), softcap=5.0, dout=dout)
+    got = bound.forward(q, k, v, receipt=True)
+    said = got.receipt.to_dict()
+    assert (said["runtime_mode"], said["owner"], said["crossing"]["interpreter"]) == ("bridge", "call_jax", "host")
+    close(got.o, want[0])
+    close(got.lse, want[1])
+    grads = bound.backward(q, k, v, o=got.o, lse=got.lse, dout=dout)
+    for one, expected in zip((grads.dq, grads.dk, grads.dv), want[2:5]):
+        close(one, expected)

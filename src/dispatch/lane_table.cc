@@ -16,6 +16,9 @@
 #if TESSERA_HAS_LANE_CPU
 #include "lanes/cpu/cpu.h"
 #endif
+#if TESSERA_HAS_LANE_CALL_JAX
+#include "lanes/bridge/bridge.h"
+#endif
 
 namespace tessera {
 namespace {
@@ -101,6 +104,13 @@ MakeLane XlaMaker([[maybe_unused]] std::string_view name) {
   return {};
 #endif
 }
+#if TESSERA_HAS_LANE_CALL_JAX
+std::shared_ptr<const Lane> MakeBridge(const LaneContext& context) {
+  return MakeBridgeLane({.python = context.python});
+}
+#else
+constexpr std::nullptr_t MakeBridge = nullptr;
+#endif
 std::shared_ptr<const Lane> MakeReference(const LaneContext&) { return MakeReferenceLane(); }
 
 }  // namespace

@@ -33,6 +33,7 @@ struct LaneContext {
   std::shared_ptr<lanes::xla::State> xla_state = {};
   MemorySpace memory = {};
   std::shared_ptr<lanes::cuda::State> cuda_state = {};
+  std::string python = {};
 };
 using MakeLane = std::function<std::shared_ptr<const Lane>(const LaneContext& context)>;
 
@@ -49,6 +50,8 @@ struct LaneRow {
   MakeLane make = {};  // empty: not built
   std::string_view determinism;
   std::string_view description;
+
+  bool IsOnlyByName() const { return runtime_mode == "bridge"; }
 };
 
 // Every lane, in order of preference.

@@ -27,6 +27,7 @@ Decision DecideRow(const PrepareRequest& request, const MadeLane& made, const Ma
   if (IsForced(options) && row.name != options.lane) {
     return Decision::No(ReasonCode::kNotRequested, fmt::format("{} was asked for", options.lane));
   }
+  if (!IsForced(options) && row.IsOnlyByName() && made.lane != nullptr) return Decision::No(ReasonCode::kOnlyByName);
   Decision decision = DecideContract(made, request.contract, facts, request.target, request.compile_only);
   if (!decision.accepted) return decision;
   if (!HasIsa(made, options.isa)) {

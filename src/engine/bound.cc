@@ -93,7 +93,8 @@ Result<PassRun> RunPass(const BoundState& bound, Pass pass, const RunTensors& t,
                       .stream = options.stream,
                       .may_copy = bound.attention->may_copy,
                       .copied_bytes = &run.copied_bytes,
-                      .tiles_done = tiles_done};
+                      .tiles_done = tiles_done,
+                      .crossing = &run.crossing};
   const Clock clock;
   if (pass == Pass::kForward) {
     run.tiles = TESSERA_TRY(bound.lane->Forward(

@@ -136,6 +136,7 @@ void DescribeLane(const BoundState& bound, Receipt& receipt) {
   receipt.executed = row.name;
   const bool is_interpreted = facts.device.kind == "interpreter";
   receipt.runtime_mode = !is_run ? kCompileOnly : is_interpreted ? "interpreted" : std::string(row.runtime_mode);
+  receipt.owner = row.runtime_mode == "payload" ? kOwnerPallas : row.runtime_mode == "bridge" ? kOwnerJax : "";
   receipt.determinism = row.determinism;
   receipt.kernel = facts.kernel;
   receipt.isa = facts.isa;
@@ -162,6 +163,15 @@ void DescribePass(const BoundState& bound, Pass pass, const PassRun& run, Receip
     receipt.tiles_executed_backward = run.tiles;
   }
   receipt.timings.push_back({std::string(ToText(pass)), run.ns});
+  if (run.crossing.calls == 0) return;
+  CrossingUse sum = run.crossing;
+  sum.calls += receipt.crossing.calls;
+  sum.bytes_in += receipt.crossing.bytes_in;
+  sum.copied_in += receipt.crossing.copied_in;
+  sum.copies_in += receipt.crossing.copies_in;
+  sum.bytes_out += receipt.crossing.bytes_out;
+  sum.copies_out += receipt.crossing.copies_out;
+  receipt.crossing = std::move(sum);
 }
 
 void DescribeWork(const BoundState& bound, Receipt& receipt) {

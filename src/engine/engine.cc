@@ -34,7 +34,8 @@ LaneContext ContextOf(const EngineState& engine, const AttentionOptions& options
           .xla = options.xla,
           .xla_state = engine.xla,
           .memory = options.memory,
-          .cuda_state = engine.cuda};
+          .cuda_state = engine.cuda,
+          .python = engine.options.python};
 }
 
 // What stands before preparing: names, threads, passes.
@@ -229,8 +230,10 @@ Result<Selection> Engine::Select(const Contract& contract, const Target& target)
   const SelectionRule& rule = SelectRule(contract, facts, target);
   Selection selection{.lane = std::string(rule.lane), .rule = ToText(rule), .decisions = {}};
   for (const MadeLane& made : MakeLanes(state_->table, ContextOf(*state_, Settle(state_->options, {}), 1))) {
+    const bool is_unasked = made.row->IsOnlyByName() && made.lane != nullptr;
     selection.decisions.push_back(
-        {std::string(made.row->name), "contract", DecideContract(made, contract, facts, target)});
+        {std::string(made.row->name), "contract",
+         is_unasked ? Decision::No(ReasonCode::kOnlyByName) : DecideContract(made, contract, facts, target)});
   }
   return selection;
 }

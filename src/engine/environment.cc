@@ -1,7 +1,9 @@
 // The one place in the library that reads the environment (but for the processor guard, which acts before anything is
 // loaded). What it says becomes an engine's options, and so part of every receipt.
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <string_view>
@@ -48,6 +50,20 @@ int64_t ProbeSeconds(int64_t otherwise) {
   return is_good ? value : otherwise;
 }
 
+// The interpreter of call_jax: $TESSERA_PYTHON, that of the virtual environment, or the first python3 of PATH.
+std::string PythonProgram() {
+  if (std::string own = Variable("TESSERA_PYTHON"); !own.empty()) return own;
+  if (const std::string venv = Variable("VIRTUAL_ENV"); !venv.empty()) return venv + "/bin/python3";
+  const std::string path = Variable("PATH");
+  for (size_t at = 0; at < path.size();) {
+    const size_t end = std::min(path.find(':', at), path.size());
+    const std::string program = path.substr(at, end - at) + "/python3";
+    if (program[0] == '/' && access(program.c_str(), X_OK) == 0) return program;
+    at = end + 1;
+  }
+  return {};
+}
+
 }  // namespace
 
 std::vector<std::string> FilesOfEnvironment() {
@@ -69,6 +85,7 @@ EngineOptions OptionsFromEnvironment() {
   options.ledger = Variable("TESSERA_LEDGER");
   options.xla_folder = XlaFolder();
   options.xla_flags = XlaFlags();
+  options.python = PythonProgram();
   options.plugin_probe_seconds = ProbeSeconds(options.plugin_probe_seconds);
   return options;
 }

@@ -106,6 +106,7 @@ struct PassRun {
   int64_t tiles = 0;
   int64_t ns = 0;
   int64_t copied_bytes = 0;  // between memories, of a one-shot run
+  CrossingUse crossing = {};
 };
 Result<PassRun> RunPass(const BoundState& bound, Pass pass, const RunTensors& tensors, const CallOptions& call,
                         std::atomic<int64_t>* tiles_done = nullptr);

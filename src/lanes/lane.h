@@ -54,6 +54,7 @@ struct LaneCall {
   bool may_copy = false;
   int64_t* copied_bytes = nullptr;
   std::atomic<int64_t>* tiles_done = nullptr;  // counted up by lanes that can, for who watches
+  CrossingUse* crossing = nullptr;             // of lanes that hand tensors to another runtime
 };
 
 // A lane on one plan: all that does not depend on tensors is done. Calls may come from several threads at once, each

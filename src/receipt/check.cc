@@ -177,6 +177,7 @@ class Checker {
   void CheckUses() {
     for (Violation& v : CheckLedgerUse(r_, HasSelection())) violations_.push_back(std::move(v));
     for (Violation& v : CheckDeviceUse(r_)) violations_.push_back(std::move(v));
+    for (Violation& v : CheckCrossing(r_)) violations_.push_back(std::move(v));
     for (Violation& v : CheckPrograms(r_)) violations_.push_back(std::move(v));
     for (Violation& v : CheckWorkUse(r_, contract_ ? &contract_->shape : nullptr)) violations_.push_back(std::move(v));
     for (Violation& v : CheckPicksUse(r_.picks, contract_ ? &*contract_ : nullptr)) {

@@ -111,6 +111,7 @@ class Differ {
     Compare("cache_hits", a_.cache_hits, b_.cache_hits, false);
     // Of the key nothing is left to say that meaning, options and target did not; the rest is the cache's history.
     CompareGroup("cache.", a_.cache, b_.cache, false);
+    CompareGroup("crossing.", a_.crossing, b_.crossing, false);
     CompareMaps(ProgramsOf(a_), ProgramsOf(b_), [](const std::string&) { return false; });
     Compare("work.pairs", a_.work.pairs, b_.work.pairs, false);
     group_ = "timings";
@@ -182,6 +183,7 @@ class Differ {
     Compare("ledger.machine", a_.ledger.machine, b_.ledger.machine, false);
     Compare("executed", a_.executed, b_.executed);
     Compare("runtime_mode", a_.runtime_mode, b_.runtime_mode);
+    Compare("owner", a_.owner, b_.owner);
     Compare("fallback_reason", a_.fallback_reason, b_.fallback_reason);
     Compare("target", a_.target, b_.target);
     Compare("kernel", a_.kernel, b_.kernel);

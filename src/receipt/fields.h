@@ -78,6 +78,19 @@ void VisitFields(Group& g, Visit&& visit) {
   visit("guard", g.guard);
 }
 
+template <MaybeConst<CrossingUse> Group, class Visit>
+void VisitFields(Group& g, Visit&& visit) {
+  visit("runtime", g.runtime);
+  visit("interpreter", g.interpreter);
+  visit("library", g.library);
+  visit("calls", g.calls);
+  visit("bytes_in", g.bytes_in);
+  visit("copied_in", g.copied_in);
+  visit("copies_in", g.copies_in);
+  visit("bytes_out", g.bytes_out);
+  visit("copies_out", g.copies_out);
+}
+
 template <MaybeConst<ProgramUse> Group, class Visit>
 void VisitFields(Group& g, Visit&& visit) {
   visit("pass", g.pass);
@@ -121,10 +134,12 @@ void VisitFields(ReceiptType& r, Visit&& visit) {
   visit("selection_rule", r.selection_rule);
   visit("executed", r.executed);
   visit("runtime_mode", r.runtime_mode);
+  visit("owner", r.owner);
   visit("fallback_reason", r.fallback_reason);
   visit("target", r.target);
   visit("ran_on", r.ran_on);
   visit("device", r.device);
+  visit("crossing", r.crossing);
   visit("ledger", r.ledger);
   visit("decisions", r.decisions);
   visit("contract_key", r.contract_key);

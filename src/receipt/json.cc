@@ -139,6 +139,12 @@ void ReadAsVersion1(DocumentValue& tree) {
   Put(tree, "work", TreeOf(WorkUse{}));
 }
 
+// A receipt from before there was a bridge says neither whose a kernel was nor what crossed.
+void AddBridge(DocumentValue& tree) {
+  if (tree.Find("owner") == nullptr) Put(tree, "owner", TreeOf(std::string()));
+  if (tree.Find("crossing") == nullptr) Put(tree, "crossing", TreeOf(CrossingUse{}));
+}
+
 }  // namespace
 
 void WriteReceipt(const Receipt& receipt, JsonWriter& json) {
@@ -157,6 +163,7 @@ Result<Receipt> ReadReceiptTree(DocumentValue tree) {
   if (tree.kind != Kind::kTable) return Fail(ErrorCode::kReceiptInvalid, "the receipt must be one JSON object");
   const DocumentValue* version = tree.Find("version");
   if (version != nullptr && version->kind == Kind::kInteger && version->integer == 1) ReadAsVersion1(tree);
+  AddBridge(tree);
   Receipt receipt;
   ReceiptReader reader;
   std::vector<std::string> known;

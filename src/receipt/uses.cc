@@ -140,6 +140,37 @@ std::vector<Violation> CheckDeviceUse(const Receipt& receipt) {
   return std::move(out.violations);
 }
 
+std::vector<Violation> CheckCrossing(const Receipt& receipt) {
+  Expectations out;
+  const CrossingUse& use = receipt.crossing;
+  const std::string& mode = receipt.runtime_mode;
+  const bool is_bridge = mode == "bridge";
+  if (is_bridge) {
+    out.Expect(receipt.owner == kOwnerJax, "owner", fmt::format("{} of a bridge", kOwnerJax));
+  } else if (mode == "payload" || mode == "interpreted") {
+    out.Expect(receipt.owner == kOwnerPallas, "owner", fmt::format("{} of a payload", kOwnerPallas));
+  } else {
+    const bool may_own = mode == kCompileOnly && receipt.owner == kOwnerPallas;
+    out.Expect(receipt.owner.empty() || may_own, "owner", "empty where the code was plain code of the engine's");
+  }
+  if (!is_bridge) {
+    out.Expect(use == CrossingUse{}, "crossing", "empty as a whole where nothing crossed");
+    return std::move(out.violations);
+  }
+  out.Expect(!use.runtime.empty(), "crossing.runtime", "the runtime's versions");
+  out.Expect(use.interpreter == "embedded" || use.interpreter == "host", "crossing.interpreter", "embedded or host");
+  out.Expect(use.library.empty() == (use.interpreter == "host"), "crossing.library",
+             "the interpreter's library, if and only if it was loaded for this");
+  out.Expect(use.calls >= 1, "crossing.calls", "1 or more");
+  out.Expect(use.bytes_in > 0, "crossing.bytes_in", "more than 0");
+  out.Expect(use.copied_in >= 0 && use.copied_in <= use.bytes_in, "crossing.copied_in", "0 to bytes_in");
+  out.Expect(use.copies_in >= 0 && (use.copies_in == 0) == (use.copied_in == 0), "crossing.copies_in",
+             "0 if and only if copied_in is");
+  out.Expect(use.bytes_out > 0, "crossing.bytes_out", "more than 0");
+  out.Expect(use.copies_out >= 1, "crossing.copies_out", "1 or more");
+  return std::move(out.violations);
+}
+
 std::vector<Violation> CheckPrograms(const Receipt& receipt) {
   Expectations out;
   const bool is_compile_only = receipt.runtime_mode == kCompileOnly;

@@ -16,6 +16,8 @@ std::vector<Violation> CheckClassUse(const ClassUse& use, const Shape* shape);
 
 // Where it ran, or was compiled for: all or nothing, and what a plugin says where there is one.
 std::vector<Violation> CheckDeviceUse(const Receipt& receipt);
+// What crossed into another runtime, if and only if the run was a bridge's; and whose the kernel was.
+std::vector<Violation> CheckCrossing(const Receipt& receipt);
 // The compiled programs: compiles and hits add up.
 std::vector<Violation> CheckPrograms(const Receipt& receipt);
 // What was achieved follows from pairs and times. `shape` as above.

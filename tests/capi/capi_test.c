@@ -172,7 +172,7 @@ static void test_texts(const Sizes* sizes) {
   check(strlen(tessera_attention_key(attention)) == 32, "the key of what was prepared");
   good(tessera_attention_json(attention, &json, &error), &error, "attention_json");
   check(strstr(json, "\"lane\": \"cpu\"") != NULL && strstr(json, "\"accepted\": true") != NULL, "decisions");
-  check(strstr(json, "\"reason\": \"call_jax.not_built\"") != NULL, "and reasons");
+  check(strstr(json, "\"reason\": \"dispatch.only_by_name\"") != NULL, "and reasons");
   tessera_string_free(json);
   good(tessera_attention_check(attention, &error), &error, "some lane accepts");
   tessera_attention_free(attention);

@@ -225,7 +225,7 @@ class CInterface(unittest.TestCase):
         self.assertEqual(said["lane"], "cpu")
         decisions = {decision["lane"]: decision for decision in said["decisions"]}
         self.assertTrue(decisions["cpu"]["accepted"])
-        self.assertEqual(decisions["call_jax"]["reason"], "call_jax.not_built")
+        self.assertEqual(decisions["call_jax"]["reason"], "dispatch.only_by_name")
 
     def test_plan(self):
         plan = self.plan(self.attention())

@@ -140,6 +140,8 @@ TEST(Force, EachLane_RunsExactlyThatLane) {
     EXPECT_EQ(outcome.receipt.selected, c.lane);
     EXPECT_EQ(outcome.receipt.executed, c.lane);
     EXPECT_EQ(outcome.receipt.runtime_mode, c.mode);
+    const std::string mode = c.mode;
+    EXPECT_EQ(outcome.receipt.owner, mode == "payload" ? "trace_pallas" : mode == "bridge" ? "call_jax" : "");
     EXPECT_EQ(outcome.receipt.selection_rule, "requested by name");
     ExpectSound(outcome.receipt);
   }
@@ -153,7 +155,7 @@ TEST(Force, Bridge_IsNeverChosenByItself) {
     const RunOutcome outcome = table.Run(SmallContract(), target);
     EXPECT_EQ(outcome.receipt.executed, "cpu");
     EXPECT_EQ(bridge.forwards, 0);
-    EXPECT_TRUE(DecisionOf(outcome.receipt, "call_jax", "contract").accepted);
+    EXPECT_EQ(DecisionOf(outcome.receipt, "call_jax", "contract").reason, ReasonCode::kOnlyByName);
     // Nor when nothing else is left.
     const RunOutcome alone = table.Run(SmallContract(), target, Ask{.exclude = {"cpu", "reference"}});
     ASSERT_TRUE(alone.error.has_value());
@@ -198,7 +200,6 @@ TEST(Force, LaneRefuses_NoOtherStepsIn) {
                {"splash", "v6e", "tpu.dtype"},
                {"xla_pallas", "v6e", "tpu.head_dim"},
                {"xla_chunked", "cpu", "xla.no_plugin"},
-               {"call_jax", "v5p", "call_jax.not_built"},
                {"splash", "cpu", "dispatch.other_target"}};
   for (const auto& c : cases) {
     SCOPED_TRACE(c.lane);

@@ -93,8 +93,8 @@ TEST_F(Isa, OneThatNoLaneHas_IsAnErrorThatListsWhatThereIs) {
   ASSERT_TRUE(outcome.error.has_value());
   EXPECT_EQ(outcome.error->code, ErrorCode::kIsaUnavailable);
   EXPECT_EQ(outcome.receipt.failed_at, "request");
-  EXPECT_NE(ErrorText(outcome).find(
-                "wide, narrow (cpu), pjrt (splash), pjrt (xla_pallas), pjrt (xla_chunked), scalar (reference)"),
+  EXPECT_NE(ErrorText(outcome).find("wide, narrow (cpu), pjrt (splash), pjrt (xla_pallas), pjrt (xla_chunked), jax "
+                                    "(call_jax), scalar (reference)"),
             std::string::npos)
       << ErrorText(outcome);
   EXPECT_EQ(cpu_.forwards, 0);

@@ -23,6 +23,7 @@ const std::map<std::string, std::string> kElsewhere = {
     {"TSR-L010", "tests/xla: needs a plugin"},
     {"TSR-L011", "tests/cuda: needs a driver"},
     {"TSR-L012", "tests/cuda: needs a driver"},
+    {"TSR-L013", "tests/bridge: needs a JAX"},
     {"TSR-R006", "tests/program/commands_test.cc: needs a wrong result"},
     {"TSR-A001", "tests/capi"},
     {"TSR-M001", "tests/mosaic"},

@@ -202,7 +202,7 @@ TEST_F(ReceiptFiles, Repeat_LanesAndPlansThatDiffer) {
   });
   const ProgramResult noted = Do({"run", "--from-receipt", "r.json", "--json"});
   EXPECT_EQ(noted.exit_code, 0) << noted.err;
-  EXPECT_TRUE(Contains(noted.err, "note: call_jax on the contract: yes then, no, call_jax.not_built here"))
+  EXPECT_TRUE(Contains(noted.err, "note: call_jax on the contract: yes then, no, dispatch.only_by_name here"))
       << noted.err;
   EXPECT_EQ(OnlyDocument(noted)["requested"], "cpu");
   EXPECT_EQ(OnlyDocument(noted)["output_digest"], first["output_digest"]);

@@ -45,7 +45,9 @@ TEST(Receipt, EveryField_IsRequiredAndTyped) {
   for (const auto& [name, value] : good.items()) {
     Json without = good;
     without.erase(name);
-    EXPECT_EQ(Complaint(without.dump()), name + ": missing\n");
+    // Receipts from before there was a bridge have neither of the two.
+    const bool is_new = name == "owner" || name == "crossing";
+    EXPECT_EQ(Complaint(without.dump()), is_new ? "ok" : name + ": missing\n");
     for (const Json& wrong : {Json(nullptr), Json(1.5), Json::array({1}), Json{{"x", Json::array()}}}) {
       Json changed = good;
       changed[name] = wrong;

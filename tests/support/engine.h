@@ -1,17 +1,22 @@
-// The engine that tests run on where they have no need of one of their own, and one-shot calls on it with digests
-// taken.
+// The engine that tests run on where they have no need of one of their own, with the peers' JAX where that is there,
+// and one-shot calls on it with digests taken.
 #pragma once
 
 #include <string>
 #include <vector>
 
+#include "support/peers.h"
 #include "tessera/tessera.h"
 
 namespace tessera {
 
 // Never destroyed: a plugin's threads may outlive main.
 inline const Engine& TestEngine() {
-  static const Engine& engine = *new Engine();
+  static const Engine& engine = *new Engine([] {
+    EngineOptions options = OptionsFromEnvironment();
+    if (const std::string python = PeersPython(); !python.empty()) options.python = python;
+    return options;
+  }());
   return engine;
 }
 

@@ -73,11 +73,13 @@ class Subdirectory(unittest.TestCase):
         self.make("CMakeFiles/use.dir/use.cc.o", "CMakeFiles/use_static.dir/use.cc.o")
 
     def test_lanes_left_out(self):
-        commands = self.configure("-DTESSERA_LANE_CPU=OFF", "-DTESSERA_LANE_XLA=OFF", "-DTESSERA_PRECOMPILE=OFF")
+        commands = self.configure("-DTESSERA_LANE_CPU=OFF", "-DTESSERA_LANE_XLA=OFF", "-DTESSERA_LANE_CALL_JAX=OFF",
+                                  "-DTESSERA_PRECOMPILE=OFF")
         for file in commands:
-            self.assertFalse(file.startswith(("src/lanes/cpu/", "src/lanes/xla/")), file)
+            self.assertFalse(file.startswith(("src/lanes/cpu/", "src/lanes/xla/", "src/lanes/bridge/")), file)
         dispatch = "tessera/src/dispatch/CMakeFiles/tessera_dispatch.dir"
-        self.make(f"{dispatch}/lane_table.cc.o", "tessera/src/lanes/no_xla/CMakeFiles/tessera_xla.dir/no_xla.cc.o")
+        engine = "tessera/src/engine/CMakeFiles/tessera_engine.dir"
+        self.make(f"{dispatch}/lane_table.cc.o", f"{engine}/bridge.cc.o", "tessera/src/lanes/no_xla/CMakeFiles/tessera_xla.dir/no_xla.cc.o")
 
 
 if __name__ == "__main__":

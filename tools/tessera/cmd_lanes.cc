@@ -31,6 +31,18 @@ constexpr const char* kFooter =
 // The smallest contract that every lane which is there accepts.
 constexpr const char* kPlain = "version = 1\n[shape]\nq_len = 64\ndim_qk = 64\n[mask]\nexpr = \"causal\"\n";
 
+// What a lane says that says nothing where it is not asked for.
+Decision AskedByName(const std::string& lane, const Target& target) {
+  AttentionOptions options;
+  options.lane = lane;
+  auto attention = ParseContract(kPlain).and_then(
+      [&](const Contract& plain) { return TheEngine().Prepare(plain, target, options); });
+  for (const LaneDecision& d : attention ? attention->selection().decisions : std::vector<LaneDecision>()) {
+    if (d.lane == lane) return d.decision;
+  }
+  return Decision::No(ReasonCode::kOnlyByName);
+}
+
 // Which lane a plain contract gets on the target: the one asked for by name or an error, else the first that is there.
 Result<BackendChoice> ChooseLane(const Options& options) {
   auto target = FindTarget(options.target);
@@ -38,6 +50,10 @@ Result<BackendChoice> ChooseLane(const Options& options) {
   auto selection =
       ParseContract(kPlain).and_then([&](const Contract& plain) { return TheEngine().Select(plain, *target); });
   if (!selection) return tl::unexpected(selection.error());
+  for (LaneDecision& d : selection->decisions) {
+    if (d.lane != options.lane || d.decision.reason != ReasonCode::kOnlyByName) continue;
+    d.decision = AskedByName(options.lane, *target);
+  }
   return ChooseBackend(options.lane, ProbeLanes(*selection));
 }
 

@@ -36,7 +36,8 @@ std::vector<BackendProbe> ProbeLanes(const Selection& selection) {
   std::vector<BackendProbe> probes;
   for (const LaneDecision& d : selection.decisions) {
     const ReasonCode reason = d.decision.reason;
-    const bool is_missing = EndsWith(ReasonText(reason), ".not_built") || reason == ReasonCode::kXlaNoPlugin;
+    const bool is_missing = EndsWith(ReasonText(reason), ".not_built") || reason == ReasonCode::kXlaNoPlugin ||
+                            reason == ReasonCode::kBridgeNoInterpreter;
     probes.push_back({.name = d.lane, .has_package = !is_missing, .has_device = d.decision.accepted || is_missing});
   }
   return probes;

@@ -41,6 +41,7 @@ int Main(int argc, char** argv) {
   AddVerify(app, action);
   AddBench(app, action);
   AddLanes(app, action);
+  AddBridge(app, action);
   AddReceipt(app, action);
   AddLedger(app, action);
   AddExport(app, action);

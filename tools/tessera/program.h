@@ -41,6 +41,7 @@ void AddReceipt(Command& app, Action& action);
 void AddLedger(Command& app, Action& action);
 void AddExport(Command& app, Action& action);
 void AddView(Command& app, Action& action);
+void AddBridge(Command& app, Action& action);
 void AddRows(Command& app, Action& action);
 void AddNew(Command& app, Action& action);
 void AddError(Command& app, Action& action);
