@@ -1,6 +1,6 @@
 // Which document stands in which row. A row is full when its tokens are, or its table of chunks.
 #include <algorithm>
-#include <numeric>
+#include <optional>
 #include <set>
 
 #include "base/math.h"
@@ -52,7 +52,7 @@ RowPlan PlanGreedy(const DocumentSet& documents, int64_t row_tokens, bool is_end
   return plan;
 }
 
-// Best fit, longest first: all rows of these documents. Rows come in the order of their first documents, and documents
+// Best fit, largest first: all rows of these documents. Rows come in the order of their first documents, and documents
 // in a row in their own.
 RowPlan PlanBestFit(const DocumentSet& documents, int64_t row_tokens) {
   const int64_t width = ChunkWidth(row_tokens);
@@ -60,34 +60,49 @@ RowPlan PlanBestFit(const DocumentSet& documents, int64_t row_tokens) {
   for (int64_t i = 0; i < documents.Size(); ++i) {
     if (documents.Length(i) > 0) order.push_back(i);
   }
-  std::stable_sort(order.begin(), order.end(),
-                   [&](int64_t a, int64_t b) { return documents.Length(a) > documents.Length(b); });
+  // How much of a row a document takes: of its tokens or of its table of chunks, whichever is more.
+  const auto share = [&](int64_t i) {
+    return std::max(documents.Length(i) * width, NumChunks(documents, i) * row_tokens);
+  };
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return share(a) > share(b); });
   struct Row {
     std::vector<int64_t> documents;
+    int64_t tokens_left = 0;
     int64_t chunks_left = 0;
   };
   std::vector<Row> rows;
-  std::set<std::pair<int64_t, int64_t>> room;  // tokens left, row
-  for (const int64_t document : order) {
-    const int64_t length = documents.Length(document);
+  // Rows by the tokens they have left, and by the share of a document that fits whatever it consists of.
+  std::set<std::pair<int64_t, int64_t>> by_tokens;
+  std::set<std::pair<int64_t, int64_t>> by_share;
+  const auto room = [&](int64_t row) {
+    const Row& it = rows[static_cast<size_t>(row)];
+    return std::min(it.tokens_left * width, it.chunks_left * row_tokens);
+  };
+  const auto find = [&](int64_t document) -> std::optional<int64_t> {
     const int64_t chunks = NumChunks(documents, document);
-    auto fit = room.lower_bound({length, 0});
-    for (int i = 0; fit != room.end() && rows[static_cast<size_t>(fit->second)].chunks_left < chunks; ++i) {
-      fit = i < kTries ? std::next(fit) : room.end();
+    auto fit = by_tokens.lower_bound({documents.Length(document), 0});
+    for (int i = 0; i < kTries && fit != by_tokens.end(); ++i, ++fit) {
+      if (rows[static_cast<size_t>(fit->second)].chunks_left >= chunks) return fit->second;
     }
-    int64_t row = 0;
-    int64_t left = row_tokens;
-    if (fit == room.end()) {
-      row = static_cast<int64_t>(rows.size());
-      rows.push_back({{}, width});
+    const auto sure = by_share.lower_bound({share(document), 0});
+    return sure == by_share.end() ? std::nullopt : std::optional(sure->second);
+  };
+  for (const int64_t document : order) {
+    const std::optional<int64_t> found = find(document);
+    const int64_t row = found.value_or(static_cast<int64_t>(rows.size()));
+    if (found) {
+      by_tokens.erase({rows[static_cast<size_t>(row)].tokens_left, row});
+      by_share.erase({room(row), row});
     } else {
-      left = fit->first;
-      row = fit->second;
-      room.erase(fit);
+      rows.push_back({{}, row_tokens, width});
     }
-    rows[static_cast<size_t>(row)].documents.push_back(document);
-    rows[static_cast<size_t>(row)].chunks_left -= chunks;
-    if (left > length) room.emplace(left - length, row);
+    Row& it = rows[static_cast<size_t>(row)];
+    it.documents.push_back(document);
+    it.tokens_left -= documents.Length(document);
+    it.chunks_left -= NumChunks(documents, document);
+    if (it.tokens_left == 0) continue;
+    by_tokens.emplace(it.tokens_left, row);
+    by_share.emplace(room(row), row);
   }
   for (Row& row : rows) std::sort(row.documents.begin(), row.documents.end());
   std::sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.documents[0] < b.documents[0]; });
@@ -110,7 +125,11 @@ std::string_view ToText(LongDocuments choice) {
 }
 
 RowPlan PlanRows(const DocumentSet& documents, int64_t row_tokens, Packer packer, bool is_end) {
-  return packer == Packer::kGreedy ? PlanGreedy(documents, row_tokens, is_end) : PlanBestFit(documents, row_tokens);
+  if (packer == Packer::kGreedy) return PlanGreedy(documents, row_tokens, is_end);
+  RowPlan best = PlanBestFit(documents, row_tokens);
+  // Where chunks fill rows rather than tokens, documents in their order may need fewer rows.
+  RowPlan greedy = PlanGreedy(documents, row_tokens, true);
+  return greedy.NumRows() < best.NumRows() ? greedy : best;
 }
 
 }  // namespace tessera

@@ -84,6 +84,23 @@ TEST(Rows, BestFit_PlacesWholeDocuments_InFewerRows) {
   EXPECT_LT(best_rows, greedy_rows);
 }
 
+// Short documents of many chunks fill a row's table long before its tokens: they must not be left for rows of their
+// own.
+TEST(Rows, BestFit_OfManyChunks_TakesNoMoreRows) {
+  Proves("B16");
+  std::mt19937_64 random(PrintedSeed());
+  DocumentSet set;
+  for (int i = 0; i < 2000; ++i) {
+    Document document;
+    document.tokens.resize(1 + random() % (i % 4 == 0 ? 1000 : 60));
+    const auto length = static_cast<int32_t>(document.tokens.size());
+    const int32_t step = i % 4 == 0 ? 50 : 2;
+    for (int32_t at = 0; at < length; at += step) document.chunks.push_back({at, std::min(length, at + step), 0, 0});
+    set.Add(document);
+  }
+  EXPECT_LE(PlanRows(set, 1024, Packer::kBestFit).NumRows(), PlanRows(set, 1024, Packer::kGreedy).NumRows());
+}
+
 TEST(Rows, AnyNumberOfThreads_PacksTheSameBytes) {
   std::mt19937_64 random(PrintedSeed());
   DocumentOptions options;
