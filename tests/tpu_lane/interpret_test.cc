@@ -214,10 +214,62 @@ TEST(InterpretedLane, ReceiptOfAnotherMode_IsNotBelieved) {
   EXPECT_FALSE(CheckReceipt(payload).empty());
 }
 
-// 64K causal tokens in tiles of 128 have worklists that no scalar memory holds: found by counting, before any compiler.
-TEST(InterpretedLane, WorklistsBeyondScalarMemory_AreRefused) {
+// Lists that the scalar memory does not hold at once are walked by several calls, each a range of rows: of queries in
+// forward and dQ, of keys in dK and dV. No bit changes.
+TEST(InterpretedLane, WorklistsBeyondScalarMemory_AreSharedByCalls) {
+  const LaneCase cases[] = {
+      {"", "causal and window(200, 0)", {1, 700, 700, 2, 1, 64, 64, DType::kF32}, 2.0, true},
+      {"", "causal and documents and valid", {2, 500, 500, 2, 1, 64, 64, DType::kBf16}},
+      {.name = "", .mask = "full", .shape = {1, 300, 600, 1, 1, 64, 64, DType::kF32}, .has_bitmap = true},
+  };
+  for (const LaneCase& wish : cases) {
+    SCOPED_TRACE(wish.mask);
+    const Contract contract = ContractOf(wish);
+    const Batch batch = BatchOf(wish);
+    const TensorMap inputs = MakeInputs(contract, 3, true);
+    const auto kernels = [&](const Target& target) {
+      const Result<std::vector<ProgramText>> programs = LowerPrograms(TestEngine(), contract, batch, target, Options());
+      size_t count = 0;
+      if (programs) count = (*programs)[0].kernels.size() + (*programs)[1].kernels.size();
+      return count;
+    };
+    Target small = V6e();
+    const RunOutcome whole = tessera::Run(TestEngine(), contract, batch, inputs, small, Options());
+    ASSERT_FALSE(whole.error.has_value()) << ToText(*whole.error);
+    EXPECT_EQ(kernels(small), 3u);
+    // The smallest memory that still has room for a row: below the one that holds all of them.
+    int64_t too_small = 0;
+    while (small.scalar_bytes - too_small > 1) {
+      Target middle = small;
+      middle.scalar_bytes = (too_small + small.scalar_bytes) / 2;
+      if (kernels(middle) == 0) {
+        too_small = middle.scalar_bytes;
+      } else {
+        small = middle;
+      }
+    }
+    EXPECT_GT(kernels(small), 3u);
+    const RunOutcome shared = tessera::Run(TestEngine(), contract, batch, inputs, small, Options());
+    ASSERT_FALSE(shared.error.has_value()) << ToText(*shared.error);
+    EXPECT_TRUE(shared.outputs == whole.outputs);
+    EXPECT_EQ(shared.receipt.tiles_executed, whole.receipt.tiles_executed);
+  }
+}
+
+// 64K causal tokens in tiles of 128 have lists of over a megabyte.
+TEST(InterpretedLane, LongSequences_AreWalkedByManyCalls) {
   const Contract contract = ContractOf({"", "causal", {1, 65536, 65536, 1, 1, 128, 128, DType::kBf16}});
   const Result<std::vector<ProgramText>> programs = LowerPrograms(TestEngine(), contract, {}, V6e(), Options());
+  ASSERT_TRUE(programs.has_value()) << ToText(programs.error());
+  EXPECT_GT((*programs)[0].kernels.size(), 1u);
+}
+
+// One that has no room for a single row is found by counting, before any compiler.
+TEST(InterpretedLane, ScalarMemoryForNoRow_IsRefused) {
+  const Contract contract = ContractOf({"", "causal", {1, 1024, 1024, 1, 1, 128, 128, DType::kBf16}});
+  Target tiny = V6e();
+  tiny.scalar_bytes = 4096;
+  const Result<std::vector<ProgramText>> programs = LowerPrograms(TestEngine(), contract, {}, tiny, Options());
   ASSERT_FALSE(programs.has_value());
   EXPECT_EQ(programs.error().code, ErrorCode::kLaneRefused);
   EXPECT_NE(ToText(programs.error()).find("bytes of scalar memory"), std::string::npos) << ToText(programs.error());

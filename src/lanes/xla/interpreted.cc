@@ -73,9 +73,13 @@ Array Spread(const std::vector<int32_t>& values, int64_t rows, int64_t tokens, b
 class Kernel {
  public:
   static Result<Kernel> Make(const stablehlo::ProgramSpec& spec, const PlanView& plan, Direction direction) {
-    const mosaic::Module built = TESSERA_TRY(KernelOf(spec, direction));
     Kernel kernel;
-    kernel.module_ = TESSERA_TRY(mosaic::Parse(mosaic::Print(built)));
+    kernel.direction_ = direction;
+    for (const CallRows& rows : CallsOf(spec, direction)) {
+      const mosaic::Module built =
+          TESSERA_TRY(spec.band ? KernelOf(spec, direction) : KernelOf(CallSpecOf(spec, direction, rows), direction));
+      kernel.calls_.push_back({rows, TESSERA_TRY(mosaic::Parse(mosaic::Print(built)))});
+    }
     kernel.spec_ = KernelSpecOf(spec, direction);
     const AttentionSpec& k = kernel.spec_;
     const PlanTables tables = KernelTables(spec, plan, TableInputs(spec, direction));
@@ -87,8 +91,8 @@ class Kernel {
       kernel.MakeSplash(SplashSpecOf(spec, direction), direction, tables);
       return kernel;
     }
+    kernel.order_ = OperandOrder(k, direction);
     for (const mosaic::Memory& scalar : kernels::ScalarsOf(k)) {
-      kernel.order_.push_back(scalar.name);
       kernel.constants_[scalar.name] = Narrowed(table(scalar.name), scalar.type.element, scalar.type.dims);
     }
     const bool is_dkv = direction == Direction::kDkv;
@@ -103,16 +107,6 @@ class Kernel {
       const int64_t columns = is_dkv ? k.list.tile_q : k.list.tile_kv;
       kernel.constants_["stored"] = Narrowed(table("stored"), Element::kI8, {k.stored_tiles, rows, columns});
     }
-    kernel.order_.emplace_back("score");
-    if (k.has_sink_logits) kernel.order_.emplace_back("sink_logits");
-    for (const char* name : {"q", "k", "v"}) kernel.order_.emplace_back(name);
-    if (direction != Direction::kForward) {
-      for (const char* name : {"do", "lse", "delta"}) kernel.order_.emplace_back(name);
-    }
-    if (k.has_documents) {
-      for (const char* name : {"q_documents", "kv_documents", "kv_ranks"}) kernel.order_.emplace_back(name);
-    }
-    if (k.stored_tiles > 0) kernel.order_.emplace_back("stored");
     return kernel;
   }
 
@@ -141,19 +135,94 @@ class Kernel {
 
   Result<std::vector<std::vector<std::byte>>> Run(const Arrays& call,
                                                   std::span<const mosaic::ArrayType> results) const {
-    std::vector<mosaic::ArrayView> operands;
+    std::vector<const Array*> operands;
     for (const std::string& name : order_) {
       const auto constant = constants_.find(name);
-      operands.push_back(constant != constants_.end() ? constant->second.view() : call.find(name)->second.view());
+      operands.push_back(constant != constants_.end() ? &constant->second : &call.find(name)->second);
     }
-    std::vector<mosaic::ArrayType> types = running_;
-    types.insert(types.end(), results.begin(), results.end());
-    mosaic::Interpreted ran = TESSERA_TRY(mosaic::Interpret(module_, operands, types));
-    ran.results.erase(ran.results.begin(), ran.results.begin() + static_cast<int64_t>(running_.size()));
-    return std::move(ran.results);
+    if (calls_.size() == 1) {
+      std::vector<mosaic::ArrayView> views;
+      for (const Array* operand : operands) views.push_back(operand->view());
+      std::vector<mosaic::ArrayType> types = running_;
+      types.insert(types.end(), results.begin(), results.end());
+      mosaic::Interpreted ran = TESSERA_TRY(mosaic::Interpret(calls_[0].module, views, types));
+      ran.results.erase(ran.results.begin(), ran.results.begin() + static_cast<int64_t>(running_.size()));
+      return std::move(ran.results);
+    }
+    return RunCalls(operands, results);
   }
 
  private:
+  // Of [outer, axis, inner], the part [begin, end) of the axis.
+  static Array PartOf(const Array& from, size_t axis, int64_t begin, int64_t end) {
+    std::vector<int64_t> dims = from.type.dims;
+    int64_t outer = 1;
+    for (size_t i = 0; i < axis; ++i) outer *= dims[i];
+    const auto row = from.bytes.size() / static_cast<size_t>(outer * dims[axis]);
+    const auto whole = static_cast<size_t>(dims[axis]) * row;
+    dims[axis] = end - begin;
+    Array part(from.type.element, dims);
+    const auto bytes = static_cast<size_t>(end - begin) * row;
+    for (int64_t o = 0; o < outer; ++o) {
+      std::memcpy(part.bytes.data() + static_cast<size_t>(o) * bytes,
+                  from.bytes.data() + static_cast<size_t>(o) * whole + static_cast<size_t>(begin) * row, bytes);
+    }
+    return part;
+  }
+
+  int64_t Tile() const { return direction_ == Direction::kDkv ? spec_.list.tile_kv : spec_.list.tile_q; }
+
+  Array OfCall(const Array& from, std::string_view name, const CallRows& rows) const {
+    const OperandShare how = ShareOf(direction_, name);
+    Array array = from;
+    switch (how.share) {
+      case Share::kWhole:
+        break;
+      case Share::kRows:
+        array.type.dims = {spec_.masks, spec_.list.rows, spec_.list.width};
+        array = PartOf(array, 1, rows.begin, rows.end);
+        array.type.dims = {spec_.masks * (rows.end - rows.begin), spec_.list.width};
+        break;
+      case Share::kTokens:
+        array = PartOf(array, how.axis, rows.begin * Tile(), rows.end * Tile());
+        break;
+      case Share::kValid:
+        for (size_t i = 0; i < array.bytes.size() / 4; ++i) {
+          array.ints()[i] -= static_cast<int32_t>(rows.begin * Tile());
+        }
+        break;
+    }
+    return array;
+  }
+
+  // Each call on its range of rows, and the results one after the other along the tokens.
+  Result<std::vector<std::vector<std::byte>>> RunCalls(const std::vector<const Array*>& operands,
+                                                       std::span<const mosaic::ArrayType> results) const {
+    std::vector<std::vector<std::byte>> whole;
+    for (const mosaic::ArrayType& type : results) whole.emplace_back(static_cast<size_t>(mosaic::BytesOf(type)));
+    for (const Call& call : calls_) {
+      std::vector<Array> own;
+      for (size_t i = 0; i < operands.size(); ++i) own.push_back(OfCall(*operands[i], order_[i], call.rows));
+      std::vector<mosaic::ArrayView> views;
+      for (const Array& array : own) views.push_back(array.view());
+      std::vector<mosaic::ArrayType> types(results.begin(), results.end());
+      const int64_t tokens = (call.rows.end - call.rows.begin) * Tile();
+      for (mosaic::ArrayType& type : types) type.dims[1] = tokens;
+      const mosaic::Interpreted ran = TESSERA_TRY(mosaic::Interpret(call.module, views, types));
+      for (size_t i = 0; i < whole.size(); ++i) {
+        const auto heads = static_cast<size_t>(results[i].dims[0]);
+        const size_t stride = whole[i].size() / heads;
+        const size_t bytes = ran.results[i].size() / heads;
+        const size_t first =
+            stride / static_cast<size_t>(results[i].dims[1]) * static_cast<size_t>(call.rows.begin * Tile());
+        for (size_t h = 0; h < heads; ++h) {
+          std::memcpy(whole[i].data() + h * stride + first, ran.results[i].data() + h * bytes, bytes);
+        }
+      }
+    }
+    return whole;
+  }
+
   // Token numbers, or whether they are past the last key, as the stock kernels lay them out.
   static Array Numbers(int64_t tokens, bool in_lanes, const std::function<int32_t(int64_t)>& number) {
     std::vector<int32_t> values;
@@ -185,7 +254,12 @@ class Kernel {
     }
   }
 
-  mosaic::Module module_;
+  struct Call {
+    CallRows rows;
+    mosaic::Module module;
+  };
+  std::vector<Call> calls_;
+  Direction direction_ = Direction::kForward;
   AttentionSpec spec_;
   std::vector<mosaic::ArrayType> running_;  // results that come before a stock kernel's own
   Arrays constants_;

@@ -287,9 +287,10 @@ class Lowerer {
   }
 
   Result<Values> Call(const Values& operands, const std::vector<Type>& results) {
+    if (!spec_.band) return CallEach(operands, results);
     const mosaic::Module module = TESSERA_TRY(KernelOf(spec_, direction_));
     std::vector<Type> types;
-    if (spec_.band) {
+    {
       for (std::vector<int64_t>& dims : SplashRunningDims(SplashSpecOf(spec_, direction_), direction_)) {
         types.push_back({Element::kF32, std::move(dims)});
       }
@@ -299,6 +300,41 @@ class Lowerer {
     Values all = TESSERA_TRY(CallWith(module, operands, types));
     all.erase(all.begin(), all.begin() + num_running);
     return all;
+  }
+
+  // A call for each range of rows, and their results one after the other.
+  Result<Values> CallEach(const Values& operands, const std::vector<Type>& results) {
+    const std::vector<std::string> names = OperandOrder(kernel_, direction_);
+    const int64_t tile = direction_ == Direction::kDkv ? kernel_.list.tile_kv : kernel_.list.tile_q;
+    std::vector<Values> parts(results.size());
+    for (const CallRows& rows : CallsOf(spec_, direction_)) {
+      Values own;
+      for (size_t i = 0; i < operands.size(); ++i) own.push_back(OfCall(operands[i], names[i], rows, tile));
+      std::vector<Type> types = results;
+      for (Type& type : types) type.dims[1] = (rows.end - rows.begin) * tile;
+      const mosaic::Module module = TESSERA_TRY(KernelOf(CallSpecOf(spec_, direction_, rows), direction_));
+      const Values given = TESSERA_TRY(CallWith(module, own, types));
+      for (size_t i = 0; i < given.size(); ++i) parts[i].push_back(given[i]);
+    }
+    Values whole;
+    for (const Values& of_result : parts) whole.push_back(b_.Concatenate(of_result, 1));
+    return whole;
+  }
+
+  Value OfCall(const Value& x, std::string_view name, const CallRows& rows, int64_t tile) {
+    const OperandShare how = ShareOf(direction_, name);
+    const bool is_all = rows.begin == 0 && rows.end == kernel_.list.rows;
+    if (is_all || how.share == Share::kWhole) return x;
+    if (how.share == Share::kValid) return b_.Sub(x, b_.Constant(x.type, static_cast<double>(rows.begin * tile)));
+    const bool is_list = how.share == Share::kRows;
+    const Value from = is_list ? b_.Reshape(x, {kernel_.masks, kernel_.list.rows, kernel_.list.width}) : x;
+    const size_t axis = is_list ? 1 : how.axis;
+    std::vector<int64_t> begin(from.type.dims.size(), 0);
+    std::vector<int64_t> end = from.type.dims;
+    begin[axis] = rows.begin * (is_list ? 1 : tile);
+    end[axis] = rows.end * (is_list ? 1 : tile);
+    const Value part = b_.Slice(from, begin, end);
+    return is_list ? b_.Reshape(part, {kernel_.masks * (rows.end - rows.begin), kernel_.list.width}) : part;
   }
 
   Result<Values> CallWith(const mosaic::Module& module, const Values& operands, const std::vector<Type>& results) {

@@ -8,7 +8,9 @@
 #include <map>
 
 #include "base/math.h"
-#include "lanes/xla/kernels/splash_parts.h"
+#include "lanes/xla/kernels/worklist.h"
+#include "lanes/xla/mosaic/interpret.h"
+#include "lanes/xla/mosaic/verify.h"
 #include "lanes/xla/splash_tables.h"
 
 namespace tessera::lanes::xla {
@@ -271,7 +273,87 @@ AttentionSpec KernelSpecOf(const ProgramSpec& spec, Direction direction) {
 
 Result<mosaic::Module> KernelOf(const ProgramSpec& spec, Direction direction) {
   if (spec.band) return SplashKernelOf(spec, direction);
-  const AttentionSpec kernel = KernelSpecOf(spec, direction);
+  return KernelOf(CallSpecOf(spec, direction, CallsOf(spec, direction)[0]), direction);
+}
+
+std::vector<CallRows> CallsOf(const ProgramSpec& spec, Direction direction) {
+  const int64_t rows = spec.Of(direction).rows;
+  const int64_t each = CeilDiv(rows, spec.calls[static_cast<size_t>(direction)]);
+  std::vector<CallRows> calls;
+  for (int64_t begin = 0; begin < rows; begin += each) calls.push_back({begin, std::min(begin + each, rows)});
+  return calls;
+}
+
+AttentionSpec CallSpecOf(const ProgramSpec& spec, Direction direction, const CallRows& rows) {
+  AttentionSpec kernel = KernelSpecOf(spec, direction);
+  kernel.list.rows = rows.end - rows.begin;
+  const bool is_dkv = direction == Direction::kDkv;
+  int64_t& len = is_dkv ? kernel.kv_len : kernel.q_len;
+  const int64_t tile = is_dkv ? kernel.list.tile_kv : kernel.list.tile_q;
+  len = std::min(len - rows.begin * tile, kernel.list.rows * tile);
+  return kernel;
+}
+
+OperandShare ShareOf(Direction direction, std::string_view operand) {
+  for (const char* list : {"columns", "kinds", "cleanups", "document_next", "stored_next"}) {
+    if (operand == list) return {Share::kRows, 0};
+  }
+  if (direction == Direction::kDkv) {
+    if (operand == "kv_valid") return {Share::kValid, 0};
+    for (const char* keys : {"k", "v", "kv_documents", "kv_ranks"}) {
+      if (operand == keys) return {Share::kTokens, 1};
+    }
+    return {};
+  }
+  if (operand == "q_valid") return {Share::kValid, 0};
+  if (operand == "q" || operand == "do" || operand == "q_documents") return {Share::kTokens, 1};
+  if (operand == "lse" || operand == "delta") return {Share::kTokens, 2};
+  return {};
+}
+
+std::vector<std::string> OperandOrder(const AttentionSpec& kernel, Direction direction) {
+  std::vector<std::string> names;
+  for (const mosaic::Memory& scalar : kernels::ScalarsOf(kernel)) names.push_back(scalar.name);
+  names.emplace_back("score");
+  if (kernel.has_sink_logits) names.emplace_back("sink_logits");
+  for (const char* name : {"q", "k", "v"}) names.emplace_back(name);
+  if (direction != Direction::kForward) {
+    for (const char* name : {"do", "lse", "delta"}) names.emplace_back(name);
+  }
+  if (kernel.has_documents) {
+    for (const char* name : {"q_documents", "kv_documents", "kv_ranks"}) names.emplace_back(name);
+  }
+  if (kernel.stored_tiles > 0) names.emplace_back("stored");
+  return names;
+}
+
+namespace {
+// As MeasureMemory counts them, or a little less: enough to see that there is nothing to split.
+int64_t ListBytes(const AttentionSpec& kernel) {
+  int64_t bytes = 0;
+  for (const mosaic::Memory& scalar : kernels::ScalarsOf(kernel)) {
+    bytes += mosaic::BytesOf(mosaic::ArrayType{scalar.type.element, scalar.type.dims});
+  }
+  return bytes;
+}
+}  // namespace
+
+void ShareRows(ProgramSpec& spec, int64_t scalar_bytes) {
+  if (scalar_bytes <= 0) return;
+  for (const Direction direction : {Direction::kForward, Direction::kDq, Direction::kDkv}) {
+    int64_t& calls = spec.calls[static_cast<size_t>(direction)];
+    while (CallsOf(spec, direction).size() < static_cast<size_t>(spec.Of(direction).rows)) {
+      if (ListBytes(CallSpecOf(spec, direction, CallsOf(spec, direction)[0])) <= scalar_bytes / 4) break;
+      const Result<mosaic::Module> kernel = KernelOf(spec, direction);
+      const Result<mosaic::KernelMemory> memory =
+          kernel ? mosaic::MeasureMemory(*kernel) : tl::unexpected(kernel.error());
+      if (!memory || memory->smem_bytes <= scalar_bytes) break;
+      calls *= 2;
+    }
+  }
+}
+
+Result<mosaic::Module> KernelOf(const AttentionSpec& kernel, Direction direction) {
   switch (direction) {
     case Direction::kForward:
       return kernels::AttentionForward(kernel);

@@ -11,7 +11,30 @@ namespace tessera::lanes::xla {
 
 // A kernel of one direction of the class.
 kernels::AttentionSpec KernelSpecOf(const stablehlo::ProgramSpec& spec, Direction direction);
+// Of the first of the calls that share the direction's rows, which is the largest.
 Result<mosaic::Module> KernelOf(const stablehlo::ProgramSpec& spec, Direction direction);
+
+// Rows of tiles [begin, end) of one call, and the kernel on them alone: of forward and dQ over a range of queries, of
+// dK and dV over a range of keys. Rows know nothing of each other, so a split changes no bit.
+struct CallRows {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+std::vector<CallRows> CallsOf(const stablehlo::ProgramSpec& spec, Direction direction);
+kernels::AttentionSpec CallSpecOf(const stablehlo::ProgramSpec& spec, Direction direction, const CallRows& rows);
+Result<mosaic::Module> KernelOf(const kernels::AttentionSpec& kernel, Direction direction);
+// What a call takes of an operand: all of it; rows of a list; tokens along an axis, the call's rows of them; or valid
+// tokens, counted from the call's first.
+enum class Share : uint8_t { kWhole, kRows, kTokens, kValid };
+struct OperandShare {
+  Share share = Share::kWhole;
+  size_t axis = 0;
+};
+OperandShare ShareOf(Direction direction, std::string_view operand);
+// The names of a kernel's operands, in order.
+std::vector<std::string> OperandOrder(const kernels::AttentionSpec& kernel, Direction direction);
+// Sets `calls` to the fewest, in powers of two, whose lists fit; a row too wide for any is CheckKernelPlan's to refuse.
+void ShareRows(stablehlo::ProgramSpec& spec, int64_t scalar_bytes);
 
 // The name of an operand of one direction: "columns_dq".
 std::string TableName(Direction direction, std::string_view what);

@@ -28,8 +28,17 @@ Result<std::vector<KernelText>> KernelTexts(const stablehlo::ProgramSpec& spec, 
   std::vector<KernelText> texts;
   for (const Direction direction : {Direction::kForward, Direction::kDq, Direction::kDkv}) {
     if ((direction == Direction::kForward) != (pass == Pass::kForward)) continue;
-    const mosaic::Module module = TESSERA_TRY(KernelOf(spec, direction));
-    texts.push_back({std::string(module.functions[0].Name()), mosaic::Print(module)});
+    if (spec.band) {
+      const mosaic::Module module = TESSERA_TRY(KernelOf(spec, direction));
+      texts.push_back({std::string(module.functions[0].Name()), mosaic::Print(module)});
+      continue;
+    }
+    const std::vector<CallRows> calls = CallsOf(spec, direction);
+    for (size_t i = 0; i < calls.size(); ++i) {
+      const mosaic::Module module = TESSERA_TRY(KernelOf(CallSpecOf(spec, direction, calls[i]), direction));
+      const std::string name(module.functions[0].Name());
+      texts.push_back({calls.size() == 1 ? name : fmt::format("{}_{}", name, i), mosaic::Print(module)});
+    }
   }
   return texts;
 }

@@ -164,7 +164,7 @@ struct Making {
 
 Hash128 MemoryKey(const Session& session, const ProgramQuestion& question) {
   const auto& [class_key, shape, has_softcap, has_sink_logits, has_documents, has_valid, masks, lists, items, words,
-               stored_tiles, parts, band] = question.spec;
+               stored_tiles, parts, calls, band] = question.spec;
   const auto& [batch, q_len, kv_len, num_q_heads, num_kv_heads, dim_qk, dim_v, dtype] = shape;
   Hasher hasher;
   hasher.Int(static_cast<int64_t>(reinterpret_cast<intptr_t>(session.client)));
@@ -180,6 +180,7 @@ Hash128 MemoryKey(const Session& session, const ProgramQuestion& question) {
   for (const stablehlo::ListShape& list : lists) {
     for (const int64_t value : {list.tile_q, list.tile_kv, list.rows, list.width, list.row_words}) hasher.Int(value);
   }
+  for (const int64_t of_direction : calls) hasher.Int(of_direction);
   hasher.Int(band ? 1 : 0);
   if (band) {
     // No bound is a number that no length reaches.

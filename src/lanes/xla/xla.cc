@@ -249,6 +249,7 @@ class Xla final : public Lane {
   stablehlo::ProgramSpec SpecOf(const Contract& contract, const PlanView& plan, const Target& target) const {
     stablehlo::ProgramSpec spec = stablehlo::SpecOf(contract, plan, target.kind);
     if (lowering_.has_kernels && !lowering_.has_band) spec.stored_tiles = xla::StoredCapacity(plan);
+    if (lowering_.has_kernels && !lowering_.has_band) xla::ShareRows(spec, target.scalar_bytes);
     if (lowering_.has_band) {
       if (const Result<MaskFacts> facts = DescribeMask(contract)) spec.band = BandOf(contract, *facts);
     }

@@ -254,6 +254,29 @@ Value Builder::Slice(const Value& x, std::span<const int64_t> begin, std::span<c
   return Emit(type, fmt::format("slice {} [{}] : ({}) -> {}", x.name, ranges, ToText(x.type), ToText(type)));
 }
 
+Value Builder::Concatenate(const Values& parts, int64_t axis) {
+  if (parts.size() == 1) return parts[0];
+  const auto along = static_cast<size_t>(axis);
+  Type type = parts[0].type;
+  std::string names, types;
+  int64_t sum = 0;
+  for (const Value& part : parts) {
+    Uses({&part}, "concatenate");
+    Type other = part.type;
+    if (along >= other.dims.size() || along >= type.dims.size()) {
+      Mistake(fmt::format("concatenate: {} has no axis {}", ToText(part.type), axis));
+      return parts[0];
+    }
+    sum += other.dims[along];
+    other.dims[along] = type.dims[along];
+    if (other != type) Mistake(fmt::format("concatenate: {} beside {}", ToText(part.type), ToText(parts[0].type)));
+    names += (names.empty() ? "" : ", ") + part.name;
+    types += (types.empty() ? "" : ", ") + ToText(part.type);
+  }
+  type.dims[along] = sum;
+  return Emit(type, fmt::format("concatenate {}, dim = {} : ({}) -> {}", names, axis, types, ToText(type)));
+}
+
 Value Builder::PadEnd(const Value& x, std::vector<int64_t> dims) {
   if (x.type.dims == dims) return x;
   Uses({&x}, "pad");

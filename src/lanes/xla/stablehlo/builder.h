@@ -92,6 +92,7 @@ class Builder {
   // Axis i of x becomes axis axes[i] of a tensor of these dims.
   Value Spread(const Value& x, std::vector<int64_t> dims, std::vector<int64_t> axes);
   Value Slice(const Value& x, std::span<const int64_t> begin, std::span<const int64_t> end);
+  Value Concatenate(const Values& parts, int64_t axis);
   // Zeros after the last element of each axis.
   Value PadEnd(const Value& x, std::vector<int64_t> dims);
   Value Reduce(Reduction how, const Value& x, std::vector<int64_t> axes);

@@ -51,6 +51,8 @@ struct ProgramSpec {
   int64_t words = 0;         // and of the stored bits, in 32-bit words
   int64_t stored_tiles = 0;  // of TPU kernels: cleanups with stored bits, as tiles of cells
   int64_t parts = 1;         // calls that share the rows of a pass
+  // Of TPU kernels: how many calls share a direction's rows of tiles, so that the lists of each fit the scalar memory.
+  std::array<int64_t, kNumDirections> calls = {1, 1, 1};
   // Of the stock Splash kernels, which compute their mask: it is part of their text, and not data.
   std::optional<Band> band = {};
   bool operator==(const ProgramSpec&) const = default;
