@@ -164,7 +164,7 @@ TEST_P(Numbers, EndsOfEveryRange_FiniteAndRight) {
     if (CompilesPerClass(GetParam())) {
       if (round >= 60) break;
     } else if (IsInterpreted(GetParam())) {
-      if (round >= 60) break;
+      if (round >= 40) break;
     } else if (flip()) {
       small = {.mask = "causal",
                .q_len = RandomInt(rng, 1, 40),
