@@ -62,6 +62,10 @@ const std::vector<std::string>& LanesUnderTest() {
     for (const LaneInfo& lane : Lanes()) {
       if (lane.name == "xla_pallas" && !lane.isas.empty()) names.push_back(lane.name + ":" + lane.isas[0]);
     }
+    // What runs only by name, where there is a JAX to call.
+    for (const LaneInfo& lane : Lanes()) {
+      if (lane.name == "call_jax" && !PeersPython().empty()) names.push_back(lane.name + ":" + lane.isas[0]);
+    }
     return names;
   }();
   return lanes;
@@ -130,7 +134,7 @@ std::string Slug(std::string text) {
 
 bool IsSlow(const std::string& lane) { return LaneOf(lane) == "reference"; }
 
-bool CompilesPerClass(const std::string& lane) { return LaneOf(lane) == "xla_chunked"; }
+bool CompilesPerClass(const std::string& lane) { return LaneOf(lane) == "xla_chunked" || LaneOf(lane) == "call_jax"; }
 
 bool IsInterpreted(const std::string& lane) { return LaneOf(lane) == "xla_pallas" || LaneOf(lane) == "splash"; }
 
