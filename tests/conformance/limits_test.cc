@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <limits>
 
 #include "conformance/conformance.h"
@@ -18,6 +19,16 @@ namespace {
 
 class Limits : public EveryLane {};
 INSTANTIATE_TEST_SUITE_P(Lanes, Limits, testing::ValuesIn(LanesUnderTest()), LaneTestName);
+INSTANTIATE_TEST_SUITE_P(Splash, Limits, testing::Values("splash:pjrt"), LaneTestName);
+
+// Which the stock Splash lane has; of a random mask it refuses nearly all.
+constexpr const char* kPlainMasks[] = {"causal", "full", "causal and window(100, 0)"};
+bool IsPlain(const Contract& contract) {
+  if (contract.mask.heads.size() != 1) return false;
+  return std::any_of(std::begin(kPlainMasks), std::end(kPlainMasks), [&](const char* text) {
+    return ToText(contract.mask.heads[0]) == ToText(ParseMaskExpr(text).value());
+  });
+}
 
 // The limit itself, its neighbours, powers of two and theirs, and anything between on a scale of magnitudes.
 int64_t UpTo(std::mt19937_64& rng, int64_t most) {
@@ -153,7 +164,7 @@ bool IsTrue(ReasonCode reason, const Contract& contract, const RunOptions& optio
     case ReasonCode::kXlaTooLarge:
       return options.lane == "xla_chunked";
     case ReasonCode::kTpuDtype:
-      return s.dtype == DType::kF16;
+      return s.dtype == DType::kF16 || (s.dtype == DType::kF32 && options.lane == "splash");
     case ReasonCode::kTpuHeadDim:
       return !is_any(s.dim_qk, {64, 128, 192, 256}) || !is_any(s.dim_v, {64, 128, 192, 256});
     case ReasonCode::kTpuTile:
@@ -168,6 +179,16 @@ bool IsTrue(ReasonCode reason, const Contract& contract, const RunOptions& optio
       return !(s.dim_qk == s.dim_v && is_any(s.dim_qk, {64, 128, 256})) && !(s.dim_qk == 192 && s.dim_v == 128);
     case ReasonCode::kCudaTooLong:
       return s.batch * s.num_q_heads * (s.q_len + 127) / 128 * 128 > std::numeric_limits<int32_t>::max();
+    case ReasonCode::kSplashMask:
+    case ReasonCode::kSplashSegments:
+      return !IsPlain(contract);
+    case ReasonCode::kSplashEmptyRow:  // the mask does not reach them: too few keys, or an offset
+      return s.q_len > s.kv_len || contract.mask.offset != s.kv_len - s.q_len;
+    case ReasonCode::kSplashSoftcap:
+      return contract.score.softcap > 0.0;
+    case ReasonCode::kSplashScore:
+      return contract.score.sink_logits ||
+             std::exp2(std::round(std::log2(contract.score.scale))) != contract.score.scale;
     default:
       return false;
   }
@@ -203,7 +224,8 @@ void LowerOrRefuse(const Setting& setting, const RunOptions& options) {
   }
   EXPECT_EQ(programs.error().code, ErrorCode::kLaneRefused) << ToText(programs.error());
   const std::string text = ToText(programs.error());
-  constexpr ReasonCode kReasons[] = {ReasonCode::kTpuTile, ReasonCode::kTpuVectorMemory, ReasonCode::kScalarMemory};
+  constexpr ReasonCode kReasons[] = {ReasonCode::kTpuTile, ReasonCode::kTpuVectorMemory, ReasonCode::kScalarMemory,
+                                     ReasonCode::kSplashEmptyRow};
   EXPECT_TRUE(std::any_of(std::begin(kReasons), std::end(kReasons), [&](ReasonCode reason) {
     return text.find(ReasonText(reason)) != std::string::npos && IsTrue(reason, setting.contract, options);
   })) << text;
@@ -226,8 +248,14 @@ TEST_P(Limits, RandomContractsUpToThem_RunRightOrAreRefused) {
     Setting setting;
     setting.lane = lane;
     setting.contract = is_as_drawn ? drawn.contract : ForLane(lane, drawn.contract);
+    if (lane == "splash:pjrt" && !is_as_drawn) {
+      setting.contract.mask.heads = {ParseMaskExpr(kPlainMasks[rng() % std::size(kPlainMasks)]).value()};
+      setting.contract.mask.offset = setting.contract.shape.kv_len - setting.contract.shape.q_len;
+      setting.contract.score.softcap = 0.0;
+      setting.contract.score.sink_logits = false;
+    }
     setting.options.backward = true;
-    setting.options.row_max = true;
+    setting.options.row_max = lane != "splash:pjrt";
     setting.options.threads = RandomInt(rng, 1, 3);
     setting.options.plan.tile = drawn.tile;
     RunOptions options = OptionsOf(setting);

@@ -73,6 +73,7 @@ constexpr double kMostCudaLogit = 0x1p27 / 1.45;  // without softcap
 constexpr double kMostF16 = 65504.0;              // of a score gradient
 constexpr double kBoundedCap = 60.0;              // up to which weights are measured against a score of 0, in bf16
 constexpr double kMostSink = 87.0;                // with such a cap
+constexpr double kMostSplashScore = 0x1p12;       // of `splash`, in the backward
 constexpr double kFarSink = 300.0;                // from here on no key has a weight that f32 holds
 
 // Scale, sinks and dO as the lane's ranges allow them.
@@ -248,6 +249,29 @@ TEST_P(Numbers, LargeQueriesAndKeys_NoWeightAboveOne) {
       ASSERT_GE(dv.At(i), 0.0);
       ASSERT_LE(dv.At(i), 30.001) << "thirty queries of weight 1 at most";
     }
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+// The stock Splash lane has a range of its own for scores, and neither softcap nor sinks.
+TEST(SplashNumbers, ScoresUpToItsRange_AreRight) {
+  const uint64_t seed = PrintedSeed();
+  std::mt19937_64 rng(seed);
+  for (int round = 0; round < 12; ++round) {
+    const char* mask = RandomInt(rng, 0, 1) == 0 ? "causal" : "causal and window(9, 0)";
+    const Contract contract = MakeContract({.mask = mask, .q_len = 20, .kv_len = 20, .dtype = DType::kBf16});
+    Setting setting = MakeSetting("splash:pjrt", contract, {}, seed + static_cast<uint64_t>(round));
+    Resize(setting, {.q = PowerOfTen(rng, -12, 3),
+                     .k = PowerOfTen(rng, -12, 3),
+                     .v = PowerOfTen(rng, -20, 20),
+                     .dout = PowerOfTen(rng, -10, 10)});
+    const double most = kMostSplashScore / LargestProduct(setting.inputs.at("q"), setting.inputs.at("k"));
+    const double below = RandomInt(rng, 0, 2) == 0 ? 1.0 : PowerOfTen(rng, -8, 0);
+    const double scale = std::exp2(std::floor(std::log2(most * below)));
+    setting.contract.score.scale = std::clamp(scale, 0x1p-49, 0x1p49);  // inside of what a scale may be
+    SCOPED_TRACE(testing::Message() << "TESSERA_SEED=" << seed << " round " << round << "\n"
+                                    << ToToml(setting.contract));
+    RunFinite(setting);
     if (testing::Test::HasFailure()) return;
   }
 }
