@@ -19,7 +19,8 @@ std::set<std::string> AnalysesIn(const std::string& folder) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
     const std::string path = entry.path().string();
-    if (std::string_view(path).ends_with(kSuffix)) files.insert(path);
+    // "-TLP-" is the program around the kernels, whose analysis names them too.
+    if (std::string_view(path).ends_with(kSuffix) && path.find("-TLP-") == std::string::npos) files.insert(path);
   }
   return files;
 }
