@@ -263,8 +263,8 @@ TEST(SplashNumbers, ScoresUpToItsRange_AreRight) {
     Setting setting = MakeSetting("splash:pjrt", contract, {}, seed + static_cast<uint64_t>(round));
     Resize(setting, {.q = PowerOfTen(rng, -12, 3),
                      .k = PowerOfTen(rng, -12, 3),
-                     .v = PowerOfTen(rng, -20, 20),
-                     .dout = PowerOfTen(rng, -10, 10)});
+                     .v = PowerOfTen(rng, -15, 15),
+                     .dout = PowerOfTen(rng, -10, 5)});  // larger ones would give gradients that bf16 cannot hold
     const double most = kMostSplashScore / LargestProduct(setting.inputs.at("q"), setting.inputs.at("k"));
     const double below = RandomInt(rng, 0, 2) == 0 ? 1.0 : PowerOfTen(rng, -8, 0);
     const double scale = std::exp2(std::floor(std::log2(most * below)));
