@@ -43,7 +43,8 @@ TEST(EmitCommand, FolderHasProgramsKernelsOperandsTablesAndReceipt) {
   const Result<TensorMap> tables = ReadSafetensors(out + "/tables.safetensors");
   ASSERT_TRUE(tables.has_value()) << ToText(tables.error());
   std::set<std::string> used;
-  for (const nlohmann::json& program : nlohmann::json::parse(ReadWhole(out + "/operands.json"))["programs"]) {
+  const nlohmann::json listed = nlohmann::json::parse(ReadWhole(out + "/operands.json"));
+  for (const nlohmann::json& program : listed["programs"]) {
     const std::string text = ReadWhole(out + "/" + program["file"].get<std::string>());
     EXPECT_NE(text.find("module @" + program["module"].get<std::string>()), std::string::npos);
     for (const nlohmann::json& operand : program["operands"]) {
@@ -52,7 +53,9 @@ TEST(EmitCommand, FolderHasProgramsKernelsOperandsTablesAndReceipt) {
       EXPECT_TRUE(source == "caller" || source == "forward" || source == "contract" || source == "plan" ||
                   source == "part")
           << name << " " << source;
-      if (source == "contract") EXPECT_DOUBLE_EQ(operand["value"].get<double>(), 0.125);
+      if (source == "contract") {
+        EXPECT_DOUBLE_EQ(operand["value"].get<double>(), 0.125);
+      }
       if (source != "plan") continue;
       used.insert(name);
       ASSERT_EQ(tables->count(name), 1u) << name;

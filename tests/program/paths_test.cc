@@ -16,7 +16,8 @@ namespace fs = std::filesystem;
 enum class Use { kReads, kWrites, kFolder };
 Use UseOf(const HelpCommand& command, const std::string& name) {
   const std::string words = command.Text();
-  if (name == "--emit" || (words == "rows pack" && name == "--out")) return Use::kFolder;
+  const bool is_of_files = words == "rows pack" || words == "emit";
+  if (name == "--emit" || (is_of_files && name == "--out")) return Use::kFolder;
   if (name == "--out" || name == "--dense" || name == "--svg") return Use::kWrites;
   if (name == "--receipt") return words == "view" ? Use::kReads : Use::kWrites;
   if (name == "--ledger") return words == "ledger add" ? Use::kWrites : Use::kReads;
