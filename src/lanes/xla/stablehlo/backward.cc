@@ -87,7 +87,7 @@ class Backward {
     // A row whose log-sum-exp is not finite would reach keys that it does not see.
     const Value visible = Visible(b_, scores.logits);
     out.weights = b_.Select(visible, Weight(b_, b_.Sub(scores.logits, b_.Spread(lse, dims, {0}))), F32(0.0));
-    const Value dp = b_.Dot(t.dout, v, {1, 1});
+    const Value dp = TileDot(b_, t.dout, v, {1, 1});
     Value ds = b_.Mul(out.weights, b_.Sub(dp, b_.Spread(t.delta, dims, {0})));
     if (spec_.has_softcap) ds = b_.Mul(ds, scores.slope);
     out.scores = b_.Select(visible, ds, F32(0.0));

@@ -169,7 +169,7 @@ MaskTables LoadTables(Builder& b, const ProgramSpec& spec, const ListShape& list
 Scores ScoresOf(Builder& b, const ProgramSpec& spec, const MaskTables& tables, const Value& q, const Value& k,
                 const TileAt& at, const SlotValues& slot) {
   Scores out;
-  Value logits = b.Mul(b.Dot(q, k, {1, 1}), b.Input("scale"));
+  Value logits = b.Mul(TileDot(b, q, k, {1, 1}), b.Input("scale"));
   if (spec.has_softcap) {
     const Value& cap = b.Input("softcap");
     const Value bent = b.Tanh(b.Div(logits, cap));

@@ -218,6 +218,17 @@ Values SumSafely(Builder& b, const Values& init, const std::vector<size_t>& sums
   return done;
 }
 
+Value TileDot(Builder& b, const Value& lhs, const Value& rhs, Contract2 axes) {
+  constexpr int64_t kSmall = 16;
+  const auto is_small = [](const Value& x) {
+    return *std::min_element(x.type.dims.begin(), x.type.dims.end()) < kSmall;
+  };
+  const bool is_bf16 = lhs.type.element == Element::kBf16 && rhs.type.element == Element::kBf16;
+  if (!is_bf16 || !(is_small(lhs) || is_small(rhs))) return b.Dot(lhs, rhs, axes);
+  const Value wide = b.Convert(lhs, Element::kF32);  // on a line of its own: the order of operations is the text's
+  return b.Dot(wide, b.Convert(rhs, Element::kF32), axes);
+}
+
 Value SafeDot(Builder& b, const Weighted& lhs, const Value& values, const Trial& trial) {
   // A score gradient may be beyond what f16 holds where no result is.
   const Value rhs = values.type.element == Element::kF16 ? b.Convert(values, Element::kF32) : values;
@@ -228,7 +239,7 @@ Value SafeDot(Builder& b, const Weighted& lhs, const Value& values, const Trial&
   const Value others = b.Convert(b.Select(trial.is_counting, one, zero), rhs.type.element);
   const Value finite = b.Select(trial.is_counting, b.Constant({rhs.type.element, {}}, 0.0), rhs);
   const Value with_care = b.Select(b.IsFinite(rhs), finite, others);
-  return b.Dot(weights, b.Select(trial.is_careful, with_care, rhs), {lhs.by_key ? 0 : 1, 0});
+  return TileDot(b, weights, b.Select(trial.is_careful, with_care, rhs), {lhs.by_key ? 0 : 1, 0});
 }
 
 }  // namespace tessera::stablehlo
