@@ -372,7 +372,7 @@ TEST_P(CheckArgs, TensorsElsewhereAndStreams_AreRefused) {
 
 TEST_P(CheckArgs, CallsAndLanes_WithoutRoomThreadsOrTheirInstructionSet) {
   const BindRequest good{contract_, view_, target_, kBoth};
-  const bool is_jax = GetParam() == "call_jax";  // whose threads are JAX's own
+  const bool is_jax = GetParam() == "call_jax";                        // whose threads are JAX's own
   if (GetParam() != "reference" && GetParam() != "cuda" && !is_jax) {  // which have no threads
     for (const int64_t threads : {0, -1}) BindFails(ErrorCode::kBadArgument, "", *Make({.threads = threads}), good);
   }

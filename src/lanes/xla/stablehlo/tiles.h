@@ -105,8 +105,8 @@ struct Weighted {
   Value logits;         // of the same tile, for visibility
   bool by_key = false;  // sum over queries: weights transposed
 };
-// A tile's product, in f32. Small bf16 operands become f32 first, which changes no bit of it: XLA's compiler for CPUs that
-// have bf16 units chooses code for some small products that takes none, and then gives up (2 x 4 by 4 x 10).
+// A tile's product, in f32. Small bf16 operands become f32 first, which changes no bit of it: XLA's compiler for CPUs
+// that have bf16 units chooses code for some small products that takes none, and then gives up (2 x 4 by 4 x 10).
 Value TileDot(Builder& b, const Value& lhs, const Value& rhs, Contract2 axes);
 // weights x values, as the trial wants it.
 Value SafeDot(Builder& b, const Weighted& lhs, const Value& rhs, const Trial& trial);
