@@ -25,23 +25,23 @@ struct Object;  // of Python's, never looked into
 
 // What is used of the stable ABI, by name.
 struct Api {
-  int (*Py_IsInitialized)() = nullptr;
-  int (*Py_BytesMain)(int, char**) = nullptr;
-  int (*PyGILState_Ensure)() = nullptr;
-  void (*PyGILState_Release)(int) = nullptr;
-  Object* (*Py_CompileString)(const char*, const char*, int) = nullptr;
-  Object* (*PyEval_EvalCode)(Object*, Object*, Object*) = nullptr;
-  Object* (*PyEval_GetBuiltins)() = nullptr;
-  Object* (*PyDict_New)() = nullptr;
-  int (*PyDict_SetItemString)(Object*, const char*, Object*) = nullptr;
-  Object* (*PyDict_GetItemString)(Object*, const char*) = nullptr;
-  Object* (*PyUnicode_FromStringAndSize)(const char*, intptr_t) = nullptr;
-  const char* (*PyUnicode_AsUTF8AndSize)(Object*, intptr_t*) = nullptr;
-  Object* (*PyObject_CallFunctionObjArgs)(Object*, ...) = nullptr;
-  Object* (*PyObject_Str)(Object*) = nullptr;
-  void (*PyErr_Fetch)(Object**, Object**, Object**) = nullptr;
-  void (*PyErr_Clear)() = nullptr;
-  void (*Py_DecRef)(Object*) = nullptr;
+  int (*py_is_initialized)() = nullptr;
+  int (*py_bytes_main)(int, char**) = nullptr;
+  int (*py_gil_state_ensure)() = nullptr;
+  void (*py_gil_state_release)(int) = nullptr;
+  Object* (*py_compile_string)(const char*, const char*, int) = nullptr;
+  Object* (*py_eval_eval_code)(Object*, Object*, Object*) = nullptr;
+  Object* (*py_eval_get_builtins)() = nullptr;
+  Object* (*py_dict_new)() = nullptr;
+  int (*py_dict_set_item_string)(Object*, const char*, Object*) = nullptr;
+  Object* (*py_dict_get_item_string)(Object*, const char*) = nullptr;
+  Object* (*py_unicode_from_string_and_size)(const char*, intptr_t) = nullptr;
+  const char* (*py_unicode_as_utf8_and_size)(Object*, intptr_t*) = nullptr;
+  Object* (*py_object_call_function_obj_args)(Object*, ...) = nullptr;
+  Object* (*py_object_str)(Object*) = nullptr;
+  void (*py_err_fetch)(Object**, Object**, Object**) = nullptr;
+  void (*py_err_clear)() = nullptr;
+  void (*py_dec_ref)(Object*) = nullptr;
 };
 constexpr int kFileInput = 257;  // Py_file_input
 
@@ -54,31 +54,31 @@ void Look(void* library, const char* name, Function& function, std::string& miss
 // The names that are not there; empty when all are.
 std::string Load(void* library, Api& api) {
   std::string missing;
-  Look(library, "Py_IsInitialized", api.Py_IsInitialized, missing);
-  Look(library, "Py_BytesMain", api.Py_BytesMain, missing);
-  Look(library, "PyGILState_Ensure", api.PyGILState_Ensure, missing);
-  Look(library, "PyGILState_Release", api.PyGILState_Release, missing);
-  Look(library, "Py_CompileString", api.Py_CompileString, missing);
-  Look(library, "PyEval_EvalCode", api.PyEval_EvalCode, missing);
-  Look(library, "PyEval_GetBuiltins", api.PyEval_GetBuiltins, missing);
-  Look(library, "PyDict_New", api.PyDict_New, missing);
-  Look(library, "PyDict_SetItemString", api.PyDict_SetItemString, missing);
-  Look(library, "PyDict_GetItemString", api.PyDict_GetItemString, missing);
-  Look(library, "PyUnicode_FromStringAndSize", api.PyUnicode_FromStringAndSize, missing);
-  Look(library, "PyUnicode_AsUTF8AndSize", api.PyUnicode_AsUTF8AndSize, missing);
-  Look(library, "PyObject_CallFunctionObjArgs", api.PyObject_CallFunctionObjArgs, missing);
-  Look(library, "PyObject_Str", api.PyObject_Str, missing);
-  Look(library, "PyErr_Fetch", api.PyErr_Fetch, missing);
-  Look(library, "PyErr_Clear", api.PyErr_Clear, missing);
-  Look(library, "Py_DecRef", api.Py_DecRef, missing);
+  Look(library, "Py_IsInitialized", api.py_is_initialized, missing);
+  Look(library, "Py_BytesMain", api.py_bytes_main, missing);
+  Look(library, "PyGILState_Ensure", api.py_gil_state_ensure, missing);
+  Look(library, "PyGILState_Release", api.py_gil_state_release, missing);
+  Look(library, "Py_CompileString", api.py_compile_string, missing);
+  Look(library, "PyEval_EvalCode", api.py_eval_eval_code, missing);
+  Look(library, "PyEval_GetBuiltins", api.py_eval_get_builtins, missing);
+  Look(library, "PyDict_New", api.py_dict_new, missing);
+  Look(library, "PyDict_SetItemString", api.py_dict_set_item_string, missing);
+  Look(library, "PyDict_GetItemString", api.py_dict_get_item_string, missing);
+  Look(library, "PyUnicode_FromStringAndSize", api.py_unicode_from_string_and_size, missing);
+  Look(library, "PyUnicode_AsUTF8AndSize", api.py_unicode_as_utf8_and_size, missing);
+  Look(library, "PyObject_CallFunctionObjArgs", api.py_object_call_function_obj_args, missing);
+  Look(library, "PyObject_Str", api.py_object_str, missing);
+  Look(library, "PyErr_Fetch", api.py_err_fetch, missing);
+  Look(library, "PyErr_Clear", api.py_err_clear, missing);
+  Look(library, "Py_DecRef", api.py_dec_ref, missing);
   return missing;
 }
 
 // Python's lock, for as long as this lives.
 class Hold {
  public:
-  explicit Hold(const Api& api) : api_(api), state_(api.PyGILState_Ensure()) {}
-  ~Hold() { api_.PyGILState_Release(state_); }
+  explicit Hold(const Api& api) : api_(api), state_(api.py_gil_state_ensure()) {}
+  ~Hold() { api_.py_gil_state_release(state_); }
   Hold(const Hold&) = delete;
   Hold& operator=(const Hold&) = delete;
 
@@ -92,7 +92,7 @@ class Ref {
  public:
   Ref(const Api& api, Object* object) : api_(api), object_(object) {}
   ~Ref() {
-    if (object_ != nullptr) api_.Py_DecRef(object_);
+    if (object_ != nullptr) api_.py_dec_ref(object_);
   }
   Ref(const Ref&) = delete;
   Ref& operator=(const Ref&) = delete;
@@ -106,8 +106,8 @@ class Ref {
 
 std::string TextOf(const Api& api, Object* text) {
   intptr_t size = 0;
-  const char* bytes = text == nullptr ? nullptr : api.PyUnicode_AsUTF8AndSize(text, &size);
-  if (bytes == nullptr) api.PyErr_Clear();
+  const char* bytes = text == nullptr ? nullptr : api.py_unicode_as_utf8_and_size(text, &size);
+  if (bytes == nullptr) api.py_err_clear();
   return bytes == nullptr ? std::string() : std::string(bytes, static_cast<size_t>(size));
 }
 
@@ -116,12 +116,12 @@ std::string TakeException(const Api& api) {
   Object* type = nullptr;
   Object* value = nullptr;
   Object* trace = nullptr;
-  api.PyErr_Fetch(&type, &value, &trace);
+  api.py_err_fetch(&type, &value, &trace);
   const Ref of_type(api, type);
   const Ref of_value(api, value);
   const Ref of_trace(api, trace);
   if (value == nullptr) return "an exception without a text";
-  const Ref text(api, api.PyObject_Str(value));
+  const Ref text(api, api.py_object_str(value));
   return TextOf(api, text.get());
 }
 
@@ -135,15 +135,15 @@ class LoadedInterpreter final : public Interpreter {
   // Runs bridge.py; an exception's text where it fails.
   std::string Import() {
     const Hold lock(api_);
-    Ref globals(api_, api_.PyDict_New());
-    const Ref name(api_, api_.PyUnicode_FromStringAndSize("tessera_bridge", 14));
-    const Ref code(api_, api_.Py_CompileString(kBridgePy, "tessera_bridge.py", kFileInput));
+    Ref globals(api_, api_.py_dict_new());
+    const Ref name(api_, api_.py_unicode_from_string_and_size("tessera_bridge", 14));
+    const Ref code(api_, api_.py_compile_string(kBridgePy, "tessera_bridge.py", kFileInput));
     if (globals.get() == nullptr || name.get() == nullptr || code.get() == nullptr) return TakeException(api_);
-    api_.PyDict_SetItemString(globals.get(), "__builtins__", api_.PyEval_GetBuiltins());
-    api_.PyDict_SetItemString(globals.get(), "__name__", name.get());
-    const Ref done(api_, api_.PyEval_EvalCode(code.get(), globals.get(), globals.get()));
+    api_.py_dict_set_item_string(globals.get(), "__builtins__", api_.py_eval_get_builtins());
+    api_.py_dict_set_item_string(globals.get(), "__name__", name.get());
+    const Ref done(api_, api_.py_eval_eval_code(code.get(), globals.get(), globals.get()));
     if (done.get() == nullptr) return TakeException(api_);
-    answer_ = api_.PyDict_GetItemString(globals.get(), "answer");
+    answer_ = api_.py_dict_get_item_string(globals.get(), "answer");
     globals.Keep();  // for as long as the process
     return {};
   }
@@ -154,15 +154,15 @@ class LoadedInterpreter final : public Interpreter {
                   "call_jax");
     }
     const Hold lock(api_);
-    const Ref text(api_, api_.PyUnicode_FromStringAndSize(request.data(), static_cast<intptr_t>(request.size())));
-    const Ref answer(api_, text.get() == nullptr
-                               ? nullptr
-                               : api_.PyObject_CallFunctionObjArgs(answer_, text.get(), static_cast<void*>(nullptr)));
+    const Ref text(api_, api_.py_unicode_from_string_and_size(request.data(), static_cast<intptr_t>(request.size())));
+    const Ref answer(api_, text.get() == nullptr ? nullptr
+                                                 : api_.py_object_call_function_obj_args(answer_, text.get(),
+                                                                                         static_cast<void*>(nullptr)));
     if (answer.get() == nullptr) return Fail(ErrorCode::kBridgeFailed, TakeException(api_), "call_jax");
     return TextOf(api_, answer.get());
   }
 
-  bool IsThere() const override { return getpid() == process_ && api_.Py_IsInitialized() != 0; }
+  bool IsThere() const override { return getpid() == process_ && api_.py_is_initialized() != 0; }
   const CrossingUse& use() const override { return use_; }
   void SetRuntime(std::string runtime) { use_.runtime = std::move(runtime); }
 
@@ -227,7 +227,7 @@ bool Start(const Api& api, const std::string& program) {
   sigset_t before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread([main = api.Py_BytesMain, program, &parked] {
+  std::thread([main = api.py_bytes_main, program, &parked] {
     std::string path = program;
     std::string isolated = "-I";
     std::string command = "-c";
