@@ -76,8 +76,37 @@ constexpr double kMostSink = 87.0;                // with such a cap
 constexpr double kMostSplashScore = 0x1p12;       // of `splash`, in the backward
 constexpr double kFarSink = 300.0;                // from here on no key has a weight that f32 holds
 
+double Largest(const Tensor& tensor) {
+  double most = 0.0;
+  for (int64_t i = 0; i < tensor.NumElements(); ++i) most = std::max(most, std::abs(tensor.At(i)));
+  return most;
+}
+
+// q and dO as the ranges of all lanes allow them, by bounds: every product of q and k below 2^127 with each factor that
+// it meets, and so the sums of which gradients consist.
+void BringIntoCommonRange(Setting& setting) {
+  constexpr double kMostSum = 0x1p126;
+  const Score& score = setting.contract.score;
+  const Shape& shape = setting.contract.shape;
+  Tensor& q = setting.inputs.at("q");
+  const Tensor& k = setting.inputs.at("k");
+  const double factor = 1.45 * std::max({1.0, score.scale, score.softcap > 0.0 ? score.scale / score.softcap : 0.0});
+  const double dim_k = static_cast<double>(shape.dim_qk) * Largest(k);
+  const double score_bound = factor * Largest(q) * std::max(1.0, dim_k);
+  if (score_bound > kMostSum) Multiply(q, kMostSum / score_bound);
+
+  Tensor& dout = setting.inputs.at("do");
+  const double score_gradient =
+      2.0 * static_cast<double>(shape.dim_v) * Largest(dout) * Largest(setting.inputs.at("v"));
+  const auto num_terms = static_cast<double>(shape.kv_len + shape.q_len * shape.num_q_heads);
+  const double gradient_bound =
+      std::max(1.0, score.scale) * score_gradient * num_terms * std::max({1.0, Largest(q), Largest(k)});
+  if (gradient_bound > kMostSum) Multiply(dout, kMostSum / gradient_bound);
+}
+
 // Scale, sinks and dO as the lane's ranges allow them.
 void BringIntoRange(Setting& setting) {
+  BringIntoCommonRange(setting);
   if (LaneOf(setting.lane) != "cuda") return;
   Score& score = setting.contract.score;
   if (score.softcap == 0.0) {
