@@ -152,6 +152,12 @@ ModelSpec ReadSpec(const DocumentValue* table, std::vector<Violation>& problems)
   return spec;
 }
 
+// As TOML and JSON both read a number that is not an integer.
+std::string Real(double value) {
+  std::string text = fmt::format("{}", value);
+  return text.find_first_of(".e") == std::string::npos ? text + ".0" : text;
+}
+
 }  // namespace
 
 int64_t ModelSpec::PaddedVocab() const { return RoundUp(vocab, vocab_multiple); }
@@ -181,12 +187,12 @@ std::string ToToml(const ModelSpec& spec) {
               structure_width] = spec;
   return fmt::format(
       "[model]\nvocab = {}\nvocab_multiple = {}\nlayers = {}\nwidth = {}\nnum_q_heads = {}\nnum_kv_heads = {}\n"
-      "head_dim = {}\nmlp_width = {}\nrows = {}\nrow_tokens = {}\ndtype = \"{}\"\nrope_base = {:#}\nnorm_eps = {:#}\n"
-      "masks = [{}]\nsoftcap = {:#}\nfinal_softcap = {:#}\nsink_logits = {}\noutput_gate = {}\nstructure = {}\n"
+      "head_dim = {}\nmlp_width = {}\nrows = {}\nrow_tokens = {}\ndtype = \"{}\"\nrope_base = {}\nnorm_eps = {}\n"
+      "masks = [{}]\nsoftcap = {}\nfinal_softcap = {}\nsink_logits = {}\noutput_gate = {}\nstructure = {}\n"
       "structure_width = {}\n",
       vocab, vocab_multiple, layers, width, num_q_heads, num_kv_heads, head_dim, mlp_width, rows, row_tokens,
-      ToText(dtype), rope_base, norm_eps, masks, softcap, final_softcap, sink_logits, output_gate, structure,
-      structure_width);
+      ToText(dtype), Real(rope_base), Real(norm_eps), masks, Real(softcap), Real(final_softcap), sink_logits,
+      output_gate, structure, structure_width);
 }
 
 std::string Digest(const ModelSpec& spec) {
