@@ -1,0 +1,166 @@
+// A model that is trained on packed rows: one definition for every machine. A Trainer compiles it once; documents,
+// learning rate and step are data of its programs. docs/model.md explains it by an example.
+//
+// Goals: the loss of a document does not depend on what it is packed with; a run compiles the same programs whatever
+// its batches hold; equal seeds, rows and machine give equal bits. Not a goal: a language for models of any kind.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/dtype.h"
+#include "tessera/engine.h"
+#include "tessera/error.h"
+#include "tessera/row_batch.h"
+#include "tessera/rows.h"
+#include "tessera/target.h"
+#include "tessera/tensor.h"
+
+#pragma GCC visibility push(default)
+namespace tessera {
+
+// A decoder: embedding, `layers` times (norm, attention, norm, SwiGLU), norm, logits.
+struct ModelSpec {
+  int64_t vocab = 0;                        // token ids are below it
+  int64_t vocab_multiple = kVocabMultiple;  // the embedding has the next multiple; logits are cut back to `vocab`
+  int64_t layers = 0;
+  int64_t width = 0;
+  int64_t num_q_heads = 1;
+  int64_t num_kv_heads = 1;
+  int64_t head_dim = 0;  // even
+  int64_t mlp_width = 0;
+  int64_t rows = 1;           // of a micro-batch
+  int64_t row_tokens = 0;     // of a row
+  DType dtype = DType::kF32;  // of products and attention; parameters, sums and the residual stream are f32
+  double rope_base = 10000.0;
+  double norm_eps = 1e-6;
+  std::vector<std::string> masks = {"causal and documents"};  // layer i has masks[i % size]
+  double softcap = 0.0;                                       // of attention scores; 0: off, as the next
+  double final_softcap = 0.0;                                 // of logits
+  bool sink_logits = false;                                   // one learned logit per query head and layer
+  bool output_gate = false;  // attention's output times a sigmoid of a product of the layer's input
+  bool structure = false;    // embeddings of the five structure columns, whose sum begins as zero
+  int64_t structure_width = 64;
+
+  int64_t PaddedVocab() const;
+  bool operator==(const ModelSpec&) const = default;
+};
+// TOML or JSON, told apart by the first character; everything in a table [model], names as above. Tables beside it are
+// not looked at. TSR-T001 with every violation; a spec that comes out of here is good.
+Result<ModelSpec> ParseModel(std::string_view text);
+std::vector<Violation> Validate(const ModelSpec& spec);
+std::string ToToml(const ModelSpec& spec);
+std::string Digest(const ModelSpec& spec);  // 32 hex digits
+
+// How a parameter begins.
+enum class Init : uint8_t { kZeros, kOnes, kNormal };
+struct ParameterInfo {
+  std::string name;
+  std::vector<int64_t> dims;
+  Init init = Init::kZeros;
+  double deviation = 0.0;  // of kNormal
+  bool has_decay = false;  // weight decay pulls on it: matrices, not norms, sinks or embeddings
+};
+// In the order of programs. All are f32.
+std::vector<ParameterInfo> ParametersOf(const ModelSpec& spec);
+// The same values on every machine; each parameter has a stream of its own, so that adding one changes no other.
+TensorMap InitialParameters(const ModelSpec& spec, uint64_t seed);
+
+struct OptimizerOptions {
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double eps = 1e-8;
+  double weight_decay = 0.1;
+  double clip_norm = 1.0;  // of all gradients together; 0: none
+  bool operator==(const OptimizerOptions&) const = default;
+};
+// What changes from step to step: data of the programs.
+struct StepScalars {
+  double learning_rate = 0.0;
+  int64_t step = 1;  // 1, 2, ...: of the moments' correction
+};
+
+// What stands for one of the layer spec's seven keys on a target: norm, linear_qkv, linear_proj, linear_fc1,
+// linear_fc2, attention, layernorm_mlp.
+struct Substitute {
+  std::string key;
+  std::string name;    // "none": the plain operations of the definition
+  std::string reason;  // why this one
+  bool operator==(const Substitute&) const = default;
+};
+
+struct TrainerOptions {
+  OptimizerOptions optimizer = {};
+  uint64_t seed = 0;
+  std::string attention = "auto";  // or a substitute's name: that one or an error. "cpu", "xla_chunked"
+  XlaOptions xla = {};
+  int64_t threads = 0;        // of the cpu lane; 0: as many as the target has workers
+  bool compile_only = false;  // programs are made, for a machine that need not be here, and nothing is run
+};
+
+struct StepResult {
+  double loss = 0.0;       // nats per trained token, before the update
+  double loss_sum = 0.0;   // nats
+  double grad_norm = 0.0;  // of the mean loss, before clipping
+  int64_t tokens = 0;      // trained: of the loss masks
+  bool loss_finite = true;
+  bool grads_finite = true;
+  bool updated = true;  // false where gradients are not finite or there was no token: everything is as before
+};
+struct EvalResult {
+  double loss_sum = 0.0;  // nats
+  int64_t tokens = 0;
+};
+struct GradientsResult {
+  double loss_sum = 0.0;
+  int64_t tokens = 0;
+  TensorMap gradients;  // of the sum of nats, by parameter
+};
+
+// Not for two threads at once.
+class Trainer {
+ public:
+  // TSR-L008 where no plugin fits the target, TSR-L002 where a substitute that was asked for cannot run.
+  static Result<Trainer> Create(const Engine& engine, const ModelSpec& spec, const Target& target,
+                                const TrainerOptions& options = {});
+  Trainer(Trainer&&) noexcept;
+  Trainer& operator=(Trainer&&) noexcept;
+  ~Trainer();
+
+  // Gradients of all micro-batches, summed, over the number of their tokens; one update. A micro-batch has the spec's
+  // rows and row_tokens, ids below the vocabulary (TSR-T002).
+  Result<StepResult> Step(std::span<const RowBatch* const> micro_batches, const StepScalars& scalars);
+  Result<EvalResult> Evaluate(const RowBatch& batch);
+  Result<GradientsResult> Gradients(const RowBatch& batch);
+
+  // Every parameter under its name, and its moments as "m." and "v." before it.
+  Result<TensorMap> State() const;
+  Status SetState(const TensorMap& state);  // TSR-T003 for a missing, unknown or ill-shaped one, or one not finite
+
+  const ModelSpec& spec() const;
+  const Target& target() const;
+  const std::vector<Substitute>& substitutes() const;  // seven
+  int64_t compiles() const;                            // programs made or loaded since Create; never more than three
+  const std::vector<ProgramUse>& programs() const;     // one for each
+  const DeviceUse& device() const;
+  std::vector<std::string> contract_keys() const;  // one for each distinct mask, in order, as class_keys
+  std::vector<std::string> class_keys() const;
+  const std::vector<std::string>& notes() const;  // precision plan, flags without effect: for a log
+
+ private:
+  struct Impl;
+  explicit Trainer(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// Whether a substitute may stand for the product with a parameter: not for embeddings, heads, routers and their like,
+// which SubstituteExclusions names by a part of the parameter's name.
+bool MaySubstitute(std::string_view parameter);
+std::span<const std::string_view> SubstituteExclusions();
+
+}  // namespace tessera
+#pragma GCC visibility pop
