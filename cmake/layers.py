@@ -40,9 +40,12 @@ LAYERS = {
                      "src/classes"},
     "src/engine": {"src/base", "src/io", "src/contract", "src/plan", "src/routing", "src/planner", "src/pipeline",
                    "src/lanes", "src/receipt", "src/ledger", "src/classes", "src/dispatch"},
+    # A sharded program goes through the XLA lane's client and builder.
+    "src/shard": {"src/base", "src/io", "src/contract", "src/plan", "src/planner", "src/pipeline", "src/lanes", "src/receipt",
+                  "src/classes", "src/dispatch", "src/engine"},
     "src/capi": {"src/base", "src/io", "src/contract", "src/rows", "src/plan", "src/check", "src/routing", "src/planner",
                  "src/pipeline", "src/export", "src/view", "src/lanes", "src/receipt", "src/ledger", "src/classes", "src/dispatch",
-                 "src/engine"},
+                 "src/engine", "src/shard"},
 }
 
 # Of the folders they may include, these see the public headers only, and of src/base all.
@@ -79,6 +82,7 @@ LIBRARIES = {
     "src/classes": (BASE_LIBRARIES, set()),
     "src/dispatch": (BASE_LIBRARIES, set()),
     "src/engine": (BASE_LIBRARIES, set()),
+    "src/shard": (BASE_LIBRARIES, set()),
     "src/capi": (BASE_LIBRARIES, set()),
     "include": ({EXPECTED}, set()),
     "tools": ({EXPECTED, FMT}, set()),
@@ -103,6 +107,7 @@ OWNER = {
     "receipt.h": "src/receipt", "ledger.h": "src/ledger", "records.h": "src/ledger",
     "normalise.h": "src/classes", "prepare.h": "src/dispatch",
     "engine.h": "src/engine", "bridge.h": "src/engine", "run_tensors.h": "src/engine", "run.h": "src/engine", "compile.h": "src/engine",
+    "shard.h": "src/shard",
     "c_api.h": "src/capi", "c_error.h": "src/capi", "c_data.h": "src/capi", "c_plan.h": "src/capi",
     "c_engine.h": "src/capi", "c_compile.h": "src/capi", "c_export.h": "src/capi", "tessera.h": "src/capi",
 }

@@ -31,6 +31,7 @@
 #include "tessera/row_batch.h"
 #include "tessera/rows.h"
 #include "tessera/run.h"
+#include "tessera/shard.h"
 #include "tessera/spelling.h"
 #include "tessera/stages.h"
 #include "tessera/target.h"
