@@ -98,11 +98,11 @@ struct ShardOptions {
 
 struct ShardRow {
   DeclaredTensor tensor;
-  std::optional<SpecAxes> spec;           // nothing: no rule is about it, and the audit refuses
-  std::string source = {};                // which rule, in words; without a spec, why there is none
-  std::optional<size_t> zero_dim = {};    // the dimension that ZeRO-3 cut: gathered before each use
-  bool is_pinned = false;                 // its replication is written out, and ZeRO-3 keeps off
-  bool is_by_heads = false;               // the cut along `model` is one of heads
+  std::optional<SpecAxes> spec;         // nothing: no rule is about it, and the audit refuses
+  std::string source = {};              // which rule, in words; without a spec, why there is none
+  std::optional<size_t> zero_dim = {};  // the dimension that ZeRO-3 cut: gathered before each use
+  bool is_pinned = false;               // its replication is written out, and ZeRO-3 keeps off
+  bool is_by_heads = false;             // the cut along `model` is one of heads
 };
 struct ShardTable {
   Mesh mesh;

@@ -46,7 +46,8 @@ class Auditor {
       int64_t parts = 1;
       for (const std::string& axis : (*row.spec)[dim]) {
         if (!mesh_.Has(axis)) {
-          Violate(name, fmt::format("axes of the mesh {}; {} is none of it ({})", ToText(mesh_), Excerpt(axis), row.source));
+          Violate(name,
+                  fmt::format("axes of the mesh {}; {} is none of it ({})", ToText(mesh_), Excerpt(axis), row.source));
         }
         if (!seen.insert(axis).second) Violate(name, fmt::format("each axis once; {} cuts it twice", Excerpt(axis)));
         parts *= mesh_.SizeOf(axis);  // at most the mesh's devices, but for an axis that is there twice
@@ -69,7 +70,8 @@ class Auditor {
       return Violate("model.num_heads", fmt::format("given, to cut {} along model={}", first->tensor.name, model));
     }
     if (table_.num_q_heads % model != 0) {
-      Violate("model.num_heads", fmt::format("a number that divides by model={}: {} does not", model, table_.num_q_heads));
+      Violate("model.num_heads",
+              fmt::format("a number that divides by model={}: {} does not", model, table_.num_q_heads));
     }
     if (table_.num_kv_heads % model != 0) {
       Violate("model.num_kv_heads",

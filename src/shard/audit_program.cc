@@ -68,7 +68,8 @@ class Auditor {
       const pjrt::Sharding* sharding =
           program_.parameter_shardings.size() == names.size() ? &program_.parameter_shardings[i] : nullptr;
       AuditTensor(fmt::format("argument {} ({})", i, names[i]), *row, (*program_.parameters)[i], sharding);
-      if (row->tensor.dims == (*program_.parameters)[i].dims) report_.replicated_bytes += BytesOfType((*program_.parameters)[i]);
+      if (row->tensor.dims == (*program_.parameters)[i].dims)
+        report_.replicated_bytes += BytesOfType((*program_.parameters)[i]);
     }
   }
 

@@ -17,13 +17,13 @@ namespace tessera {
 namespace {
 
 constexpr std::array<std::pair<std::string_view, ElementType>, 8> kTypes = {{{"f32", ElementType::kF32},
-                                                                            {"bf16", ElementType::kBf16},
-                                                                            {"f16", ElementType::kF16},
-                                                                            {"i8", ElementType::kI8},
-                                                                            {"i16", ElementType::kI16},
-                                                                            {"i32", ElementType::kI32},
-                                                                            {"i64", ElementType::kI64},
-                                                                            {"bool", ElementType::kBool}}};
+                                                                             {"bf16", ElementType::kBf16},
+                                                                             {"f16", ElementType::kF16},
+                                                                             {"i8", ElementType::kI8},
+                                                                             {"i16", ElementType::kI16},
+                                                                             {"i32", ElementType::kI32},
+                                                                             {"i64", ElementType::kI64},
+                                                                             {"bool", ElementType::kBool}}};
 
 // "bf16[4096, 1024]" into a tensor; false where it is not so.
 bool ReadType(std::string_view text, DeclaredTensor& tensor) {

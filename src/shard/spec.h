@@ -5,8 +5,8 @@
 
 namespace tessera::shard {
 
-// The table's spec for a row, by the names of its tensor and of the mesh's axes; or why there is none. A dimension whose
-// axis the mesh has not is whole: the axes' names decide, and nothing else.
+// The table's spec for a row, by the names of its tensor and of the mesh's axes; or why there is none. A dimension
+// whose axis the mesh has not is whole: the axes' names decide, and nothing else.
 void PlaceByTable(const DeclaredModel& model, const Mesh& mesh, ShardRow& row);
 
 // ZeRO-3, after tensor and expert axes: of a parameter that may be cut, the largest dimension which is free and divides

@@ -1,5 +1,5 @@
-// The table: what a decoder's tensors are called, and how each is cut. Whole subtrees that inference once got wrong come
-// first and are replicated in so many words (B13); then experts; then the matrices by their last name.
+// The table: what a decoder's tensors are called, and how each is cut. Whole subtrees that inference once got wrong
+// come first and are replicated in so many words (B13); then experts; then the matrices by their last name.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -111,11 +111,19 @@ struct Boundary {
 constexpr Boundary Heads(std::string_view word) { return {word, {kDataAxis, kModelAxis, kContextAxis, ""}, 4, true}; }
 constexpr Boundary Tokens(std::string_view word) { return {word, {kDataAxis, kContextAxis, "", ""}, 2}; }
 constexpr Boundary Stream(std::string_view word) { return {word, {kDataAxis, kContextAxis, "", ""}, 3}; }
-constexpr std::array<Boundary, 15> kBoundaries = {{Heads("q"), Heads("k"), Heads("v"), Heads("o"),
+constexpr std::array<Boundary, 15> kBoundaries = {{Heads("q"),
+                                                   Heads("k"),
+                                                   Heads("v"),
+                                                   Heads("o"),
                                                    {"lse", {kDataAxis, kModelAxis, kContextAxis, ""}, 3, true},
-                                                   Tokens("input_ids"), Tokens("target_ids"), Tokens("doc_ids"),
-                                                   Tokens("loss_mask"), Tokens("tokens"), Stream("hidden"),
-                                                   Stream("residual"), Stream("logits"),
+                                                   Tokens("input_ids"),
+                                                   Tokens("target_ids"),
+                                                   Tokens("doc_ids"),
+                                                   Tokens("loss_mask"),
+                                                   Tokens("tokens"),
+                                                   Stream("hidden"),
+                                                   Stream("residual"),
+                                                   Stream("logits"),
                                                    {"valid_token_count", {kDataAxis, "", "", ""}, 1},
                                                    {"loss", {"", "", "", ""}, 0}}};
 

@@ -64,8 +64,9 @@ constexpr int64_t kMostDevices = int64_t{1} << 20;
 
 // What leaves a value what it is, wherever it puts it.
 constexpr std::array<std::string_view, 13> kMoving = {
-    "bitcast", "bitcast-convert", "convert",       "copy",  "copy-start",           "copy-done",    "get-tuple-element",
-    "reshape", "transpose",       "dynamic-slice", "slice", "optimization-barrier", "all-gather-done"};
+    "bitcast",   "bitcast-convert",      "convert",        "copy",      "copy-start",
+    "copy-done", "get-tuple-element",    "reshape",        "transpose", "dynamic-slice",
+    "slice",     "optimization-barrier", "all-gather-done"};
 
 tl::unexpected<Error> Bad(const std::string& message, const std::string& where) {
   return Fail(ErrorCode::kPluginFailed, "not an optimized program: " + message, where);
@@ -230,7 +231,8 @@ Result<Module> ReadModule(std::string_view bytes) {
       if (part.number == computation_field::kId) computation.id = static_cast<int64_t>(part.value);
       if (part.number != computation_field::kInstructions) continue;
       Instruction instruction;
-      if (std::string fault = ReadInstruction(part.bytes, instruction); !fault.empty()) return Bad(fault, "instruction");
+      if (std::string fault = ReadInstruction(part.bytes, instruction); !fault.empty())
+        return Bad(fault, "instruction");
       computation.by_id.emplace(instruction.id, computation.instructions.size());
       computation.instructions.push_back(std::move(instruction));
     }
@@ -276,9 +278,8 @@ std::map<int64_t, Use> FindUses(const Module& module) {
         if (instruction.opcode == "while") {
           const int64_t trips = KnownTrips(instruction.config);
           use.in_loop = true;
-          use.trips = trips < 0 || outer.trips < 0 || (trips > 0 && outer.trips > INT64_MAX / trips)
-                          ? -1
-                          : trips * outer.trips;
+          use.trips =
+              trips < 0 || outer.trips < 0 || (trips > 0 && outer.trips > INT64_MAX / trips) ? -1 : trips * outer.trips;
         }
         const auto known = uses.find(called);
         if (known != uses.end() && (known->second.in_loop || !use.in_loop)) continue;
