@@ -178,10 +178,6 @@ TEST_F(ShardProgram, DimensionThatDoesNotDivide_IsRefusedBeforeAndAfter) {
 }
 
 // y = x + w, each row of x; x is whole along its last dimension, so w must be too.
-struct Gather {
-  ShardTable table;
-  OptimizedProgram program;
-};
 const std::string kSum = "[parameters]\nw = \"f32[16]\"\n[activations]\nx = \"f32[8, 16]\"\ny = \"f32[8, 16]\"\n";
 const std::string kSumBody =
     "    %b = stablehlo.broadcast_in_dim %w, dims = [1] : (tensor<16xf32>) -> tensor<8x16xf32>\n"
@@ -189,8 +185,9 @@ const std::string kSumBody =
 
 TEST_F(ShardProgram, UnexpectedGatherOfAParameter_IsRefused) {
   Proves("R80");
-  const std::vector<SpecRule> rules = {RuleOf("w", {{"model"}}), RuleOf("x", {{"data"}, {}}),
-                                       RuleOf("y", {{"data"}, {}})};
+  // The rows of x are cut along model too: the sum wants all of w on every device.
+  const std::vector<SpecRule> rules = {RuleOf("w", {{"model"}}), RuleOf("x", {{"model"}, {}}),
+                                       RuleOf("y", {{"model"}, {}})};
   const ShardTable table = MakeTable(kSum, "data=2,model=4", {.rules = rules});
   ASSERT_TRUE(AuditShards(table));
   const std::string mlir =
@@ -222,7 +219,6 @@ TEST_F(ShardProgram, GatherThatZero3Implies_IsListedAndPasses) {
   EXPECT_EQ(report->collectives[0], "all-gather f32[4] in groups of 4 of w, 384 bytes");
   EXPECT_EQ(report->carried_bytes, 384);
   ShardTable by_hand = table;
-  by_hand.rows[2].zero_dim.reset();
   for (ShardRow& row : by_hand.rows) row.zero_dim.reset();
   EXPECT_FALSE(AuditProgram(by_hand, {{"x", "w"}, {"y"}}, program));
 }
