@@ -108,7 +108,7 @@ struct ShardTable {
   Mesh mesh;
   int64_t num_q_heads = 0;
   int64_t num_kv_heads = 0;
-  std::vector<ShardRow> rows;  // in the order of the declaration
+  std::vector<ShardRow> rows;  // in the order of the model's
 
   const ShardRow* Find(std::string_view name) const;
 };

@@ -21,7 +21,8 @@ struct Options {
 };
 
 constexpr const char* kFooter =
-    "PARAMS is TOML or JSON: names and types of parameters, buffers and activations. Those the built-in table is not\n"
+    "The file is TOML or JSON: names and types of parameters, buffers and activations. Those the built-in table is "
+    "not\n"
     "about need a spec of their own, in the file of --specs. docs/sharding.md explains both. Examples:\n"
     "  tessera shard show examples/sharding/decoder.toml --mesh data=2,model=2\n"
     "  tessera shard check examples/sharding/decoder.toml --mesh data=4,model=2 --zero3 --devices 8\n"
@@ -91,11 +92,9 @@ void AddShard(Command& app, Action& action) {
   sub->Footer(kFooter);
   const auto add = [&](const char* name, const char* about, int (*command)(const Options&)) {
     Command* verb = sub->AddCommand(name, about);
-    verb->AddOption("PARAMS", options->parameters, "Names and types of the tensors")->Reads("F.toml")->Required();
-    verb->AddOption("--mesh", options->mesh, "Axes and their sizes: data, expert, context, model")
-        ->TypeName("data=N,..")
-        ->Required();
-    verb->AddOption("--specs", options->specs, "Specs of your own, before those of the table")->Reads("F.toml");
+    verb->AddOption("file", options->parameters, "Names and types of the tensors")->Reads("FILE")->Required();
+    verb->AddOption("--mesh", options->mesh, "Axes and their sizes, as data=2,model=4")->TypeName("AXES")->Required();
+    verb->AddOption("--specs", options->specs, "Specs of your own, before those of the table")->Reads("FILE");
     verb->AddFlag("--zero3", options->zero3, "Cut each parameter's largest free dimension along data");
     verb->AddFlag("--json", options->json, "Print one JSON document");
     verb->Footer(kFooter);
@@ -104,11 +103,14 @@ void AddShard(Command& app, Action& action) {
   };
   add("show", "Print the mesh and the spec of every tensor", Show);
   Command* verb = add("check", "Refuse what a launch must not have, with the full list", Check);
-  verb->AddNumber("--devices", options->num_devices, {.low = 1, .high = kMaxMeshDevices}, "Of the launch");
+  verb->AddNumber("--devices", options->num_devices, {.low = 1, .high = kMaxMeshDevices}, "Of the launch")
+      ->TypeName("N");
   verb->AddNumber("--max-device-bytes", options->device_bytes, {.low = 0, .high = INT64_MAX},
-                  "Ceiling of parameters and buffers on each device");
+                  "Ceiling of parameters and buffers on each device")
+      ->TypeName("N");
   verb->AddNumber("--max-replicated", options->replicated_percent, {.low = 0, .high = 100},
-                  "Ceiling of what is whole on every device, in percent of all bytes");
+                  "Ceiling of what is whole on every device, in percent of all bytes")
+      ->TypeName("N");
 }
 
 }  // namespace tessera::program
