@@ -57,7 +57,7 @@ constexpr std::string_view kHeadsWhy = "queries, keys and values, by heads";
 constexpr std::string_view kLastWhy = "out of attention, by rows";
 constexpr std::string_view kUpWhy = "gate and up, by columns";
 constexpr std::string_view kDownWhy = "down, by rows";
-constexpr std::string_view kTableWhy = "tables of tokens are whole";
+constexpr std::string_view kTableWhy = "tables of tokens, whole along model";
 constexpr std::string_view kMlaUpWhy = "MLA up, by heads";
 constexpr std::string_view kMlaDownWhy = "MLA down is replicated";
 constexpr std::array<Rule, 40> kLeaves = {{{"qkv", Cut::kHeads, kHeadsWhy},
@@ -97,7 +97,7 @@ constexpr std::array<Rule, 40> kLeaves = {{{"qkv", Cut::kHeads, kHeadsWhy},
                                            {"wpe", Cut::kFree, kTableWhy},
                                            {"embedding", Cut::kFree, kTableWhy},
                                            {"embed_tokens", Cut::kFree, kTableWhy},
-                                           {"lm_head", Cut::kFree, "the head's logits are whole"},
+                                           {"lm_head", Cut::kFree, "the head, whole along model"},
                                            {"cos", Cut::kWhole, "RoPE tables are replicated"},
                                            {"sin", Cut::kWhole, "RoPE tables are replicated"}}};
 
@@ -149,7 +149,7 @@ const Rule* FindExact(const std::array<Rule, n>& rules, std::string_view word) {
 }
 
 const Rule* FindRule(const std::vector<std::string>& parts) {
-  static constexpr Rule kNorm = {"norm", Cut::kFree, "norms are whole"};
+  static constexpr Rule kNorm = {"norm", Cut::kFree, "norms, whole along model"};
   for (const std::string& part : parts) {
     for (const Rule& rule : kSubtrees) {
       if (part.starts_with(rule.word)) return &rule;
