@@ -1,10 +1,8 @@
 #include "lanes/xla/pjrt/read_program.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <string_view>
 
@@ -28,12 +26,8 @@ constexpr uint32_t kParameterShardings = 14;
 
 namespace program_shape_field {
 constexpr uint32_t kParameters = 1;
-}
-
-namespace shape_field {
-constexpr uint32_t kElementType = 2;
-constexpr uint32_t kDimensions = 3;
-}  // namespace shape_field
+constexpr uint32_t kResult = 2;
+}  // namespace program_shape_field
 
 namespace computation_field {
 constexpr uint32_t kInstructions = 2;
@@ -46,138 +40,36 @@ constexpr uint32_t kSharding = 40;
 constexpr uint32_t kBackendConfig = 43;
 }  // namespace instruction_field
 
-namespace sharding_field {
-constexpr uint32_t kType = 1;
-constexpr uint32_t kTileDimensions = 3;
-constexpr uint32_t kTileDevices = 4;
-constexpr uint32_t kTuple = 5;
-constexpr uint32_t kReplicateOnLast = 6;
-constexpr uint32_t kIotaDims = 9;
-constexpr uint32_t kIotaPermutation = 10;
-}  // namespace sharding_field
-
-// Of tuples in tuples; XLA itself writes one level.
-constexpr int kMostNesting = 8;
-
 tl::unexpected<Error> Bad(const std::string& message, const std::string& where) {
   return Fail(ErrorCode::kPluginFailed, "not an optimized program: " + message, where);
 }
 
 tl::unexpected<Error> Bad(const WireReader& reader, const std::string& where) { return Bad(reader.Fault(), where); }
 
-// A repeated integer field, packed or not.
-Status AddIntegers(const WireField& field, std::vector<int64_t>& into, const char* where = "sharding") {
-  if (field.type == 0) {
-    into.push_back(static_cast<int64_t>(field.value));
-    return {};
-  }
-  WireReader packed(field.bytes);
-  for (uint64_t value = 0; !packed.at_end();) {
-    if (!packed.NextVarint(value)) return Bad(packed, where);
-    into.push_back(static_cast<int64_t>(value));
+std::string ReadTypes(std::string_view bytes, std::optional<std::vector<TensorType>>& types) {
+  HloArrays arrays;
+  if (std::string fault = ReadShape(bytes, arrays); !fault.empty()) return fault;
+  for (std::optional<TensorType>& array : arrays) {
+    if (!array) {
+      types.reset();
+      return {};
+    }
+    if (types) types->push_back(std::move(*array));
   }
   return {};
 }
 
-// XLA numbers its element types like PJRT up to f64, and bf16 apart.
-std::optional<ElementType> OfXla(uint64_t number) {
-  constexpr uint64_t kXlaBf16 = 16;
-  if (number == kXlaBf16) return ElementType::kBf16;
-  const bool is_ours = number >= 1 && number <= static_cast<uint64_t>(ElementType::kF64);
-  return is_ours ? std::optional(static_cast<ElementType>(number)) : std::nullopt;
-}
-
-Status ReadParameters(std::string_view bytes, std::optional<std::vector<TensorType>>& parameters) {
-  parameters.emplace();
-  bool is_ours = true;
+Status ReadProgramShape(std::string_view bytes, OptimizedProgram& program) {
+  program.parameters.emplace();
+  program.results.emplace();
   WireReader reader(bytes);
   for (WireField field; reader.Next(field);) {
-    if (field.number != program_shape_field::kParameters) continue;
-    uint64_t type = 0;
-    std::vector<int64_t> dims;
-    WireReader shape(field.bytes);
-    for (WireField part; shape.Next(part);) {
-      if (part.number == shape_field::kElementType) type = part.value;
-      if (part.number != shape_field::kDimensions) continue;
-      if (Status ok = AddIntegers(part, dims, "parameter"); !ok) return ok;
-    }
-    if (!shape.ok()) return Bad(shape, "parameter");
-    const std::optional<ElementType> element = OfXla(type);
-    is_ours = is_ours && element;
-    if (element) parameters->push_back({*element, std::move(dims)});
+    std::string fault;
+    if (field.number == program_shape_field::kParameters) fault = ReadTypes(field.bytes, program.parameters);
+    if (field.number == program_shape_field::kResult) fault = ReadTypes(field.bytes, program.results);
+    if (!fault.empty()) return Bad(fault, "program shape");
   }
   if (!reader.ok()) return Bad(reader, "program shape");
-  if (!is_ours) parameters.reset();
-  return {};
-}
-
-struct Sharding {
-  uint64_t type = 0;
-  std::vector<int64_t> tiles;
-  std::vector<int64_t> devices;
-  std::vector<int64_t> iota;
-  std::vector<int64_t> permutation;
-  std::vector<std::string> tuple;
-  bool replicate_on_last = false;
-};
-
-std::string ToText(const Sharding& sharding) {
-  switch (sharding.type) {
-    case 0:
-      return "{replicated}";
-    case 1:
-      return fmt::format("{{maximal device={}}}", fmt::join(sharding.devices, ","));
-    case 2:
-      return fmt::format("{{{}}}", fmt::join(sharding.tuple, ", "));
-    case 3: {
-      std::string text = fmt::format("{{devices=[{}]", fmt::join(sharding.tiles, ","));
-      if (sharding.iota.empty()) {
-        text += fmt::format("{}", fmt::join(sharding.devices, ","));
-      } else {
-        text += fmt::format("<=[{}]", fmt::join(sharding.iota, ","));
-        if (sharding.permutation.size() > 1) text += fmt::format("T({})", fmt::join(sharding.permutation, ","));
-      }
-      return text + (sharding.replicate_on_last ? " last_tile_dim_replicate}" : "}");
-    }
-    case 4:
-      return "{manual}";
-    default:
-      return fmt::format("{{kind {}}}", sharding.type);
-  }
-}
-
-Result<std::string> ReadSharding(std::string_view bytes, int depth) {
-  if (depth > kMostNesting) return Bad(fmt::format("tuples nest deeper than {}", kMostNesting), "sharding");
-  Sharding sharding;
-  WireReader reader(bytes);
-  for (WireField field; reader.Next(field);) {
-    Status ok;
-    if (field.number == sharding_field::kType) sharding.type = field.value;
-    if (field.number == sharding_field::kReplicateOnLast) sharding.replicate_on_last = field.value != 0;
-    if (field.number == sharding_field::kTileDimensions) ok = AddIntegers(field, sharding.tiles);
-    if (field.number == sharding_field::kTileDevices) ok = AddIntegers(field, sharding.devices);
-    if (field.number == sharding_field::kIotaDims) ok = AddIntegers(field, sharding.iota);
-    if (field.number == sharding_field::kIotaPermutation) ok = AddIntegers(field, sharding.permutation);
-    if (!ok) return tl::unexpected(ok.error());
-    if (field.number == sharding_field::kTuple) {
-      Result<std::string> inner = ReadSharding(field.bytes, depth + 1);
-      if (!inner) return inner;
-      sharding.tuple.push_back(std::move(*inner));
-    }
-  }
-  if (!reader.ok()) return Bad(reader, "sharding");
-  return ToText(sharding);
-}
-
-// "all-reduce" for "all-reduce" and "all-reduce-start"; nothing for the matching "-done" and for what stays at home.
-std::string_view CollectiveOf(std::string_view opcode) {
-  static constexpr std::array<std::string_view, 9> kNames = {
-      "all-reduce",         "all-gather",           "reduce-scatter", "all-to-all", "ragged-all-to-all",
-      "collective-permute", "collective-broadcast", "send",           "recv"};
-  for (const std::string_view name : kNames) {
-    if (opcode == name) return name;
-    if (opcode.starts_with(name) && opcode.substr(name.size()) == "-start") return name;
-  }
   return {};
 }
 
@@ -215,9 +107,9 @@ Status ReadInstruction(std::string_view bytes, OptimizedProgram& program) {
     if (field.number == instruction_field::kCustomCallTarget) target = field.bytes;
     if (field.number == instruction_field::kBackendConfig) config = field.bytes;
     if (field.number == instruction_field::kSharding) {
-      Result<std::string> sharding = ReadSharding(field.bytes, 0);
+      const Result<Sharding> sharding = ReadSharding(field.bytes);
       if (!sharding) return tl::unexpected(sharding.error());
-      program.shardings.push_back(std::move(*sharding));
+      program.shardings.push_back(ToText(*sharding));
     }
   }
   if (!reader.ok()) return Bad(reader, where);
@@ -237,22 +129,22 @@ Status ReadInstruction(std::string_view bytes, OptimizedProgram& program) {
 Status ReadModule(std::string_view bytes, OptimizedProgram& program) {
   // Parameters and result come first in the list, wherever they stand in the bytes.
   std::vector<std::string> outer;
-  std::string result;
   bool has_computation = false;
   WireReader reader(bytes);
   for (WireField field; reader.Next(field);) {
     if (field.number == module_field::kName) program.module_name = field.bytes;
     if (field.number == module_field::kParameterShardings || field.number == module_field::kOutputSharding) {
-      Result<std::string> sharding = ReadSharding(field.bytes, 0);
+      Result<Sharding> sharding = ReadSharding(field.bytes);
       if (!sharding) return tl::unexpected(sharding.error());
       if (field.number == module_field::kOutputSharding) {
-        result = std::move(*sharding);
+        program.result_sharding = std::move(*sharding);
       } else {
-        outer.push_back(std::move(*sharding));
+        outer.push_back(ToText(*sharding));
+        program.parameter_shardings.push_back(std::move(*sharding));
       }
     }
     if (field.number == module_field::kProgramShape) {
-      if (Status ok = ReadParameters(field.bytes, program.parameters); !ok) return ok;
+      if (Status ok = ReadProgramShape(field.bytes, program); !ok) return ok;
     }
     if (field.number != module_field::kComputations) continue;
     has_computation = true;
@@ -265,8 +157,12 @@ Status ReadModule(std::string_view bytes, OptimizedProgram& program) {
   }
   if (!reader.ok()) return Bad(reader, "module");
   if (!has_computation || program.instructions == 0) return Bad("it has no instruction", "module");
-  if (!result.empty()) outer.push_back(std::move(result));
+  if (program.result_sharding) outer.push_back(ToText(*program.result_sharding));
   program.shardings.insert(program.shardings.begin(), outer.begin(), outer.end());
+  if (program.collectives.empty()) return {};
+  Result<std::vector<Collective>> collectives = ReadCollectives(bytes);
+  if (!collectives) return tl::unexpected(collectives.error());
+  program.collective_calls = std::move(*collectives);
   return {};
 }
 

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "lanes/xla/pjrt/collectives.h"
+#include "lanes/xla/pjrt/sharding.h"
 #include "lanes/xla/pjrt/tensor_type.h"
 #include "tessera/error.h"
 
@@ -19,11 +21,16 @@ struct OptimizedProgram {
   std::string module_name;
   // What it takes, on each device; nothing where that is not told or not in our types.
   std::optional<std::vector<TensorType>> parameters;
-  int64_t instructions = 0;                     // of all computations, nested ones included
-  std::map<std::string, int64_t> opcodes;       // "dot" -> 2
-  std::map<std::string, int64_t> custom_calls;  // by target
+  std::optional<std::vector<TensorType>> results;  // the same of what it gives
+  int64_t instructions = 0;                        // of all computations, nested ones included
+  std::map<std::string, int64_t> opcodes;          // "dot" -> 2
+  std::map<std::string, int64_t> custom_calls;     // by target
   // The opcodes that speak to other devices, asynchronous forms counted once and under the plain name.
   std::map<std::string, int64_t> collectives;
+  std::vector<Collective> collective_calls;  // each of them, with what it sends to whom
+  // Those that the program says its parameters and its result have; empty for a program of one device.
+  std::vector<Sharding> parameter_shardings;
+  std::optional<Sharding> result_sharding;
   // Those of the program's parameters, then of its result, then of instructions that still carry one, in XLA's words:
   // "{devices=[2,1]<=[2]}", "{replicated}".
   std::vector<std::string> shardings;

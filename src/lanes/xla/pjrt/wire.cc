@@ -60,6 +60,19 @@ bool WireReader::Next(WireField& field) {
   }
 }
 
+std::string AddIntegers(const WireField& field, std::vector<int64_t>& into) {
+  if (field.type == 0) {
+    into.push_back(static_cast<int64_t>(field.value));
+    return {};
+  }
+  WireReader packed(field.bytes);
+  for (uint64_t value = 0; !packed.at_end();) {
+    if (!packed.NextVarint(value)) return packed.Fault();
+    into.push_back(static_cast<int64_t>(value));
+  }
+  return {};
+}
+
 void WireWriter::Varint(uint64_t value) {
   for (; value >= 0x80; value >>= 7) bytes_ += static_cast<char>(value | 0x80);
   bytes_ += static_cast<char>(value);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tessera/error.h"
 
@@ -37,6 +38,9 @@ class WireReader {
   std::string_view rest_;
   const char* fault_ = nullptr;
 };
+
+// A repeated integer field, packed or not, at the end of `into`; what is wrong with it, or nothing.
+std::string AddIntegers(const WireField& field, std::vector<int64_t>& into);
 
 class WireWriter {
  public:
