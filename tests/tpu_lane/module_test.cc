@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "support/engine.h"
+#include "support/proves.h"
 #include "tessera/tessera.h"
 #include "tpu_lane/held.h"
 
@@ -174,6 +175,53 @@ TEST(KernelModules, ListsBeyondScalarMemory_AreSeveralCalls) {
     ASSERT_TRUE(programs.has_value()) << target.scalar_bytes << " " << ToText(programs.error());
   }
   HoldPrograms("several_calls", *programs);
+}
+
+// Found by us, with a number, before any compiler sees it; interpret_test.cc has what a kernel has no form for.
+TEST(KernelModules, BadInput_IsFoundBeforeAnyCompiler) {
+  Proves("R16 B7");
+  const auto code = [](const Contract& contract, const Batch& batch, const char* lane) -> std::optional<ErrorCode> {
+    RunOptions options;
+    options.lane = lane;
+    options.plan.tile = TileSize{128, 128};
+    const Result<std::vector<ProgramText>> programs =
+        LowerPrograms(TestEngine(), contract, batch, FindTarget("v6e").value(), options);
+    if (programs) return std::nullopt;
+    return programs.error().code;
+  };
+  const Contract good = ContractOf("causal", DType::kBf16, 64);
+  for (const char* lane : {"xla_pallas", "splash"}) {
+    EXPECT_EQ(code(good, {}, lane), std::nullopt);
+    Contract heads = good;
+    heads.shape.num_q_heads = 3;  // over two key heads
+    EXPECT_EQ(code(heads, {}, lane), ErrorCode::kContractInvalid) << lane;
+  }
+  const Contract packed = ContractOf("causal and documents", DType::kBf16, 64);
+  Batch one_side;
+  one_side.q_doc_ids = Documents(170).doc_ids;
+  EXPECT_EQ(code(packed, Documents(170), "xla_pallas"), std::nullopt);
+  EXPECT_EQ(code(packed, {}, "xla_pallas"), ErrorCode::kBatchInvalid) << "no segment ids";
+  EXPECT_EQ(code(packed, one_side, "xla_pallas"), ErrorCode::kBatchInvalid) << "of queries only";
+  one_side = {};
+  one_side.kv_doc_ids = Documents(170).doc_ids;
+  EXPECT_EQ(code(packed, one_side, "xla_pallas"), ErrorCode::kBatchInvalid) << "of keys only";
+}
+
+// Its tiles are a processor's, which no TPU kernel takes.
+TEST(KernelModules, PlanOfAnotherTarget_IsRefused) {
+  AttentionOptions options;
+  options.lane = "xla_pallas";
+  options.xla.interpret = true;
+  const Contract contract = ContractOf("causal and window(200, 0)", DType::kF32, 64);
+  const Result<Attention> attention = TestEngine().Prepare(contract, FindTarget("v6e").value(), options);
+  ASSERT_TRUE(attention.has_value()) << ToText(attention.error());
+  PlanOptions tiles;
+  tiles.tile = TileSize{64, 64};
+  Result<PlanResult> plan = MakePlan(contract, {}, FindTarget("cpu").value(), tiles);
+  ASSERT_TRUE(plan.has_value()) << ToText(plan.error());
+  const Result<Bound> bound = attention->Bind(std::move(plan->plan));
+  ASSERT_FALSE(bound.has_value());
+  EXPECT_NE(ToText(bound.error()).find("tpu.tile"), std::string::npos) << ToText(bound.error());
 }
 
 TEST(KernelModules, OtherDocuments_SameText) {

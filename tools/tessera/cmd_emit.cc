@@ -177,7 +177,7 @@ void AddEmit(Command& app, Action& action) {
   sub->AddOption("--lane", run.lane, "Whose programs; auto = those of the lane that the target's table leads to")
       ->TypeName("LANE")
       ->ShowDefault();
-  sub->AddOption("--chips", run.chips, "How many chips share the heads, or the rows of the batch")
+  sub->AddNumber("--chips", run.chips, {1}, "How many chips share the heads, or the rows of the batch")
       ->TypeName("N")
       ->ShowDefault();
   AddProblemOptions(*sub, options->problem);
