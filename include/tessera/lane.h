@@ -105,6 +105,7 @@ struct ProgramOperand {
   std::string source = {};  // "caller", "forward" (its result), "contract", "plan" or "part"
   std::string about = {};   // in words
   Tensor tensor = {};
+  int64_t chip_axis = -1;  // of a program for several chips: the axis they share, -1 where each has all of it
   bool operator==(const ProgramOperand&) const = default;
 };
 
@@ -136,6 +137,7 @@ struct ProgramText {
   std::string pass = {};
   std::string lane = {};
   int64_t parts = 1;  // calls that share a pass, each told its number
+  int64_t chips = 1;  // that it runs on at once
   std::vector<ProgramOperand> operands = {};
   std::vector<ProgramOperand> results = {};
   std::vector<KernelText> kernels = {};

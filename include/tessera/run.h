@@ -34,6 +34,7 @@ struct RunOptions : AttentionOptions {
   std::string batch_source = {};
   std::string contract_source = {};
   RunMeter* meter = nullptr;  // outlives the run
+  int64_t chips = 1;          // of LowerPrograms: TPU chips that share a program's heads or batch rows; a run takes one
 };
 
 struct RunOutcome {

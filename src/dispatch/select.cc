@@ -15,16 +15,25 @@ bool HasSoftcap(const Contract& contract, const MaskFacts&) { return contract.sc
 bool HasWindow(const Contract&, const MaskFacts& facts) { return facts.has_window; }
 bool HasDocuments(const Contract&, const MaskFacts& facts) { return facts.needs_documents; }
 bool IsPlain(const Contract&, const MaskFacts& facts) { return facts.is_causal || facts.is_full; }
+// Such as the usual scale of head dim 128, which is no power of two. What both refuse stays the stock kernel's, whose
+// reason is the receipt's.
+bool IsPlainForOurs(const Contract& contract, const MaskFacts& facts) {
+  const auto runs = [&](std::string_view lane) {
+    return FindLane(LaneTable(), lane)->refuses(contract, facts).accepted;
+  };
+  return IsPlain(contract, facts) && !runs(kXlaSplash) && runs(kXlaPallas);
+}
 
 constexpr SelectionRule kRules[] = {
     {TargetKind::kCpu, "any contract", Always, "cpu"},
     {TargetKind::kGpu, "any contract", Always, "cuda"},
-    {TargetKind::kTpu, "routing or picks", IsRouted, "xla_pallas"},
-    {TargetKind::kTpu, "a bitmap", HasBitmap, "xla_pallas"},
-    {TargetKind::kTpu, "softcap", HasSoftcap, "xla_pallas"},
-    {TargetKind::kTpu, "a window", HasWindow, "xla_pallas"},
-    {TargetKind::kTpu, "documents", HasDocuments, "xla_pallas"},
-    {TargetKind::kTpu, "plain causal or full", IsPlain, "splash"},
+    {TargetKind::kTpu, "routing or picks", IsRouted, kXlaPallas},
+    {TargetKind::kTpu, "a bitmap", HasBitmap, kXlaPallas},
+    {TargetKind::kTpu, "softcap", HasSoftcap, kXlaPallas},
+    {TargetKind::kTpu, "a window", HasWindow, kXlaPallas},
+    {TargetKind::kTpu, "documents", HasDocuments, kXlaPallas},
+    {TargetKind::kTpu, "plain, and refused by the stock kernel", IsPlainForOurs, kXlaPallas},
+    {TargetKind::kTpu, "plain causal or full", IsPlain, kXlaSplash},
     {TargetKind::kTpu, "anything else", Always, kXlaChunked},
 };
 

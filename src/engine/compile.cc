@@ -56,6 +56,7 @@ RunOutcome Compile(const Engine& engine, const Contract& contract, const Batch& 
 Result<std::vector<ProgramText>> LowerPrograms(const Engine& engine, const Contract& contract, const Batch& batch,
                                                const Target& target, const RunOptions& options,
                                                const TensorMap& inputs) {
+  if (options.chips < 1) return Fail(ErrorCode::kBadArgument, "a program is for at least one chip", "chips");
   const AttentionOptions settled = Settle(engine.options(), options);
   const std::shared_ptr<const Lane> lane =
       TESSERA_TRY(LaneWithPrograms(*EngineAccess::Of(engine), contract, target, settled));
@@ -64,7 +65,9 @@ Result<std::vector<ProgramText>> LowerPrograms(const Engine& engine, const Contr
   const std::vector<Pass> passes = PassesOf(options);
   std::vector<ProgramText> programs;
   for (const Pass pass : passes) {
-    programs.push_back(TESSERA_TRY(lane->Lower({contract, made.plan.view(), target, passes}, pass)));
+    programs.push_back(TESSERA_TRY(lane->Lower(
+        {.contract = contract, .plan = made.plan.view(), .target = target, .passes = passes, .chips = options.chips},
+        pass)));
   }
   return programs;
 }

@@ -88,6 +88,7 @@ struct BindRequest {
   // Of this lane, and of the plan's class: what it has on a device is written over, in the stream's order.
   const BoundLane* earlier = nullptr;
   void* stream = nullptr;
+  int64_t chips = 1;  // that a program is written for; what is bound runs on one
 };
 
 class Lane {

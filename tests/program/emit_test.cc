@@ -93,6 +93,32 @@ TEST(EmitCommand, WhatNoLaneHas_IsRefusedAndNothingIsMade) {
   EXPECT_TRUE(fs::exists(out + "/splash_mha_fwd_residuals.mosaic"));
 }
 
+TEST(EmitCommand, SeveralChips_SaysWhatEachOperandIsSharedOver) {
+  const TemporaryFolder folder;
+  const std::string out = folder.File("out");
+  const ProgramResult result = Tessera({"emit", kContract, "--chips", "2", "--out", out});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const nlohmann::json listed = nlohmann::json::parse(ReadWhole(out + "/operands.json"));
+  for (const nlohmann::json& program : listed["programs"]) {
+    EXPECT_EQ(program["chips"], 2);
+    const std::string text = ReadWhole(out + "/" + program["file"].get<std::string>());
+    EXPECT_NE(text.find("sdy.manual_computation"), std::string::npos);
+    for (const nlohmann::json& operand : program["operands"]) {
+      const std::string name = operand["name"];
+      const int64_t axis = name == "q" || name == "k" || name == "v" || name == "do" || name == "lse" ||
+                                   name == "delta" || name.rfind("mask_of_", 0) == 0
+                               ? 1
+                               : -1;
+      EXPECT_EQ(operand["chip_axis"], axis) << name;
+    }
+  }
+  const ProgramResult uneven = Tessera({"emit", kContract, "--chips", "3", "--out", folder.File("none")});
+  EXPECT_EQ(uneven.exit_code, 3);
+  EXPECT_NE(uneven.err.find("TSR-L002"), std::string::npos) << uneven.err;
+  EXPECT_EQ(Tessera({"emit", kContract, "--chips", "0", "--out", folder.File("none")}).exit_code, 2);
+  EXPECT_FALSE(fs::exists(folder.File("none")));
+}
+
 TEST(CompileCommand, TopologyOfAnotherTarget_IsNamed) {
   for (const std::vector<std::string>& more : std::vector<std::vector<std::string>>{
            {"--topology", "v6e"}, {"--topology", "v6e:1x1", "--target", "v5e"}, {"--topology", "nosuch:1x1"}}) {

@@ -1,10 +1,13 @@
 // The StableHLO programs around our kernels: whole, and a function of the class alone. tests/tpu compiles them.
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "support/engine.h"
+#include "support/proves.h"
 #include "tessera/tessera.h"
 #include "tpu_lane/held.h"
 
@@ -64,6 +67,161 @@ TEST(KernelModules, EveryKind_IsOneCallPerKernel) {
     }
     HoldPrograms(kind.name, *programs);
   }
+}
+
+size_t Count(const std::string& text, std::string_view word) {
+  size_t count = 0;
+  for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) ++count;
+  return count;
+}
+
+// For several chips: one region that each runs on its share of the heads, or of the batch where the key heads are too
+// few, and the tensors of all outside of it.
+TEST(KernelModules, SeveralChips_ShareHeadsOrRows) {
+  struct Kind {
+    const char* name;
+    int64_t batch;
+    int64_t num_kv_heads;
+    const char* q;  // of all chips, and of one
+    const char* own_q;
+  };
+  const Kind kinds[] = {
+      {"chips_share_heads", 2, 4,
+       "tensor<2x8x300x128xbf16> {sdy.sharding = #sdy.sharding<@chips, [{}, {\"chip\"}, {}, {}]>}",
+       "tensor<2x2x300x128xbf16>"},
+      {"chips_share_rows", 4, 1,
+       "tensor<4x8x300x128xbf16> {sdy.sharding = #sdy.sharding<@chips, [{\"chip\"}, {}, {}, {}]>}",
+       "tensor<1x8x300x128xbf16>"},
+  };
+  for (const Kind& kind : kinds) {
+    SCOPED_TRACE(kind.name);
+    Contract contract = ContractOf("causal and documents and valid", DType::kBf16, 128, 0, true);
+    contract.shape = {kind.batch, 300, 300, 8, kind.num_kv_heads, 128, 128, DType::kBf16};
+    IdRows ids{.rows = kind.batch, .len = 300, .values = {}};
+    for (int64_t t = 0; t < kind.batch * 300; ++t) ids.values.push_back(t % 300 < 170 ? 0 : 1);
+    Batch batch;
+    batch.doc_ids = std::move(ids);
+    batch.valid_tokens = std::vector<int64_t>(static_cast<size_t>(kind.batch), 290);
+    RunOptions options;
+    options.lane = "xla_pallas";
+    options.backward = true;
+    options.plan.tile = TileSize{128, 128};
+    const Result<std::vector<ProgramText>> one =
+        LowerPrograms(TestEngine(), contract, batch, FindTarget("v6e").value(), options);
+    options.chips = 4;
+    const Result<std::vector<ProgramText>> programs =
+        LowerPrograms(TestEngine(), contract, batch, FindTarget("v6e").value(), options);
+    ASSERT_TRUE(one.has_value() && programs.has_value()) << ToText(programs ? one.error() : programs.error());
+    for (size_t pass = 0; pass < 2; ++pass) {
+      const ProgramText& program = (*programs)[pass];
+      EXPECT_EQ(program.chips, 4);
+      EXPECT_EQ(Count(program.text, "sdy.manual_computation"), 1u);
+      EXPECT_EQ(Count(program.text, "@tpu_custom_call"), Count((*one)[pass].text, "@tpu_custom_call"));
+      EXPECT_EQ(Count(program.text, kind.q), pass == 0 ? 1u : 2u) << "q, and with a backward do";
+      EXPECT_NE(program.text.find(kind.own_q), std::string::npos);
+      // The caller gives what a program of one chip takes, and as much comes back.
+      ASSERT_EQ(program.operands.size(), (*one)[pass].operands.size());
+      for (size_t i = 0; i < program.operands.size(); ++i) {
+        const ProgramOperand& whole = (*one)[pass].operands[i];
+        EXPECT_EQ(program.operands[i].name, whole.name);
+        EXPECT_EQ(program.operands[i].tensor.bytes, whole.tensor.bytes) << whole.name;
+        EXPECT_EQ(program.operands[i].tensor.NumElements(), whole.tensor.NumElements()) << whole.name;
+      }
+      ASSERT_EQ(program.results.size(), (*one)[pass].results.size());
+      for (size_t i = 0; i < program.results.size(); ++i) {
+        const ProgramOperand& whole = (*one)[pass].results[i];
+        const int64_t counts = whole.name == "tiles" ? 4 : 1;
+        EXPECT_EQ(program.results[i].tensor.NumElements(), counts * whole.tensor.NumElements()) << whole.name;
+      }
+    }
+    HoldPrograms(kind.name, *programs);
+  }
+}
+
+TEST(KernelModules, ChipsThatCannotShareEvenly_AreRefused) {
+  RunOptions options;
+  options.lane = "xla_pallas";
+  const auto code = [&](int64_t chips, const char* lane) -> std::optional<ErrorCode> {
+    options.chips = chips;
+    options.lane = lane;
+    const Result<std::vector<ProgramText>> programs =
+        LowerPrograms(TestEngine(), ContractOf("causal", DType::kBf16, 128), {}, FindTarget("v6e").value(), options);
+    if (programs) return std::nullopt;
+    return programs.error().code;
+  };
+  EXPECT_EQ(code(3, "xla_pallas"), ErrorCode::kLaneRefused);
+  EXPECT_EQ(code(4, "xla_pallas"), ErrorCode::kLaneRefused) << "two key heads and one row";
+  EXPECT_EQ(code(2, "xla_chunked"), ErrorCode::kLaneRefused);
+  EXPECT_EQ(code(0, "xla_pallas"), ErrorCode::kBadArgument);
+}
+
+// A plan whose lists exceed a TPU's scalar memory is several calls in one program.
+TEST(KernelModules, ListsBeyondScalarMemory_AreSeveralCalls) {
+  Target target = FindTarget("v6e").value();
+  RunOptions options;
+  options.lane = "xla_pallas";
+  options.backward = true;
+  options.plan.tile = TileSize{128, 128};
+  Contract contract = ContractOf("causal", DType::kBf16, 64);
+  contract.shape.q_len = contract.shape.kv_len = 2048;
+  Result<std::vector<ProgramText>> programs = LowerPrograms(TestEngine(), contract, {}, target, options);
+  ASSERT_TRUE(programs.has_value()) << ToText(programs.error());
+  const auto is_shared = [&] {
+    return Count((*programs)[0].text, "@tpu_custom_call") > 1 && Count((*programs)[1].text, "@tpu_custom_call") > 3;
+  };
+  // As much as they take is more than a machine with a little less has.
+  for (target.scalar_bytes = 48 << 10; !is_shared(); target.scalar_bytes -= 512) {
+    programs = LowerPrograms(TestEngine(), contract, {}, target, options);
+    ASSERT_TRUE(programs.has_value()) << target.scalar_bytes << " " << ToText(programs.error());
+  }
+  HoldPrograms("several_calls", *programs);
+}
+
+// Found by us, with a number, before any compiler sees it; interpret_test.cc has what a kernel has no form for.
+TEST(KernelModules, BadInput_IsFoundBeforeAnyCompiler) {
+  Proves("R16 B7");
+  const auto code = [](const Contract& contract, const Batch& batch, const char* lane) -> std::optional<ErrorCode> {
+    RunOptions options;
+    options.lane = lane;
+    options.plan.tile = TileSize{128, 128};
+    const Result<std::vector<ProgramText>> programs =
+        LowerPrograms(TestEngine(), contract, batch, FindTarget("v6e").value(), options);
+    if (programs) return std::nullopt;
+    return programs.error().code;
+  };
+  const Contract good = ContractOf("causal", DType::kBf16, 64);
+  for (const char* lane : {"xla_pallas", "splash"}) {
+    EXPECT_EQ(code(good, {}, lane), std::nullopt);
+    Contract heads = good;
+    heads.shape.num_q_heads = 3;  // over two key heads
+    EXPECT_EQ(code(heads, {}, lane), ErrorCode::kContractInvalid) << lane;
+  }
+  const Contract packed = ContractOf("causal and documents", DType::kBf16, 64);
+  Batch one_side;
+  one_side.q_doc_ids = Documents(170).doc_ids;
+  EXPECT_EQ(code(packed, Documents(170), "xla_pallas"), std::nullopt);
+  EXPECT_EQ(code(packed, {}, "xla_pallas"), ErrorCode::kBatchInvalid) << "no segment ids";
+  EXPECT_EQ(code(packed, one_side, "xla_pallas"), ErrorCode::kBatchInvalid) << "of queries only";
+  one_side = {};
+  one_side.kv_doc_ids = Documents(170).doc_ids;
+  EXPECT_EQ(code(packed, one_side, "xla_pallas"), ErrorCode::kBatchInvalid) << "of keys only";
+}
+
+// Its tiles are a processor's, which no TPU kernel takes.
+TEST(KernelModules, PlanOfAnotherTarget_IsRefused) {
+  AttentionOptions options;
+  options.lane = "xla_pallas";
+  options.xla.interpret = true;
+  const Contract contract = ContractOf("causal and window(200, 0)", DType::kF32, 64);
+  const Result<Attention> attention = TestEngine().Prepare(contract, FindTarget("v6e").value(), options);
+  ASSERT_TRUE(attention.has_value()) << ToText(attention.error());
+  PlanOptions tiles;
+  tiles.tile = TileSize{64, 64};
+  Result<PlanResult> plan = MakePlan(contract, {}, FindTarget("cpu").value(), tiles);
+  ASSERT_TRUE(plan.has_value()) << ToText(plan.error());
+  const Result<Bound> bound = attention->Bind(std::move(plan->plan));
+  ASSERT_FALSE(bound.has_value());
+  EXPECT_NE(ToText(bound.error()).find("tpu.tile"), std::string::npos) << ToText(bound.error());
 }
 
 TEST(KernelModules, OtherDocuments_SameText) {

@@ -28,7 +28,8 @@ constexpr const char* kFooter =
     "plan's tables, by those names) and receipt.json. docs/tpu.md says how to run them. No plugin is needed.\n\n"
     "Examples:\n"
     "  tessera emit examples/causal.toml --out causal_v6e\n"
-    "  tessera emit examples/causal.toml --target v5e --tile 256x256 --out causal_v5e";
+    "  tessera emit examples/causal.toml --target v5e --tile 256x256 --out causal_v5e\n"
+    "  tessera emit examples/causal.toml --chips 2 --out causal_2_chips";
 
 struct File {
   std::string name;
@@ -41,7 +42,7 @@ std::string Dims(const std::vector<int64_t>& dims) {
   return JsonList(numbers);
 }
 
-std::string Operands(const std::vector<ProgramOperand>& operands) {
+std::string Operands(const std::vector<ProgramOperand>& operands, int64_t chips) {
   std::vector<std::string> list;
   for (const ProgramOperand& operand : operands) {
     JsonObject object;
@@ -51,6 +52,7 @@ std::string Operands(const std::vector<ProgramOperand>& operands) {
     object.Text("source", operand.source).Text("about", operand.about);
     if (operand.source == "contract") object.Real("value", operand.tensor.At(0));
     if (operand.source == "plan") object.Text("file", "tables.safetensors");
+    if (chips > 1) object.Int("chip_axis", operand.chip_axis);
     list.push_back(object.Done());
   }
   return JsonList(list);
@@ -63,8 +65,9 @@ std::string OperandsDocument(const std::vector<ProgramText>& programs) {
     for (const KernelText& kernel : program.kernels) kernels.push_back(JsonString(kernel.name + ".mosaic"));
     JsonObject object;
     object.Text("pass", program.pass).Text("file", program.pass + ".mlir").Text("module", program.name);
-    object.Int("parts", program.parts).Raw("kernels", JsonList(kernels));
-    list.push_back(object.Raw("operands", Operands(program.operands)).Raw("results", Operands(program.results)).Done());
+    object.Int("parts", program.parts).Int("chips", program.chips).Raw("kernels", JsonList(kernels));
+    object.Raw("operands", Operands(program.operands, program.chips));
+    list.push_back(object.Raw("results", Operands(program.results, program.chips)).Done());
   }
   return JsonObject().Raw("programs", JsonList(list)).Done() + "\n";
 }
@@ -173,6 +176,9 @@ void AddEmit(Command& app, Action& action) {
   sub->AddOption("--out", options->out, "The folder, which must be new or empty")->WritesInto("DIR", "")->Required();
   sub->AddOption("--lane", run.lane, "Whose programs; auto = those of the lane that the target's table leads to")
       ->TypeName("LANE")
+      ->ShowDefault();
+  sub->AddNumber("--chips", run.chips, {1}, "How many chips share the heads, or the rows of the batch")
+      ->TypeName("N")
       ->ShowDefault();
   AddProblemOptions(*sub, options->problem);
   AddRouteOptions(*sub, options->problem);

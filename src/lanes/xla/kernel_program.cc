@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "base/try.h"
+#include "lanes/xla/chips.h"
 #include "lanes/xla/kernel_tables.h"
 #include "lanes/xla/kernels/worklist.h"
 #include "lanes/xla/mosaic/print.h"
@@ -82,13 +83,29 @@ std::vector<stablehlo::NamedType> InputsOf(const stablehlo::ProgramSpec& spec, P
   return inputs;
 }
 
+// Where chips share the pairs of batch rows and heads, their two axes are apart.
+std::vector<stablehlo::NamedType> WithPairsApart(const stablehlo::ProgramSpec& spec,
+                                                 std::vector<stablehlo::NamedType> inputs) {
+  for (stablehlo::NamedType& input : inputs) {
+    const bool is_flat = spec.chips > 1 && input.name.starts_with("mask_of_");
+    if (is_flat) input.type.dims = {spec.shape.batch, spec.shape.num_q_heads};
+  }
+  return inputs;
+}
+
+std::string NameOf(const stablehlo::ProgramSpec& spec, Pass pass) {
+  const std::string name = fmt::format("{}_{}", spec.band ? kXlaSplash : kXlaPallas, ToText(pass));
+  if (spec.chips == 1) return name;
+  return fmt::format("{}_{}_over_{}", name, spec.chips_share_heads ? "heads" : "rows", spec.chips);
+}
+
 class Lowerer {
  public:
   Lowerer(const stablehlo::ProgramSpec& spec, Pass pass)
       : spec_(spec),
         shape_(spec.shape),
-        name_(fmt::format("{}_{}", spec.band ? kXlaSplash : kXlaPallas, ToText(pass))),
-        inputs_(InputsOf(spec, pass)),
+        name_(NameOf(spec, pass)),
+        inputs_(WithPairsApart(spec, InputsOf(spec, pass))),
         b_(stablehlo::BeginModule(spec, name_, inputs_)) {}
 
   Result<stablehlo::Program> Forward() {
@@ -170,7 +187,11 @@ class Lowerer {
     kernel_ = kernel;
     direction_ = direction;
   }
-  Value Table(std::string_view what) { return b_.Input(TableName(direction_, what)); }
+  Value Table(std::string_view what) {
+    const Value table = b_.Input(TableName(direction_, what));
+    const bool is_apart = spec_.chips > 1 && what == "mask_of";
+    return is_apart ? b_.Reshape(table, {shape_.batch * shape_.num_q_heads}) : table;
+  }
   // Rows of a kernel's tiles as f32, cut to the plan's tile where the kernel's is longer.
   Value Tokens(const Value& result, const std::vector<int64_t>& dims, int64_t tile) {
     const Value rows = b_.Reshape(AsF32(result), dims);
@@ -372,6 +393,7 @@ class Lowerer {
   }
 
   Result<stablehlo::Program> Finish(const std::vector<std::pair<std::string, Value>>& named) {
+    if (spec_.chips > 1) return FinishOver(named);
     Values values;
     std::vector<stablehlo::NamedType> outputs;
     for (const auto& [name, value] : named) {
@@ -380,6 +402,35 @@ class Lowerer {
     }
     return b_.Finish(values).map([&](std::string text) {
       return stablehlo::Program{stablehlo::ModuleName(name_, spec_.class_key), std::move(text), inputs_,
+                                std::move(outputs), 1};
+    });
+  }
+
+  // Inputs and outputs are those of all chips; rows of tiles are [batch, heads * rows, ...], and each chip counts its
+  // own tiles.
+  Result<stablehlo::Program> FinishOver(const std::vector<std::pair<std::string, Value>>& named) {
+    stablehlo::Mesh mesh{.chips = spec_.chips};
+    std::vector<stablehlo::NamedType> inputs = inputs_;
+    for (stablehlo::NamedType& input : inputs) {
+      mesh.inputs.push_back(ChipAxis(spec_, input.name));
+      input.type = stablehlo::WholeType(input.type, mesh.inputs.back(), mesh.chips);
+    }
+    Values values;
+    std::vector<stablehlo::NamedType> outputs;
+    for (const auto& [name, value] : named) {
+      const bool is_count = name == "tiles";
+      std::vector<int64_t> dims = {1};
+      if (!is_count) {
+        dims = value.type.dims;
+        dims[0] /= shape_.batch;
+        dims.insert(dims.begin(), shape_.batch);
+      }
+      values.push_back(b_.Reshape(value, dims));
+      mesh.outputs.push_back(!is_count && spec_.chips_share_heads ? 1 : 0);
+      outputs.push_back({name, stablehlo::WholeType(values.back().type, mesh.outputs.back(), mesh.chips)});
+    }
+    return b_.FinishOver(mesh, values).map([&](std::string text) {
+      return stablehlo::Program{stablehlo::ModuleName(name_, spec_.class_key), std::move(text), std::move(inputs),
                                 std::move(outputs), 1};
     });
   }

@@ -165,7 +165,7 @@ struct Making {
 
 Hash128 MemoryKey(const Session& session, const ProgramQuestion& question) {
   const auto& [class_key, shape, has_softcap, has_sink_logits, has_documents, has_valid, masks, lists, items, words,
-               stored_tiles, parts, calls, band] = question.spec;
+               stored_tiles, parts, calls, band, chips, chips_share_heads] = question.spec;
   const auto& [batch, q_len, kv_len, num_q_heads, num_kv_heads, dim_qk, dim_v, dtype] = shape;
   Hasher hasher;
   hasher.Int(static_cast<int64_t>(reinterpret_cast<intptr_t>(session.client)));
@@ -174,10 +174,12 @@ Hash128 MemoryKey(const Session& session, const ProgramQuestion& question) {
   hasher.Int(question.options.optimization.value_or(-1));
   hasher.Text(class_key);
   for (const int64_t value : {batch, q_len, kv_len, num_q_heads, num_kv_heads, dim_qk, dim_v,
-                              static_cast<int64_t>(dtype), masks, items, words, stored_tiles, parts}) {
+                              static_cast<int64_t>(dtype), masks, items, words, stored_tiles, parts, chips}) {
     hasher.Int(value);
   }
-  for (const bool flag : {has_softcap, has_sink_logits, has_documents, has_valid}) hasher.Int(flag ? 1 : 0);
+  for (const bool flag : {has_softcap, has_sink_logits, has_documents, has_valid, chips_share_heads}) {
+    hasher.Int(flag ? 1 : 0);
+  }
   for (const stablehlo::ListShape& list : lists) {
     for (const int64_t value : {list.tile_q, list.tile_kv, list.rows, list.width, list.row_words}) hasher.Int(value);
   }

@@ -10,6 +10,7 @@
 #include "base/try.h"
 #include "lanes/check_args.h"
 #include "lanes/xla/call.h"
+#include "lanes/xla/chips.h"
 #include "lanes/xla/interpreted.h"
 #include "lanes/xla/kernel_tables.h"
 #include "lanes/xla/operand_list.h"
@@ -217,7 +218,8 @@ class Xla final : public Lane {
   }
 
   Result<ProgramText> Lower(const BindRequest& request, Pass pass) const override {
-    const stablehlo::ProgramSpec spec = SpecOf(request.contract, request.plan, request.target);
+    const stablehlo::ProgramSpec whole = SpecOf(request.contract, request.plan, request.target);
+    const stablehlo::ProgramSpec spec = TESSERA_TRY(SpecOver(request.chips, whole, request.target));
     Decision fits = xla::CheckSize(spec);
     if (fits.accepted && lowering_.has_kernels) fits = xla::CheckKernelPlan(spec, request.plan, request.target);
     if (!fits.accepted) {
@@ -225,14 +227,21 @@ class Xla final : public Lane {
                                                        ReasonMeaning(fits.reason), fits.detail));
     }
     stablehlo::Program program = TESSERA_TRY(lowering_.lower(spec, pass));
-    const xla::PlanTables tables = lowering_.tables(spec, request.plan, program.inputs);
+    const xla::PlanTables tables = lowering_.tables(whole, request.plan, program.inputs);
     ProgramText text{.name = program.name,
                      .text = {},
                      .pass = std::string(ToText(pass)),
                      .lane = std::string(name()),
                      .parts = program.parts,
+                     .chips = spec.chips,
                      .operands = xla::OperandList(program, tables, request.contract.score),
                      .results = xla::ResultList(program)};
+    if (spec.chips > 1) {
+      for (ProgramOperand& operand : text.operands) operand.chip_axis = xla::ChipAxis(spec, operand.name);
+      for (ProgramOperand& result : text.results) {
+        result.chip_axis = result.name != "tiles" && spec.chips_share_heads ? 1 : 0;
+      }
+    }
     if (lowering_.kernels != nullptr) text.kernels = TESSERA_TRY(lowering_.kernels(spec, pass));
     text.text = std::move(program.text);
     return text;
@@ -249,6 +258,17 @@ class Xla final : public Lane {
       if (const Result<MaskFacts> facts = DescribeMask(contract)) spec.band = BandOf(contract, *facts);
     }
     return spec;
+  }
+
+  Result<stablehlo::ProgramSpec> SpecOver(int64_t chips, const stablehlo::ProgramSpec& whole,
+                                          const Target& target) const {
+    if (chips == 1) return whole;
+    if (!lowering_.has_kernels) {
+      return Fail(ErrorCode::kLaneRefused, fmt::format("{} has no programs for several chips", name()), "chips");
+    }
+    stablehlo::ProgramSpec own = TESSERA_TRY(xla::SpecOfChip(whole, chips));
+    if (!lowering_.has_band) xla::ShareRows(own, target.scalar_bytes);
+    return own;
   }
 
   Decision Open(const Target& target, xla::Place* place) const {

@@ -14,9 +14,10 @@ import sys
 
 TABLE = pathlib.Path(__file__).with_name("compiled.txt")
 HEADER = """\
-# What Google's TPU compiler made of every program that tests/tpu_lane emits, for v6e:1x1: the digest of the text (without
-# its class key), the compiled program's fingerprint, bytes of code, bytes of vector memory of the largest kernel, and
-# instruction bundles of all its kernels, which is a schedule and no time. "not-compiled": nobody has compiled it yet.
+# What Google's TPU compiler made of every program that tests/tpu_lane emits, for v6e:1x1, and of those that four chips
+# share for v6e:2x2: the digest of the text (without its class key), the compiled program's fingerprint, bytes of code,
+# bytes of vector memory of the largest kernel, and instruction bundles of all its kernels, which is a schedule and no
+# time. "not-compiled": nobody has compiled it yet.
 # Written by `script/tpu-proof compiled --update`. Nothing here ran on a TPU.
 # compiler {compiler}
 # module digest fingerprint code_bytes vector_bytes bundles

@@ -1,7 +1,8 @@
-// tpu_compile LIBTPU TOPOLOGY FILE...: compiles StableHLO modules for a TPU that is not here, all in one process, and
-// prints a line for each: file, fingerprint, bytes of code, of vector memory, bundles of the kernels' schedules (-1
-// unless LIBTPU_INIT_ARGS asks for schedules), seconds. The compiler's errors are printed in their place, and the exit
-// status says whether there were any.
+// tpu_compile LIBTPU TOPOLOGY FILE... [TOPOLOGY FILE...]: compiles StableHLO modules for a TPU that is not here, all in
+// one process, and prints a line for each (those for several chips are divided among as many of the topology): file,
+// fingerprint, bytes of code, of vector memory, bundles of the kernels' schedules (-1 unless LIBTPU_INIT_ARGS asks for
+// schedules), seconds. The compiler's errors are printed in their place, and the exit status says whether there were
+// any.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -19,6 +20,13 @@ namespace {
 
 using namespace tessera;
 
+// "mhlo.num_partitions = 4 : i32", as our modules and JAX's say it.
+int64_t PartitionsOf(const std::string& text) {
+  constexpr std::string_view kWords = "mhlo.num_partitions = ";
+  const size_t at = text.find(kWords);
+  return at == std::string::npos ? 1 : std::strtoll(text.c_str() + at + kWords.size(), nullptr, 10);
+}
+
 Result<std::string> Compile(const pjrt::Topology& topology, const char* path) {
   std::ifstream in(path);
   std::stringstream text;
@@ -26,7 +34,10 @@ Result<std::string> Compile(const pjrt::Topology& topology, const char* path) {
   const char* flags = std::getenv("LIBTPU_INIT_ARGS");
   const pjrt::Schedules schedules(flags == nullptr ? "" : flags);
   const auto begin = std::chrono::steady_clock::now();
-  const Result<pjrt::CompiledProgram> program = topology.Compile(text.str(), {});
+  pjrt::CompileOptions options;
+  options.num_partitions = PartitionsOf(text.str());
+  options.use_spmd = options.use_shardy = options.num_partitions > 1;
+  const Result<pjrt::CompiledProgram> program = topology.Compile(text.str(), options);
   if (!program) return tl::unexpected(program.error());
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   const Result<pjrt::ProgramFigures> figures = program->Figures();
@@ -43,7 +54,7 @@ Result<std::string> Compile(const pjrt::Topology& topology, const char* path) {
 
 int main(int argc, char** argv) {
   if (argc < 4) {
-    fmt::print(stderr, "usage: tpu_compile LIBTPU TOPOLOGY FILE...\n");
+    fmt::print(stderr, "usage: tpu_compile LIBTPU TOPOLOGY FILE... [TOPOLOGY FILE...]\n");
     return 2;
   }
   // Not met in a child process first: it came by hash, and an emulator may be unable to start one.
@@ -52,14 +63,16 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "{}\n", ToText(plugin.error()));
     return 2;
   }
-  const Result<pjrt::Topology> topology = pjrt::Topology::Create(**plugin, argv[2]);
-  if (!topology) {
-    fmt::print(stderr, "{}\n", ToText(topology.error()));
-    return 2;
-  }
+  Result<pjrt::Topology> topology = pjrt::Topology::Create(**plugin, argv[2]);
   int status = 0;
   for (int i = 3; i < argc; ++i) {
-    const Result<std::string> line = Compile(*topology, argv[i]);
+    // "v5e:2x2": what follows is for other chips.
+    if (std::string_view(argv[i]).find(':') != std::string_view::npos) {
+      topology = pjrt::Topology::Create(**plugin, argv[i]);
+      continue;
+    }
+    const Result<std::string> line =
+        topology ? Compile(*topology, argv[i]) : Result<std::string>(tl::unexpected(topology.error()));
     if (!line) status = 1;
     fmt::print("{} {}\n", argv[i], line ? *line : "error " + ToText(line.error()));
     std::fflush(stdout);

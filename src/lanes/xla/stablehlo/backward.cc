@@ -81,16 +81,18 @@ class Backward {
     const Scores scores = ScoresOf(b_, spec_, tables_, t.q, k, at, slot);
     const std::vector<int64_t>& dims = scores.logits.type.dims;
     // A row without keys has log-sum-exp -inf, and none of its pairs is visible: any finite number will do.
-    const Value lse = b_.Select(b_.Is(Compare::kEq, t.lse, F32(-kInf)), F32(0.0), LeanLse(b_, t.lse));
+    const Value has_none = b_.Is(Compare::kEq, t.lse, F32(-kInf));
+    const Value zero = F32(0.0);
+    const Value lse = b_.Select(has_none, zero, LeanLse(b_, t.lse));
     Gradient out;
     out.logits = scores.logits;
     // A row whose log-sum-exp is not finite would reach keys that it does not see.
     const Value visible = Visible(b_, scores.logits);
-    out.weights = b_.Select(visible, Weight(b_, b_.Sub(scores.logits, b_.Spread(lse, dims, {0}))), F32(0.0));
+    out.weights = b_.Select(visible, Weight(b_, b_.Sub(scores.logits, b_.Spread(lse, dims, {0}))), zero);
     const Value dp = TileDot(b_, t.dout, v, {1, 1});
     Value ds = b_.Mul(out.weights, b_.Sub(dp, b_.Spread(t.delta, dims, {0})));
     if (spec_.has_softcap) ds = b_.Mul(ds, scores.slope);
-    out.scores = b_.Select(visible, ds, F32(0.0));
+    out.scores = b_.Select(visible, ds, zero);
     return out;
   }
 
@@ -140,7 +142,8 @@ class Backward {
                            b_.Constant({Element::kF32, {list.tile_kv, shape_.dim_v}}, 0.0), b_.Int(0)};
       // Every head of the group, and for each the queries that see this tile.
       const Values sums = SumSafely(b_, zero, {0, 1}, [&](const Trial& trial) {
-        return b_.For(b_.Int(0), b_.Int(group_), zero, [&](const Value& g, const Values& by_head) {
+        const Value first = b_.Int(0);
+        return b_.For(first, b_.Int(group_), zero, [&](const Value& g, const Values& by_head) {
           const HeadAt q_head{kv_head.batch, b_.Add(first_head, g)};
           const Row slots = RowOf(b_, spec_, kDkv, q_head, at.row);
           const Values before = {by_head[0], by_head[1]};
@@ -167,10 +170,11 @@ class Backward {
     const Value at[] = {head.head};
     const Value sink = b_.Reshape(b_.SliceAt(b_.Input("sink_logits"), at, {1}), {});
     const Value token = b_.Add(b_.Iota({Element::kI32, t.lse.type.dims}, 0), q_begin);
-    const Value is_empty =
-        b_.Or(b_.Is(Compare::kEq, t.lse, F32(-kInf)), b_.Is(Compare::kGe, token, b_.Int(shape_.q_len)));
-    const Value weights = Weight(b_, b_.Sub(sink, b_.Select(is_empty, F32(0.0), LeanLse(b_, t.lse))));
-    return b_.Neg(b_.Reduce(Reduction::kAdd, b_.Select(is_empty, F32(0.0), b_.Mul(weights, t.delta)), {0}));
+    const Value has_none = b_.Is(Compare::kEq, t.lse, F32(-kInf));
+    const Value is_empty = b_.Or(has_none, b_.Is(Compare::kGe, token, b_.Int(shape_.q_len)));
+    const Value zero = F32(0.0);
+    const Value weights = Weight(b_, b_.Sub(sink, b_.Select(is_empty, zero, LeanLse(b_, t.lse))));
+    return b_.Neg(b_.Reduce(Reduction::kAdd, b_.Select(is_empty, zero, b_.Mul(weights, t.delta)), {0}));
   }
 
   const ProgramSpec& spec_;

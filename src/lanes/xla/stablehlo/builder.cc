@@ -459,16 +459,27 @@ Values Builder::If(const Value& condition, const Branch& then, const Branch& oth
   return out;
 }
 
-Result<std::string> Builder::Finish(const Values& outputs) {
+Status Builder::CheckOutputs(const Values& outputs) {
   for (const Value& value : outputs) Uses({&value}, "return");
   if (outputs.empty()) Mistake("the program gives nothing");
   if (!mistake_.empty()) {
     return Fail(ErrorCode::kProgramMismatch, fmt::format("building {}: {}", module_name_, mistake_));
   }
+  return {};
+}
+
+std::string Builder::Attributes(int64_t num_partitions) const {
   std::string frontend;
   for (const ModuleAttribute& attribute : attributes_) {
     frontend += fmt::format("{}{} = \"{}\"", frontend.empty() ? "" : ", ", attribute.name, attribute.value);
   }
+  return fmt::format(
+      "{{mhlo.frontend_attributes = {{{}}}, mhlo.num_partitions = {} : i32, mhlo.num_replicas = 1 : i32}}", frontend,
+      num_partitions);
+}
+
+Result<std::string> Builder::Finish(const Values& outputs) {
+  if (const Status ok = CheckOutputs(outputs); !ok) return tl::unexpected(ok.error());
   std::string arguments;
   for (const auto& [name, value] : inputs_) {
     arguments += fmt::format("{}{}: {}", arguments.empty() ? "" : ", ", value.name, ToText(value.type));
@@ -482,9 +493,8 @@ Result<std::string> Builder::Finish(const Values& outputs) {
     arguments += fmt::format(" {{tf.aliasing_output = {} : i32}}", output);
   }
   return fmt::format(
-      "module @{} attributes {{mhlo.frontend_attributes = {{{}}}, mhlo.num_partitions = 1 : i32, "
-      "mhlo.num_replicas = 1 : i32}} {{\n  func.func public @main({}) -> ({}) {{\n{}    return {} : {}\n  }}\n{}}}\n",
-      module_name_, frontend, arguments, Types(outputs), body_, Names(outputs), Types(outputs), functions_);
+      "module @{} attributes {} {{\n  func.func public @main({}) -> ({}) {{\n{}    return {} : {}\n  }}\n{}}}\n",
+      module_name_, Attributes(1), arguments, Types(outputs), body_, Names(outputs), Types(outputs), functions_);
 }
 
 }  // namespace tessera::stablehlo

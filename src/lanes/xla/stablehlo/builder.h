@@ -53,6 +53,16 @@ struct ModuleAttribute {
   std::string value;
 };
 
+// A program for several chips at once, each with an equal share of some tensors: which axis of each input and of each
+// output they share, -1 where every chip has all of it.
+struct Mesh {
+  int64_t chips = 1;
+  std::vector<int64_t> inputs = {};
+  std::vector<int64_t> outputs = {};
+};
+// Of all chips together, from what each has.
+Type WholeType(const Type& of_chip, int64_t axis, int64_t chips);
+
 class Builder {
  public:
   // The attributes travel with the program: XLA keeps them in the compiled module.
@@ -147,11 +157,16 @@ class Builder {
 
   // The whole text. TSR-L010 with the first mistake when there was one.
   Result<std::string> Finish(const Values& outputs);
+  // The same as one region that every chip of the mesh runs on its own share (Shardy's manual computation): what was
+  // built is of one chip, and the program takes and gives the tensors of all.
+  Result<std::string> FinishOver(const Mesh& mesh, const Values& outputs);
 
  private:
   Value Emit(const Type& type, std::string text);
   std::string NewName() { return "%" + std::to_string(next_++); }
   void Line(const std::string& text);
+  Status CheckOutputs(const Values& outputs);
+  std::string Attributes(int64_t num_partitions) const;
   void Mistake(std::string text);
   bool Uses(std::initializer_list<const Value*> values, std::string_view op);
   void Open();

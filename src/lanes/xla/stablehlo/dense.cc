@@ -123,7 +123,8 @@ class Dense {
     allowed = b_.Spread(allowed, by_batch, {1, 2});
     if (spec_.has_documents) {
       const Value& ids = b_.Input("documents");
-      const Value same = b_.Is(Compare::kEq, b_.Spread(ids, by_batch, {0, 1}), b_.Spread(ids, by_batch, {0, 2}));
+      const Value of_queries = b_.Spread(ids, by_batch, {0, 1});
+      const Value same = b_.Is(Compare::kEq, of_queries, b_.Spread(ids, by_batch, {0, 2}));
       allowed = b_.And(allowed, same);
     }
     const Value by_head = b_.Spread(

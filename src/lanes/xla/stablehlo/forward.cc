@@ -72,7 +72,8 @@ class Forward {
     const Value shift = ShiftOf(max);
     const Value weights = b_.Exp(b_.Sub(logits, b_.Spread(shift, logits.type.dims, {0})));
     const Value shrink = b_.Exp(b_.Sub(state[0], shift));
-    const Value sum = b_.Add(b_.Mul(state[1], shrink), b_.Reduce(Reduction::kAdd, weights, {1}));
+    const Value kept_sum = b_.Mul(state[1], shrink);
+    const Value sum = b_.Add(kept_sum, b_.Reduce(Reduction::kAdd, weights, {1}));
     const Value values = SafeDot(b_, {weights, logits}, v, trial);
     const Value shrink_values = b_.Select(trial.is_counting, F32(1.0), shrink);
     const Value kept = b_.Mul(state[2], b_.Spread(shrink_values, state[2].type.dims, {0}));
@@ -81,7 +82,10 @@ class Forward {
 
   // What weights are measured against: the maximum, and 0 while a row has seen no key, so that -inf minus it stays
   // -inf.
-  Value ShiftOf(const Value& max) { return b_.Select(b_.Is(Compare::kEq, max, F32(-kInf)), F32(0.0), max); }
+  Value ShiftOf(const Value& max) {
+    const Value has_none = b_.Is(Compare::kEq, max, F32(-kInf));
+    return b_.Select(has_none, F32(0.0), max);
+  }
 
   struct Finished {
     Value o;
@@ -100,16 +104,19 @@ class Forward {
       const Value sink = b_.Reshape(b_.SliceAt(b_.Input("sink_logits"), at, {1}), {});
       const Value higher = b_.Max(shift, sink);
       const Value shrink = b_.Exp(b_.Sub(shift, higher));
-      sum = b_.Add(b_.Mul(sum, shrink), b_.Exp(b_.Sub(sink, higher)));
+      sum = b_.Mul(sum, shrink);
+      sum = b_.Add(sum, b_.Exp(b_.Sub(sink, higher)));
       values = b_.Mul(values, b_.Spread(shrink, values.type.dims, {0}));
       shift = higher;
     }
     const Value is_nan = b_.Is(Compare::kNe, sums[1], sums[1]);
-    const Value is_empty = b_.And(b_.Is(Compare::kEq, max, F32(-kInf)), b_.Not(is_nan));
+    const Value has_none = b_.Is(Compare::kEq, max, F32(-kInf));
+    const Value is_empty = b_.And(has_none, b_.Not(is_nan));
     const Value one_or_sum = b_.Select(is_empty, F32(1.0), sum);
     const Value o = b_.Div(values, b_.Spread(one_or_sum, values.type.dims, {0}));
     const Value lse = b_.Add(shift, b_.Log(one_or_sum));
-    return {b_.Select(b_.Spread(is_empty, o.type.dims, {0}), F32(0.0), o), b_.Select(is_empty, F32(-kInf), lse),
+    const Value no_row = b_.Spread(is_empty, o.type.dims, {0});
+    return {b_.Select(no_row, F32(0.0), o), b_.Select(is_empty, F32(-kInf), lse),
             b_.Select(b_.And(is_nan, b_.Is(Compare::kNe, max, F32(kInf))), sums[1], max)};
   }
 

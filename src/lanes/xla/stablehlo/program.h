@@ -55,6 +55,9 @@ struct ProgramSpec {
   std::array<int64_t, kNumDirections> calls = {1, 1, 1};
   // Of the stock Splash kernels, which compute their mask: it is part of their text, and not data.
   std::optional<Band> band = {};
+  // Of TPU kernels: chips that share the work. `shape` and all else is then of one of them.
+  int64_t chips = 1;
+  bool chips_share_heads = false;  // else the batch's rows
   bool operator==(const ProgramSpec&) const = default;
 
   const ListShape& Of(Direction direction) const { return lists[static_cast<size_t>(direction)]; }

@@ -19,7 +19,8 @@ Value BitsOf(Builder& b, const Value& words) {
   dims.push_back(32);
   const Type type{Element::kUi32, dims};
   const Value place = b.Iota(type, static_cast<int64_t>(dims.size()) - 1);
-  const Value bit = b.And(b.ShiftRight(b.Spread(words, dims, axes), place), b.Constant({Element::kUi32, {}}, 1));
+  const Value shifted = b.ShiftRight(b.Spread(words, dims, axes), place);
+  const Value bit = b.And(shifted, b.Constant({Element::kUi32, {}}, 1));
   return b.Is(Compare::kNe, bit, b.Constant({Element::kUi32, {}}, 0));
 }
 
@@ -36,7 +37,9 @@ class Item {
     return b_.Reshape(b_.Slice(row_, begin, end), {});
   }
   Value Needs(int32_t condition) const {
-    return b_.Is(Compare::kNe, b_.And((*this)[ItemColumn::kConditions], b_.Int(condition)), b_.Int(0));
+    const Value conditions = (*this)[ItemColumn::kConditions];
+    const Value asked = b_.And(conditions, b_.Int(condition));
+    return b_.Is(Compare::kNe, asked, b_.Int(0));
   }
 
  private:
@@ -67,22 +70,25 @@ class TileMask {
   Value InBand(const Item& item) {
     const Type rows{Element::kI32, {list_.tile_q}};
     const Value row = b_.Iota(rows, 0);
-    const Value begin = b_.Max(b_.Add(row, item[ItemColumn::kDiagBegin]), item[ItemColumn::kKvBegin]);
-    Value end = b_.Min(b_.Add(row, item[ItemColumn::kDiagEnd]), item[ItemColumn::kKvEnd]);
+    const Value diag_begin = b_.Add(row, item[ItemColumn::kDiagBegin]);
+    const Value begin = b_.Max(diag_begin, item[ItemColumn::kKvBegin]);
+    const Value diag_end = b_.Add(row, item[ItemColumn::kDiagEnd]);
+    Value end = b_.Min(diag_end, item[ItemColumn::kKvEnd]);
     end = b_.Min(end, b_.Sub(b_.Int(spec_.shape.kv_len), at_.kv_begin));
-    Value row_end = b_.Min(item[ItemColumn::kQEnd], b_.Sub(b_.Int(spec_.shape.q_len), at_.q_begin));
+    Value row_end = item[ItemColumn::kQEnd];
+    row_end = b_.Min(row_end, b_.Sub(b_.Int(spec_.shape.q_len), at_.q_begin));
     if (spec_.has_valid) {
       const Value needs = item.Needs(kNeedsValid);
       end = b_.Min(end, b_.Sub(Limit(needs, "kv_valid"), at_.kv_begin));
       row_end = b_.Min(row_end, b_.Sub(Limit(needs, "q_valid"), at_.q_begin));
     }
-    const Value has_row =
-        b_.And(b_.Is(Compare::kGe, row, item[ItemColumn::kQBegin]), b_.Is(Compare::kLt, row, row_end));
+    const Value has_begun = b_.Is(Compare::kGe, row, item[ItemColumn::kQBegin]);
+    const Value has_row = b_.And(has_begun, b_.Is(Compare::kLt, row, row_end));
     end = b_.Select(has_row, end, b_.Int(0));
     const std::vector<int64_t> dims = {list_.tile_q, list_.tile_kv};
     const Value column = b_.Iota(Matrix(Element::kI32, list_), 1);
-    return b_.And(b_.Is(Compare::kGe, column, b_.Spread(begin, dims, {0})),
-                  b_.Is(Compare::kLt, column, b_.Spread(end, dims, {0})));
+    const Value is_past_begin = b_.Is(Compare::kGe, column, b_.Spread(begin, dims, {0}));
+    return b_.And(is_past_begin, b_.Is(Compare::kLt, column, b_.Spread(end, dims, {0})));
   }
 
   // The batch row's valid count where it is asked for, else no limit.
@@ -96,9 +102,10 @@ class TileMask {
     const std::vector<int64_t> dims = {list_.tile_q, list_.tile_kv};
     const Value q = b_.Spread(Ids(tables_.q_documents, at_.q_begin, list_.tile_q), dims, {0});
     const Value kv = b_.Spread(Ids(tables_.kv_documents, at_.kv_begin, list_.tile_kv), dims, {1});
-    const Value same = b_.Or(b_.Is(Compare::kEq, q, kv), b_.Not(item.Needs(kNeedsDocuments)));
-    const Value early =
-        b_.Is(Compare::kLt, Ids(tables_.kv_ranks, at_.kv_begin, list_.tile_kv), item[ItemColumn::kSinkCount]);
+    const Value are_equal = b_.Is(Compare::kEq, q, kv);
+    const Value same = b_.Or(are_equal, b_.Not(item.Needs(kNeedsDocuments)));
+    const Value ranks = Ids(tables_.kv_ranks, at_.kv_begin, list_.tile_kv);
+    const Value early = b_.Is(Compare::kLt, ranks, item[ItemColumn::kSinkCount]);
     return b_.And(same, b_.Spread(early, dims, {1}));
   }
 
@@ -174,7 +181,8 @@ Scores ScoresOf(Builder& b, const ProgramSpec& spec, const MaskTables& tables, c
     const Value& cap = b.Input("softcap");
     const Value bent = b.Tanh(b.Div(logits, cap));
     logits = b.Mul(bent, cap);
-    out.slope = b.Sub(b.Constant(bent.type, 1.0), b.Mul(bent, bent));
+    const Value one = b.Constant(bent.type, 1.0);
+    out.slope = b.Sub(one, b.Mul(bent, bent));
   }
   const Value is_full = b.Is(Compare::kEq, slot.item_begin, slot.item_end);
   out.logits = b.If(

@@ -156,7 +156,8 @@ Values ForRowsOfPart(Builder& b, const ProgramSpec& spec, Direction direction, c
   const Value rows = b.Int(spec.Of(direction).rows);
   const Value heads = b.Int(direction == Direction::kDkv ? spec.shape.num_kv_heads : spec.shape.num_q_heads);
   const Value first = b.Mul(b.Input("part"), b.Int(part.per_part));
-  const Value count = b.Min(b.Sub(b.Int(part.rows), first), b.Int(part.per_part));
+  const Value left = b.Sub(b.Int(part.rows), first);
+  const Value count = b.Min(left, b.Int(part.per_part));
   return b.For(b.Int(0), count, init, [&](const Value& i, const Values& carried) {
     const Value n = b.Add(first, i);
     const Value pair = b.Div(n, rows);
@@ -209,7 +210,8 @@ Values SumSafely(Builder& b, const Values& init, const std::vector<size_t>& sums
       const Value with_others = b.Select(b.Is(Compare::kGt, sum, zero), nan, state[i + 1]);
       sum = b.Select(trial.is_counting, with_others, sum);
     }
-    const Value after_first = b.Select(is_dirty, b.Int(kFirst + 1), b.Int(kCounting + 1));
+    const Value second = b.Int(kFirst + 1);
+    const Value after_first = b.Select(is_dirty, second, b.Int(kCounting + 1));
     const Value next = b.Select(is_first, after_first, b.Add(state[0], b.Int(1)));
     results.insert(results.begin(), next);
     return results;
