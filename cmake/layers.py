@@ -104,7 +104,7 @@ OWNER = {
     "normalise.h": "src/classes", "prepare.h": "src/dispatch",
     "engine.h": "src/engine", "bridge.h": "src/engine", "run_tensors.h": "src/engine", "run.h": "src/engine", "compile.h": "src/engine",
     "c_api.h": "src/capi", "c_error.h": "src/capi", "c_data.h": "src/capi", "c_plan.h": "src/capi",
-    "c_engine.h": "src/capi", "c_compile.h": "src/capi", "c_export.h": "src/capi", "tessera.h": "src/capi",
+    "c_engine.h": "src/capi", "c_compile.h": "src/capi", "c_export.h": "src/capi", "c_view.h": "src/capi", "tessera.h": "src/capi",
 }
 
 # The oracle judges everybody else, so it may know the question only.

@@ -12,7 +12,7 @@ import numpy as np
 
 from . import _native
 from ._contract import Contract, Shape
-from ._plan import Plan, make_batch
+from ._plan import Plan, host_array, make_batch
 from ._receipt import Receipt
 
 _PASSES = {"forward": 1, "backward": 2, "both": 3}
@@ -98,6 +98,7 @@ class Engine:
             options["threads"] = threads
         name = "cpu" if target == "auto" else target
         made = Attention(self, contract, _native.new_attention(self._native, contract._native, name, options))
+        made._target, made._options = name, options
         made._spelling = (id(self), contract.text, name, repr(sorted(options.items())))
         return made
 
@@ -115,6 +116,8 @@ class Attention:
         self._native = native
         self._registered: _Registered | None = None
         self._spelling: Any = None
+        self._target = "cpu"
+        self._options: dict[str, Any] = {}
         self.contract = contract
 
     def _register(self) -> "_Registered":
@@ -169,14 +172,14 @@ class Attention:
         kv_cu_seqlens: Any = None,
         q_valid_tokens: Any = None,
         kv_valid_tokens: Any = None,
-        q: np.ndarray | None = None,
-        k: np.ndarray | None = None,
+        q: Any = None,
+        k: Any = None,
     ) -> Plan:
         """A plan of one batch, from arrays of integers: int32 is taken as it is, other integers are converted.
 
         Documents come as `doc_ids` [batch, tokens] (negative is padding), or as `doc_lengths` or `cu_seqlens`, a sequence
-        for each batch row. A one-dimensional array stands for a batch of one row. `q` and `k` are looked at when the
-        contract routes.
+        for each batch row. A one-dimensional array stands for a batch of one row. `q` and `k`, arrays or tensors of
+        PyTorch on the CPU, are looked at when the contract routes.
 
         >>> import tessera
         >>> c = tessera.Contract(q_len=1024, dim_qk=32, mask="causal and documents")
@@ -188,7 +191,7 @@ class Attention:
         batch = make_batch(
             {name: value for name, value in locals().items() if name not in ("self", "q", "k") and value is not None}
         )
-        return Plan(self._native.plan(batch, q, k), self, batch)
+        return Plan(self._native.plan(batch, host_array(q, "q"), host_array(k, "k")), self, batch)
 
     def load_plan(self, path: str | os.PathLike[str]) -> Plan:
         """A plan that `Plan.save` wrote. Its bytes are checked, and that it was made for this contract."""
@@ -216,13 +219,16 @@ class _Registered:
         self.attention = attention
         self.shape = attention.contract.shape
         self.number = _native.register_attention(attention._native)
-        self.operand_bytes = 1 << 16
+        self.operand_bytes = 0
         _numbers[self.number] = self
 
     def operand(self, plan: Plan) -> np.ndarray:
-        """The plan as one array of bytes whose length plans share: twice what was needed, to a power of two."""
+        """The plan as one array of bytes whose length plans share: what the class needs at most. A plan that needs more gets
+        twice that, to a power of two."""
         data, head = plan._native.bytes(), np.frombuffer(_native.operand_head(plan._native), np.uint8)
         needed = len(head) + len(data)
+        of_class = -(-min(len(head) + plan._native.class_bytes, _MOST_OPERAND_BYTES) // 4096) * 4096
+        self.operand_bytes = max(self.operand_bytes, of_class)
         if needed > self.operand_bytes:
             self.operand_bytes = 1 << (2 * needed - 1).bit_length()
         _native.remember(self.number, plan._native, self.attention._native.bind(plan._native))
@@ -235,6 +241,7 @@ class _Registered:
         return out
 
 
+_MOST_OPERAND_BYTES = 1 << 26
 _registry: dict[Any, _Registered] = {}
 _numbers: dict[int, _Registered] = {}
 _registry_lock = threading.Lock()

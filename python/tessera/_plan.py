@@ -6,16 +6,18 @@ import html
 import json
 import os
 import pathlib
+import sys
 import tempfile
 from typing import TYPE_CHECKING, Any, Mapping, NamedTuple
 
 import numpy as np
 
-from . import _native
-from ._view import View, show
+from . import _native, _view
+from ._view import View
 
 if TYPE_CHECKING:
     from ._engine import Attention
+    from ._receipt import Receipt
 
 # A cleanup item (docs/plan_format.md), whose fields differ in width.
 ITEM = np.dtype(
@@ -95,9 +97,20 @@ class Plan:
                 os.unlink(file.name)
                 raise
 
-    def show(self, path: str | os.PathLike[str] | None = None, *, open: bool | None = None) -> View:
+    def show(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        compare: "Plan | None" = None,
+        receipt: "Receipt | None" = None,
+        q: Any = None,
+        k: Any = None,
+        open: bool | None = None,
+    ) -> View:
         """Writes the plan as one HTML file that needs nothing but a browser (docs/view.md), at `path` or in a temporary
-        folder. A notebook shows what this returns; elsewhere a browser opens it, where there is one and `open` is not False.
+        folder. A notebook shows what this returns; elsewhere a browser opens it, where there is a screen and `open` is not
+        False. `compare` is a second plan, shown beside this one with the differences marked; `receipt` is shown too; with
+        `q` and `k` a plan of a contract that routes shows its picks with their scores.
 
         >>> import tessera
         >>> c = tessera.Contract(q_len=1024, dim_qk=32, mask="causal")
@@ -105,14 +118,20 @@ class Plan:
         >>> view.path.suffix, view._repr_html_()[:7]
         ('.html', '<iframe')
         """
-        return show(self, path, open)
+        if compare is not None and not isinstance(compare, Plan):
+            raise TypeError(f"compare: a tessera.Plan expected, got {type(compare).__name__}")
+        view = _view.write(_view.page_of(self, compare, receipt, host_array(q, "q"), host_array(k, "k")), f"plan_{self.fingerprint[:8]}", path)
+        if not _view.is_notebook() if open is None else open:
+            _view.open_in_browser(view)
+        return view
 
     def operand(self) -> np.ndarray:
         """The plan as a read-only array of bytes that is as long for every plan of its attention, with all of the plan in
         it: what a compiled program of PyTorch or JAX takes as an input, so that new documents compile nothing anew.
 
-        It is at least 64 KiB; a plan that needs more makes the operands from then on longer, and programs are compiled
-        once more for that length. `Attention.reserve` sets a length that all of them have.
+        Its length is that of the largest plan of the class, memory that is never touched, up to 64 MiB. A plan that needs
+        more makes the operands from then on longer, and programs are compiled once more for that length;
+        `Attention.reserve` sets a length that all of them have.
         """
         view = self._memory().view()
         view.flags.writeable = False
@@ -149,6 +168,17 @@ class Plan:
             f"<table><caption>plan {self.fingerprint[:8]} of {text}</caption>"
             f"<tr><th></th><th>empty tiles</th><th>partial</th><th>full</th></tr>{rows}</table>"
         )
+
+
+def host_array(x: Any, name: str) -> Any:
+    """A tensor of PyTorch's as an array of the same memory; anything else is for the binding to take or to refuse."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(x, torch.Tensor):
+        return x
+    if x.device.type != "cpu":
+        raise ValueError(f"{name}: routing reads tensors on the CPU, this one is on {x.device}")
+    x = x.detach().resolve_neg()
+    return x.view(torch.int16).numpy().view(np.uint16) if x.dtype == torch.bfloat16 else x.numpy()
 
 
 def make_batch(given: Mapping[str, Any]) -> _native.Batch:

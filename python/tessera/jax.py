@@ -1,10 +1,11 @@
-"""Attention on JAX's arrays: under `jit`, with a gradient, over a batch by `vmap`, on the CPU.
+"""Attention on JAX's arrays: under `jit`, with a gradient, over a batch by `vmap`; on the CPU, and lowered for a TPU.
 
     plan = tessera.jax.plan(attn, doc_ids=ids)            # once for each batch
     o = jax.jit(tessera.jax.attention)(q, k, v, plan)     # one trace for every plan
 
-The plan is an operand of the program, so new documents trace and compile nothing. On other platforms there is no
-handler: JAX says so when it lowers the call.
+The plan is an operand of the program, so new documents trace and compile nothing. With an attention that was prepared for
+a TPU (`prepare(contract, target="v6e")`) the call is that target's own program, with our kernels in it. On other platforms
+there is no handler: JAX says so when it lowers the call.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import _native
+from . import _jax_tpu, _native
 from ._contract import Shape
 from ._engine import Attention
 from ._plan import Plan
@@ -34,19 +35,24 @@ _DTYPES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 @dataclass(frozen=True)
 class JaxPlan:
     """A plan as a pytree: its bytes are data, of one length for every plan of an attention (`Plan.operand`); the number
-    and sizes of its attention are static."""
+    and sizes of its attention are static. For a TPU the data are the tables of its programs, and those are static."""
 
-    operand: jax.Array
+    operand: Any
     number: int = field(metadata=dict(static=True))
     shape: Shape = field(metadata=dict(static=True))
+    programs: tuple[_jax_tpu.Program, ...] = field(default=(), metadata=dict(static=True))
 
 
 def plan(attention: Attention, **batch: Any) -> JaxPlan:
     """`Attention.plan` with arrays of JAX or NumPy as batch."""
+    given = {name: np.asarray(value) if isinstance(value, jax.Array) else value for name, value in batch.items()}
+    if attention._target != "cpu" and attention.lane in _jax_tpu.LANES:
+        _jax_tpu.register()
+        q, k = given.pop("q", None), given.pop("k", None)
+        programs, tables = _jax_tpu.lower(attention, given, q, k)
+        return JaxPlan({name: jnp.asarray(table) for name, table in tables.items()}, 0, attention.contract.shape, programs)
     _register()
-    made = attention.plan(**{name: np.asarray(value) if isinstance(value, jax.Array) else value
-                             for name, value in batch.items()})  # fmt: skip
-    return _of(made)
+    return _of(attention.plan(**given))
 
 
 def _of(made: Plan) -> JaxPlan:
@@ -83,8 +89,8 @@ def attention(
     >>> jax.grad(loss)(q, plan).shape
     (1, 2, 128, 16)
     """
-    _register()
     if isinstance(plan, Plan):
+        _register()
         plan = _of(plan)
     if not isinstance(plan, JaxPlan):
         raise TypeError(f"plan: a JaxPlan or Plan expected, got {type(plan).__name__}")
@@ -108,7 +114,10 @@ def attention(
         sink_logits = _array("sink_logits", sink_logits)
         if sink_logits.shape != (shape.num_q_heads,) or sink_logits.dtype != jnp.float32:
             raise TypeError(f"sink_logits: {shape.num_q_heads} numbers of float32 expected")
-    o, lse = _attention((plan.number, shape), *arrays, plan.operand, sink_logits)
+    if plan.programs:
+        o, lse = _jax_tpu.attention(plan.programs, shape, *arrays, plan.operand, sink_logits)
+    else:
+        o, lse = _attention((plan.number, shape), *arrays, plan.operand, sink_logits)
     if layout == "bthd":
         o = o.swapaxes(1, 2)
     if is_row:

@@ -76,6 +76,8 @@ const char* tessera_plan_mask_digest(const tessera_plan* plan) {
   return plan == nullptr ? "" : plan->mask_digest.c_str();
 }
 
+int64_t tessera_plan_class_bytes(const tessera_plan* plan) { return plan == nullptr ? 0 : ClassBytes(plan->plan.view()); }
+
 int tessera_plan_json(const tessera_plan* plan, char** json, tessera_error** error) {
   if (json != nullptr) *json = nullptr;
   return Guard(__func__, error, [&, where = __func__]() -> Status {
