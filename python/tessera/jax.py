@@ -20,6 +20,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import Primitive
 
 from . import _jax_tpu, _native
 from ._contract import Shape
@@ -145,9 +146,30 @@ def _call(name: str, results: Any, number: int, *operands: Any) -> Any:
     return jax.ffi.ffi_call(name, results, vmap_method="sequential")(*given, attention=np.int64(number))
 
 
+# The operand of a plan for this machine's processor, as it is. A program that is lowered for another platform would have
+# a call that nobody there knows: this says so while it is lowered.
+_host_plan = Primitive("tessera_host_plan")
+_host_plan.def_impl(lambda operand: operand)
+_host_plan.def_abstract_eval(lambda operand: operand)
+
+
+def _refuse_platform(context: Any, operand: Any) -> Any:
+    raise NotImplementedError("this plan is for the CPU: for a TPU prepare the attention with its target, as in "
+                              'prepare(contract, target="v6e"); for a GPU there is no handler')  # fmt: skip
+
+
+def _register_host_plan() -> None:
+    from jax._src.interpreters import batching, mlir
+
+    mlir.register_lowering(_host_plan, _refuse_platform)
+    mlir.register_lowering(_host_plan, lambda context, operand: [operand], platform="cpu")
+    batching.primitive_batchers[_host_plan] = lambda operands, axes: (_host_plan.bind(*operands), axes[0])
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attention(key: tuple[int, Shape], q: Any, k: Any, v: Any, operand: Any, sinks: Any) -> Any:
     number, shape = key
+    operand = _host_plan.bind(operand)
     results = (_like(q, shape.o), jax.ShapeDtypeStruct(shape.rows, jnp.float32))
     return tuple(_call("tessera_forward", results, number, q, k, v, operand, sinks))
 
@@ -191,6 +213,7 @@ def _register() -> None:
             raise ImportError(f"jaxlib's FFI has version {runtime}, our handlers have {ours}")
         for name, handler in _native.xla_ffi_handlers().items():
             jax.ffi.register_ffi_target(name, handler, platform="cpu")
+        _register_host_plan()
         _is_registered = True
 
 
