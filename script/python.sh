@@ -105,9 +105,9 @@ python_tests() {
 }
 
 # python_asan_tests: the extension module, compiled with clang's address and undefined-behaviour sanitizers, on the library of
-# build/asan; what Python may bring to it that is wrong, and what a process may do. Needs the sanitizers' build.
+# build/release, whose own tests run under them too: what Python may bring that is wrong, and what a process may do.
 python_asan_tests() {
-  local out=$root/build/python-asan library=$root/build/asan runtime preload
+  local out=$root/build/python-asan library=$root/build/release runtime preload
   runtime=$(clang -print-resource-dir)/lib/linux/libclang_rt.asan-$(uname -m).so
   if [[ ! -e $runtime ]]; then
     say "skipped: clang has no shared run-time library of its address sanitizer"
@@ -115,6 +115,7 @@ python_asan_tests() {
   fi
   # The C++ library too: what throws is looked up before Python has loaded it.
   preload="$runtime $(clang++ -print-file-name=libstdc++.so.6)"
+  build_preset release tessera_shared
   PATH=$python_dir/build/bin:$PATH cmake -S "$root/python" -B "$out" -G Ninja -DCMAKE_BUILD_TYPE=Debug \
     -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_CXX_FLAGS_DEBUG="-O1 -g1" \
     -DCMAKE_CXX_FLAGS="-fsanitize=address,undefined -fno-sanitize=vptr -fno-sanitize-recover=all" \
