@@ -20,21 +20,32 @@ class OptionTexts {
 
   const char* Text(const char* name) {
     if (!given_.contains(name)) return nullptr;
-    texts_.push_back(nb::cast<std::string>(given_[name]));
-    return texts_.back().c_str();
+    return Add(name, given_[name]);
   }
-  int64_t Number(const char* name) { return given_.contains(name) ? nb::cast<int64_t>(given_[name]) : 0; }
+  int64_t Number(const char* name) {
+    int64_t out = 0;
+    if (given_.contains(name) && !nb::try_cast(given_[name], out, false)) {
+      BadType(std::string(name) + ": an int of 64 bits expected");
+    }
+    return out;
+  }
   std::vector<const char*> List(const char* name) {
     std::vector<const char*> out;
     if (!given_.contains(name)) return out;
     for (nb::handle item : given_[name]) {
-      texts_.push_back(nb::cast<std::string>(item));
-      out.push_back(texts_.back().c_str());
+      out.push_back(Add(name, item));
     }
     return out;
   }
 
  private:
+  const char* Add(const char* name, nb::handle item) {
+    std::string text;
+    if (!nb::try_cast(item, text, false)) BadType(std::string(name) + ": text expected");
+    texts_.push_back(std::move(text));
+    return texts_.back().c_str();
+  }
+
   const nb::dict& given_;
   std::deque<std::string> texts_;  // what is in it stays where it is
 };

@@ -11,7 +11,7 @@ from typing import Any, Iterable, Iterator, Sequence
 import numpy as np
 
 from . import _native
-from ._contract import Contract, Shape
+from ._contract import Contract, Shape, tile_pair
 from ._plan import Plan, host_array, make_batch
 from ._receipt import Receipt
 
@@ -72,6 +72,10 @@ class Engine:
         self._check_process()
         if not isinstance(contract, Contract):
             raise TypeError(f"contract: a tessera.Contract expected, got {type(contract).__name__}")
+        if not isinstance(target, str):
+            raise TypeError(f"target: a name expected, got {type(target).__name__}")
+        if isinstance(exclude, str):
+            raise TypeError("exclude: a sequence of names expected, got one name")
         if passes not in _PASSES:
             raise ValueError(f"passes: one of {', '.join(_PASSES)} expected, got {passes!r}")
         memories = ("host", "gpu", "tpu")
@@ -88,13 +92,13 @@ class Engine:
             "ordinal": ordinal,
         }
         if tile is not None:
-            options["tile_q"], options["tile_kv"] = tile
+            options["tile_q"], options["tile_kv"] = tile_pair(tile)
         for name, value in (("lane", lane), ("isa", isa), ("plugin", plugin), ("ledger", ledger)):
             if value is not None:
                 options[name] = value
         if threads is not None:
-            if threads < 1:
-                raise ValueError(f"threads: 1 or more expected, got {threads}")
+            if not isinstance(threads, int) or threads < 1:
+                raise ValueError(f"threads: a number of 1 or more expected, got {threads!r}")
             options["threads"] = threads
         name = "cpu" if target == "auto" else target
         made = Attention(self, contract, _native.new_attention(self._native, contract._native, name, options))
@@ -198,6 +202,8 @@ class Attention:
         return self.plan_from_bytes(pathlib.Path(path).read_bytes())
 
     def plan_from_bytes(self, data: bytes) -> Plan:
+        if not isinstance(data, (bytes, bytearray, memoryview)):
+            raise TypeError(f"data: bytes expected, got {type(data).__name__}")
         return Plan(_native.load_plan(self.contract._native, bytes(data)), self, None)
 
     def bind(self, plan: Plan) -> "Bound":
@@ -391,7 +397,7 @@ class Bound:
 def _empty_like(x: np.ndarray, shape: tuple[int, int, int, int]) -> np.ndarray:
     """A new array of this shape with its axes in memory as those of x, so that [B,T,H,D] memory stays that."""
     if not isinstance(x, np.ndarray):
-        return np.empty(0, np.float32)  # x is refused by name before anything is written
+        return np.empty(shape, np.float32)  # x is refused by name before anything is written
     if x.ndim == 4 and x.strides[1] < x.strides[2]:
         batch, heads, tokens, dim = shape
         return np.empty((batch, tokens, heads, dim), x.dtype).swapaxes(1, 2)

@@ -8,7 +8,8 @@ import os
 import pathlib
 import sys
 import tempfile
-from typing import TYPE_CHECKING, Any, Mapping, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -120,6 +121,8 @@ class Plan:
         """
         if compare is not None and not isinstance(compare, Plan):
             raise TypeError(f"compare: a tessera.Plan expected, got {type(compare).__name__}")
+        if receipt is not None and not hasattr(receipt, "_native"):
+            raise TypeError(f"receipt: a tessera.Receipt expected, got {type(receipt).__name__}")
         view = _view.write(_view.page_of(self, compare, receipt, host_array(q, "q"), host_array(k, "k")), f"plan_{self.fingerprint[:8]}", path)
         if not _view.is_notebook() if open is None else open:
             _view.open_in_browser(view)
@@ -189,7 +192,7 @@ def make_batch(given: Mapping[str, Any]) -> _native.Batch:
             ids = _ints(ids, f"{prefix}doc_ids")
             if ids.ndim not in (1, 2):
                 raise ValueError(f"{prefix}doc_ids: [batch, tokens] expected, got shape {ids.shape}")
-            batch.set_doc_ids(side, ids.reshape(-1, ids.shape[-1]) if ids.ndim == 2 else ids[None])
+            batch.set_doc_ids(side, ids if ids.ndim == 2 else ids[None])
         for form in ("doc_lengths", "cu_seqlens"):
             if (rows := given.get(f"{prefix}{form}")) is not None:
                 getattr(batch, f"set_{form}")(side, *_ragged(rows, f"{prefix}{form}"))
@@ -210,6 +213,8 @@ def _needed(given: Mapping[str, Any], name: str, by: str) -> int:
 
 def _ints(values: Any, name: str) -> np.ndarray:
     """Dense int32 of this machine's byte order; a copy only where it was anything else."""
+    if isinstance(values, np.ma.MaskedArray):
+        raise TypeError(f"{name}: a masked array has values that do not count; fill it")
     array = np.asarray(values)
     if array.dtype == np.int32 and array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative:
         return array
@@ -225,6 +230,8 @@ def _ragged(rows: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
     if isinstance(rows, np.ndarray):
         rows = [rows] if rows.ndim == 1 else list(rows)
     else:
+        if not isinstance(rows, Iterable) or isinstance(rows, (str, Mapping)):
+            raise TypeError(f"{name}: a sequence of numbers for each batch row expected, got {type(rows).__name__}")
         rows = list(rows)
         if rows and all(np.ndim(row) == 0 for row in rows):
             rows = [rows]
