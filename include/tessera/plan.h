@@ -206,8 +206,6 @@ Result<std::vector<uint8_t>> ToDense(const PlanView& plan, Direction direction, 
 // cleanup ids, at the class's index width), and the verdict against the target before anything is launched.
 int64_t MetadataBytes(const PlanView& plan);
 bool FitsScalarMemory(const PlanView& plan, const Target& target);
-// About what the largest plan of this one's class takes.
-int64_t ClassBytes(const PlanView& plan);
 
 // One JSON document (the whole plan), and a short table for people.
 std::string ToJson(const PlanView& plan);

@@ -199,7 +199,7 @@ const tessera_shape* ShapeOfNumber(int64_t number) {
 }
 
 CallError CallByNumber(int64_t number, std::span<const std::byte> operand, Pass pass, const tessera_args& args,
-                         void* stream) {
+                       void* stream) {
   PlanBytes plan;
   if (!ReadOperand(operand, plan)) return OwnError("TSR-P005", "the plan operand is not one that Plan.operand() made");
   Registry& registry = TheRegistry();

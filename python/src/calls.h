@@ -36,6 +36,6 @@ struct CallError {
 // seen lately checks its bytes and binds it; others find it bound. Gives what is wrong, if anything is. Needs no
 // lock of Python's, and touches nothing of it.
 CallError CallByNumber(int64_t number, std::span<const std::byte> operand, Pass pass, const tessera_args& args,
-                         void* stream);
+                       void* stream);
 
 }  // namespace tessera_python

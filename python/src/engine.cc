@@ -115,8 +115,8 @@ Attention NewAttention(const Engine& engine, const Contract& contract, const std
   int status = 0;
   {
     const Unlocked unlocked;
-    status = tessera_attention_new(engine.handle.get(), contract.handle.get(), target.c_str(), &read.options, &attention,
-                                   &error);
+    status = tessera_attention_new(engine.handle.get(), contract.handle.get(), target.c_str(), &read.options,
+                                   &attention, &error);
   }
   Check(status, error);
   return {{attention, tessera_attention_free}, contract};

@@ -76,8 +76,8 @@ nb::list ListPrograms(const Programs& programs) {
       Check(tessera_programs_result(handle, index, i, &array, &error), error);
       results.append(Described(array, programs.handle));
     }
-    out.append(nb::make_tuple(tessera_programs_name(handle, index), tessera_programs_text(handle, index), operands,
-                              results));
+    out.append(
+        nb::make_tuple(tessera_programs_name(handle, index), tessera_programs_text(handle, index), operands, results));
   }
   return out;
 }

@@ -8,6 +8,7 @@
 #include "capi/arguments.h"
 #include "capi/handles.h"
 #include "capi/structs.h"
+#include "plan/class_bytes.h"
 
 namespace {
 
@@ -76,7 +77,9 @@ const char* tessera_plan_mask_digest(const tessera_plan* plan) {
   return plan == nullptr ? "" : plan->mask_digest.c_str();
 }
 
-int64_t tessera_plan_class_bytes(const tessera_plan* plan) { return plan == nullptr ? 0 : ClassBytes(plan->plan.view()); }
+int64_t tessera_plan_class_bytes(const tessera_plan* plan) {
+  return plan == nullptr ? 0 : plan::ClassBytes(plan->plan.view());
+}
 
 int tessera_plan_json(const tessera_plan* plan, char** json, tessera_error** error) {
   if (json != nullptr) *json = nullptr;

@@ -17,7 +17,8 @@ std::vector<ShownLane> LanesOf(const tessera_attention& attention) {
   std::vector<ShownLane> lanes;
   for (const LaneDecision& made : attention.attention.selection().decisions) {
     const Decision& decision = made.decision;
-    ShownLane lane{.lane = made.lane, .selected = made.lane == attention.lane, .accepted = decision.accepted, .why = {}};
+    ShownLane lane{
+        .lane = made.lane, .selected = made.lane == attention.lane, .accepted = decision.accepted, .why = {}};
     if (!decision.accepted) {
       lane.why = fmt::format("{}: {}", ReasonText(decision.reason), ReasonMeaning(decision.reason));
       if (!decision.detail.empty()) lane.why += fmt::format(" ({})", decision.detail);

@@ -400,14 +400,15 @@ static void test_operands(const tessera_programs* programs) {
     for (size_t i = 0; i < count; ++i) {
       good(tessera_programs_operand(programs, index, i, &source, &array, &error), &error, "an operand");
       tables += strcmp(source, "plan") == 0;
-      check((array.data == NULL) == (strcmp(source, "caller") == 0 || strcmp(source, "forward") == 0 ||
-                                     strcmp(source, "part") == 0),
+      check((array.data == NULL) ==
+                (strcmp(source, "caller") == 0 || strcmp(source, "forward") == 0 || strcmp(source, "part") == 0),
             "data where no call brings it");
       if (i == 0) check(strcmp(array.name, "q") == 0 && array.rank == 4 && array.shape[2] == 512, "q is the first");
     }
     good(tessera_programs_result(programs, index, 0, &array, &error), &error, "a result");
     check(strcmp(array.name, index == 0 ? "o" : "dq") == 0, "and its name");
-    bad(tessera_programs_operand(programs, index, count, &source, &array, &error), &error, "TSR-A001", "no operand", "");
+    bad(tessera_programs_operand(programs, index, count, &source, &array, &error), &error, "TSR-A001", "no operand",
+        "");
   }
   check(tables > 2, "tables of the plan");
   check(tessera_programs_num_operands(programs, 2) == 0 && tessera_programs_num_results(NULL, 0) == 0, "none there");

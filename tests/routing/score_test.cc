@@ -54,8 +54,8 @@ TEST(RoutingScore, KeptScores_AreThoseOfPlainLoopsAndChangeNoPick) {
     ASSERT_EQ(picks.blocks, want.blocks);
     ASSERT_EQ(picks.scores.size(), want.scores.size());
     for (size_t n = 0; n < want.scores.size(); ++n) {
-      const bool is_same = picks.scores[n] == want.scores[n] || (picks.scores[n] != picks.scores[n] &&
-                                                                 want.scores[n] != want.scores[n]);
+      const bool is_same =
+          picks.scores[n] == want.scores[n] || (picks.scores[n] != picks.scores[n] && want.scores[n] != want.scores[n]);
       ASSERT_TRUE(is_same) << n << ": " << picks.scores[n] << " and " << want.scores[n];
     }
   }

@@ -291,6 +291,24 @@ class View(unittest.TestCase):
         blocks = {p["block"] for p in page.evaluate("tessera.plans[0].picksOf(0, 0, 40)")}
         self.assertEqual(allowed, [k <= 40 and k // 16 in blocks for k in range(96)])
 
+    def test_dark_print_and_screen_readers(self):
+        _, html = self.show("documents", "documents")
+        page = self.page
+        light = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
+        page.open(html)
+        self.assertEqual(page.evaluate("document.documentElement.dataset.theme"), "dark")
+        self.assertNotEqual(page.evaluate("getComputedStyle(document.body).backgroundColor"), light)
+        page.call("Emulation.setEmulatedMedia", features=[])
+        nodes = page.call("Accessibility.getFullAXTree")["nodes"]
+        named = {(n.get("role", {}).get("value"), n.get("name", {}).get("value")) for n in nodes if not n["ignored"]}
+        for role, name in (("spinbutton", "Head"), ("combobox", "Direction"), ("button", "Zoom in"),
+                           ("status", "The pair at the pointer")):
+            self.assertIn((role, name), named)
+        self.assertTrue(any(name and name.startswith("Tile map of ") for _, name in named), named)
+        printed = page.call("Page.printToPDF", printBackground=True)["data"]
+        self.assertGreater(len(printed), 10_000)
+
     def test_a_million_tokens_are_a_small_file(self):
         case = (contract("causal and documents and window(4095, 0)", q=1 << 20, kv=1 << 20, tile=512),
                 {"doc_lengths": [[1048] * 1000]})

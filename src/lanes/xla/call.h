@@ -48,8 +48,7 @@ class BoundPass {
 
   // Gives the number of tiles that the program says it ran. `staging` has StagingBytes.
   // `tiles_done` may be null; parts count in it as they end.
-  Result<int64_t> Run(const PassTensors& tensors, std::span<std::byte> staging,
-                      std::atomic<int64_t>* tiles_done) const;
+  Result<int64_t> Run(const PassTensors& tensors, std::span<std::byte> staging, std::atomic<int64_t>* tiles_done) const;
 
  private:
   explicit BoundPass(Parts parts) : parts_(std::move(parts)) {}
