@@ -228,11 +228,15 @@ def splash_mask_info(
     segments: str = "baked",
     fixed_shapes: bool = False,
     row: int | None = None,
+    library: str = "splash",
+    dynamic_grid: bool = False,
 ) -> Any:
-    """JAX Splash's `MaskInfo` of a plan's contract and batch, made without the mask (docs/exports.md).
+    """The `MaskInfo` of JAX's Splash, or of Tokamax's with `library="tokamax"`, for a plan's contract and batch, made without
+    the mask (docs/exports.md).
 
     `direction` is "forward" or "dkv"; `segments` says where documents go: "runtime" leaves them to segment ids, "baked"
-    into stored tiles, "skip" skips the tiles between them and leaves the rest to segment ids.
+    into stored tiles, "skip" skips the tiles between them and leaves the rest to segment ids. `dynamic_grid` gives Tokamax
+    lists of active tiles.
 
     >>> import tessera, tessera.jax
     >>> c = tessera.Contract(q_len=1024, dim_qk=128, mask="causal")
@@ -240,8 +244,12 @@ def splash_mask_info(
     >>> info.block_mask.shape
     (1, 4, 4)
     """
-    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask_info as splash
-
+    if library == "splash":
+        from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask_info as info
+    elif library == "tokamax":
+        from tokamax._src.ops.experimental.tpu.splash_attention import splash_attention_mask_info as info  # its only place
+    else:
+        raise ValueError(f"library: 'splash' or 'tokamax' expected, got {library!r}")
     choices = ("runtime", "baked", "skip")
     if segments not in choices:
         raise ValueError(f"segments: one of {', '.join(choices)} expected, got {segments!r}")
@@ -251,10 +259,10 @@ def splash_mask_info(
         raise ValueError("a plan that was loaded does not know its batch")
     options = {
         "tile_q": block[0], "tile_kv": block[1], "direction": 2 if direction == "dkv" else 0,
-        "segments": choices.index(segments), "fixed_shapes": int(fixed_shapes),
+        "segments": choices.index(segments), "fixed_shapes": int(fixed_shapes), "dynamic_grid": int(dynamic_grid),
     }  # fmt: skip
     if row is not None:
         options |= {"set_row": 1, "row": row}
-    made = _native.new_export(plan.attention.contract._native, plan._batch, "splash", options).arrays()
-    fields = splash.MaskInfo._fields
-    return splash.MaskInfo(**{name: None if made.get(name) is None else made[name].copy() for name in fields})
+    made = _native.new_export(plan.attention.contract._native, plan._batch, library, options).arrays()
+    fields = info.MaskInfo._fields
+    return info.MaskInfo(**{name: None if made.get(name) is None else made[name].copy() for name in fields})

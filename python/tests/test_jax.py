@@ -315,6 +315,27 @@ def test_splash_mask_info_equals_what_splash_builds():
                 assert np.array_equal(ours, theirs), (direction, name)
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("direction", ["forward", "dkv"])
+def test_splash_mask_info_of_tokamax_equals_what_it_builds(direction, dynamic):
+    pytest.importorskip("tokamax", reason="Tokamax is not installed in this environment")
+    from tokamax._src.ops.experimental.tpu.splash_attention import splash_attention_mask as masks
+    from tokamax._src.ops.experimental.tpu.splash_attention import splash_attention_mask_info as info
+
+    plan = tessera.Engine().prepare(tessera.Contract(q_len=512, dim_qk=128, mask=m.window(127, 0))).plan()
+    make = info.process_mask_dkv if direction == "dkv" else info.process_mask
+    want, _ = make(masks.LocalMask((512, 512), (127, 0), 0), (128, 128), return_dynamic_grid=dynamic)
+    got = tj.splash_mask_info(plan, block=(128, 128), direction=direction, library="tokamax", dynamic_grid=dynamic)
+    assert type(got) is info.MaskInfo
+    for name in info.MaskInfo._fields:
+        ours, theirs = getattr(got, name), getattr(want, name)
+        assert (ours is None) == (theirs is None), name
+        if theirs is not None:
+            assert np.array_equal(ours, theirs), name
+    with pytest.raises(ValueError, match="library"):
+        tj.splash_mask_info(plan, library="flash")
+
+
 def test_bridge(rng):
     """The engine calls JAX in the interpreter that it was called from, and says so."""
     attention = tessera.Engine().prepare(
