@@ -91,10 +91,13 @@ def attention(
     (1, 2, 128, 16)
     """
     if isinstance(plan, Plan):
-        _register()
         plan = _of(plan)
     if not isinstance(plan, JaxPlan):
         raise TypeError(f"plan: a JaxPlan or Plan expected, got {type(plan).__name__}")
+    if plan.programs:
+        _jax_tpu.register()
+    else:
+        _register()
     if layout not in ("bhtd", "bthd"):
         raise ValueError(f"layout: 'bhtd' or 'bthd' expected, got {layout!r}")
     shape = plan.shape
