@@ -113,7 +113,7 @@ OWNER = {
     "model.h": "src/model",
     "shard.h": "src/shard", "metric.h": "src/shard",
     "c_api.h": "src/capi", "c_error.h": "src/capi", "c_data.h": "src/capi", "c_plan.h": "src/capi",
-    "c_engine.h": "src/capi", "c_compile.h": "src/capi", "c_export.h": "src/capi", "tessera.h": "src/capi",
+    "c_engine.h": "src/capi", "c_compile.h": "src/capi", "c_export.h": "src/capi", "c_view.h": "src/capi", "tessera.h": "src/capi",
 }
 
 # The oracle judges everybody else, so it may know the question only.

@@ -103,3 +103,34 @@ python_tests() {
   python_environment "$environment"
   run_pytest "$environment" "$package"/{torch,_flex,jax}.py "$root"/python/tests/test_{torch,jax,docs}.py
 }
+
+# python_asan_tests: the extension module, compiled with clang's address and undefined-behaviour sanitizers, on the library of
+# build/release, whose own tests run under them too: what Python may bring that is wrong, and what a process may do.
+python_asan_tests() {
+  local out=$root/build/python-asan library=$root/build/release runtime preload
+  runtime=$(clang -print-resource-dir)/lib/linux/libclang_rt.asan-$(uname -m).so
+  if [[ ! -e $runtime ]]; then
+    say "skipped: clang has no shared run-time library of its address sanitizer"
+    return 0
+  fi
+  # The C++ library too: what throws is looked up before Python has loaded it.
+  preload="$runtime $(clang++ -print-file-name=libstdc++.so.6)"
+  build_preset release tessera_shared
+  PATH=$python_dir/build/bin:$PATH cmake -S "$root/python" -B "$out" -G Ninja -DCMAKE_BUILD_TYPE=Debug \
+    -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_CXX_FLAGS_DEBUG="-O1 -g1" \
+    -DCMAKE_CXX_FLAGS="-fsanitize=address,undefined -fno-sanitize=vptr -fno-sanitize-recover=all" \
+    -DCMAKE_CXX_COMPILER_LAUNCHER="$(command -v ccache || true)" -DTESSERA_PREBUILT="$library" \
+    -DPython_EXECUTABLE="$python_dir/build/bin/python3" >"$root/build/python-asan.log" 2>&1 ||
+    { cat "$root/build/python-asan.log" && return 1; }
+  cmake --build "$out" --target _native >>"$root/build/python-asan.log" 2>&1 ||
+    { tail -n 40 "$root/build/python-asan.log" && return 1; }
+  rm -rf "$out/site"
+  mkdir -p "$out/site"
+  cp -r "$root/python/tessera" "$out/site/"
+  cp "$out"/_native*.so "$out/site/tessera/"
+  # Leaks are Python's own affair: it frees little of what it has at its end.
+  (cd "$root/build" && LD_PRELOAD=$preload ASAN_OPTIONS=detect_leaks=0:abort_on_error=0 PYTHONMALLOC=malloc \
+    PYTHONPATH=$out/site:$python_dir/base "$python_dir/build/bin/python3" -B -m pytest -q -p no:cacheprovider \
+    -c "$root/pyproject.toml" --rootdir "$root" -rs -k "not in_the_wheel" \
+    "$root"/python/tests/test_{bad_input,process,numpy}.py)
+}

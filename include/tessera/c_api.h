@@ -28,3 +28,4 @@
 #include "tessera/c_error.h"
 #include "tessera/c_export.h"
 #include "tessera/c_plan.h"
+#include "tessera/c_view.h"

@@ -87,6 +87,15 @@ size_t tessera_programs_count(const tessera_programs* programs);
 const char* tessera_programs_name(const tessera_programs* programs, size_t index); /* pass and class key */
 const char* tessera_programs_text(const tessera_programs* programs,
                                   size_t index); /* StableHLO; out of range gives "" */
+/* What a program takes and gives, in order. An operand's array has type and shape, and data where no call brings it:
+ * `source`, which may be NULL, gets "plan" (a table), "contract" (scale, softcap) or "part" (always 0 for a TPU).
+ * Others are "caller" (q, k, v, do, sink_logits) and "forward" (lse, and delta, the sum of o * do over a row). */
+size_t tessera_programs_num_operands(const tessera_programs* programs, size_t index);
+int tessera_programs_operand(const tessera_programs* programs, size_t index, size_t operand, const char** source,
+                             tessera_array* array, tessera_error** error);
+size_t tessera_programs_num_results(const tessera_programs* programs, size_t index);
+int tessera_programs_result(const tessera_programs* programs, size_t index, size_t result, tessera_array* array,
+                            tessera_error** error);
 void tessera_programs_free(tessera_programs* programs);
 
 #ifdef __cplusplus

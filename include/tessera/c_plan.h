@@ -24,6 +24,9 @@ const void* tessera_plan_bytes(const tessera_plan* plan, size_t* num_bytes);
 const char* tessera_plan_fingerprint(const tessera_plan* plan); /* 32 hex digits over the bytes */
 const char* tessera_plan_class_key(const tessera_plan* plan);   /* what a lane compiles once */
 const char* tessera_plan_mask_digest(const tessera_plan* plan); /* the mask, equal on every target */
+/* About what the largest plan of its class takes; one with masks of many terms or stored pairs may take more. 0 for a
+ * null plan. */
+int64_t tessera_plan_class_bytes(const tessera_plan* plan);
 int tessera_plan_json(const tessera_plan* plan, char** json, tessera_error** error); /* the whole plan */
 
 #define TESSERA_DIRECTION_FORWARD 0

@@ -16,11 +16,15 @@ namespace tessera {
 struct RouteOptions {
   PlanOptions plan;          // widen_class, verify_stages, dump_stages
   bool compare = false;      // also score every block, to say what hierarchical routing missed
+  bool keep_scores = false;  // also what each pick scored
   int64_t mass_queries = 0;  // also measure the attention mass kept, on so many queries evenly spread
 };
 
 struct RouteResult {
   Picks picks;  // what is left after legalise: fit for Batch::picks of the same contract without [routing]
+  // With `keep_scores`, beside the picks of routing: NaN for a block that is kept whatever it scores (the query's own,
+  // the first ones), -inf for one without a score. Empty for a caller's picks.
+  std::vector<float> scores;
   PicksReport report;
   std::vector<StageReport> stages;
   // With `compare`: the share of exhaustive picks that the picks have too.

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/batch.h"
 #include "tessera/contract.h"
 #include "tessera/error.h"
 #include "tessera/plan.h"
@@ -33,6 +34,9 @@ struct ShownPlan {
   std::vector<StageReport> stages = {};
   std::vector<ShownLane> lanes = {};
   std::vector<std::string> notes = {};  // such as a mask that leaks
+  // What routing picked, and beside it what each pick scored (RouteResult); null where nothing was routed.
+  const Picks* picks = nullptr;
+  const std::vector<float>* pick_scores = nullptr;
 };
 
 struct ViewSubject {

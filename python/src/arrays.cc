@@ -52,6 +52,9 @@ const nb::ndarray<nb::ro>& ArrayReader::Import(nb::handle array, const char* nam
     BadType(std::string(name) + ": a numpy.ndarray expected, got " + TypeName(array) +
             " (tessera.torch and tessera.jax take tensors of theirs)");
   }
+  if (Py_TYPE(array.ptr()) != reinterpret_cast<PyTypeObject*>(NumpyArrayType().ptr()) && nb::hasattr(array, "mask")) {
+    BadType(std::string(name) + ": a masked array has values that do not count; fill it");
+  }
   if (!is_input && !nb::cast<bool>(array.attr("flags").attr("writeable"))) {
     BadValue(std::string(name) + ": an array that can be written to expected, this one is read-only");
   }

@@ -37,10 +37,20 @@ Registry& TheRegistry() {
   return *registry;
 }
 
-std::string TakeError(tessera_error* error) {
-  std::string text = tessera_error_text(error);
+CallError TakeError(tessera_error* error) {
+  CallError out{.code = tessera_error_code(error),
+                .text = tessera_error_text(error),
+                .where = tessera_error_where(error),
+                .violations = {}};
+  for (size_t i = 0; i < tessera_error_num_violations(error); ++i) {
+    out.violations.emplace_back(tessera_error_violation_field(error, i), tessera_error_violation_expected(error, i));
+  }
   tessera_error_free(error);
-  return text;
+  return out;
+}
+
+CallError OwnError(const std::string& code, const std::string& text) {
+  return {.code = code, .text = code + ": " + text, .where = {}, .violations = {}};
 }
 
 BoundPointer FindBound(Entry& entry, const std::string& fingerprint) {
@@ -73,8 +83,8 @@ bool ReadOperand(std::span<const std::byte> operand, PlanBytes& out) {
   return true;
 }
 
-// Checks the plan's bytes and binds them. Gives "" or what is wrong.
-std::string BindBytes(const Attention& attention, std::span<const std::byte> bytes, BoundPointer& out) {
+// Checks the plan's bytes and binds them. Gives what is wrong.
+CallError BindBytes(const Attention& attention, std::span<const std::byte> bytes, BoundPointer& out) {
   tessera_plan* plan = nullptr;
   tessera_bound* bound = nullptr;
   tessera_error* error = nullptr;
@@ -85,7 +95,7 @@ std::string BindBytes(const Attention& attention, std::span<const std::byte> byt
   tessera_plan_free(plan);
   if (status != 0) return TakeError(error);
   out = {bound, tessera_bound_free};
-  return "";
+  return {};
 }
 
 int64_t Register(const Attention& attention) {
@@ -132,16 +142,18 @@ tessera_tensor TensorAt(const Place& place, const Where& where) {
 }
 
 void Call(int64_t number, const Bytes& operand, Pass pass, const tessera_args& args, const Where& where) {
-  std::string problem;
+  CallError problem;
   {
     const Unlocked unlocked;
     problem = CallByNumber(
         number, {reinterpret_cast<const std::byte*>(std::get<0>(operand)), static_cast<size_t>(std::get<1>(operand))},
         pass, args, reinterpret_cast<void*>(std::get<3>(where)));
   }
-  if (problem.empty()) return;
-  const std::string code = problem.substr(0, problem.find(' '));
-  nb::object raised = nb::module_::import_("tessera._errors").attr("TesseraError")(problem, code);
+  if (problem.ok()) return;
+  nb::list violations;
+  for (const auto& [field, expected] : problem.violations) violations.append(nb::make_tuple(field, expected));
+  nb::object raised = nb::module_::import_("tessera._errors")
+                          .attr("TesseraError")(problem.text, problem.code, problem.where, violations);
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(raised.ptr())), raised.ptr());
   throw nb::python_error();
 }
@@ -186,24 +198,25 @@ const tessera_shape* ShapeOfNumber(int64_t number) {
   return at == registry.entries.end() ? nullptr : &at->second.attention.contract.shape;
 }
 
-std::string CallByNumber(int64_t number, std::span<const std::byte> operand, Pass pass, const tessera_args& args,
-                         void* stream) {
+CallError CallByNumber(int64_t number, std::span<const std::byte> operand, Pass pass, const tessera_args& args,
+                       void* stream) {
   PlanBytes plan;
-  if (!ReadOperand(operand, plan)) return "TSR-P005: the plan operand is not one that Plan.operand() made";
+  if (!ReadOperand(operand, plan)) return OwnError("TSR-P005", "the plan operand is not one that Plan.operand() made");
   Registry& registry = TheRegistry();
   BoundPointer bound;
   Entry* entry = nullptr;
   {
     const std::scoped_lock lock(registry.mutex);
     const auto at = registry.entries.find(number);
-    if (at == registry.entries.end()) return "TSR-A001: no attention has this number in this process";
-    if (at->second.process != getpid())
-      return "TSR-A001: this attention was prepared before os.fork(); prepare it anew";
+    if (at == registry.entries.end()) return OwnError("TSR-A001", "no attention has this number in this process");
+    if (at->second.process != getpid()) {
+      return OwnError("TSR-A001", "this attention was prepared before os.fork(); prepare it anew");
+    }
     entry = &at->second;  // stays where it is: entries are never removed
     bound = FindBound(*entry, plan.fingerprint);
   }
   if (!bound) {
-    if (std::string problem = BindBytes(entry->attention, plan.bytes, bound); !problem.empty()) return problem;
+    if (CallError problem = BindBytes(entry->attention, plan.bytes, bound); !problem.ok()) return problem;
     const std::scoped_lock lock(registry.mutex);
     Keep(*entry, plan.fingerprint, bound);
   }
@@ -211,7 +224,7 @@ std::string CallByNumber(int64_t number, std::span<const std::byte> operand, Pas
   call.stream = stream;
   tessera_error* error = nullptr;
   const auto function = pass == Pass::kForward ? tessera_bound_forward : tessera_bound_backward;
-  return function(bound.get(), &args, &call, nullptr, &error) == 0 ? "" : TakeError(error);
+  return function(bound.get(), &args, &call, nullptr, &error) == 0 ? CallError{} : TakeError(error);
 }
 
 void AddCalls(nb::module_& m) {

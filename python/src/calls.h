@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "native.h"
 
@@ -21,10 +23,19 @@ enum class Pass { kForward, kBackward };
 // The sizes of a registered attention's contract; null where there is none of that number.
 const tessera_shape* ShapeOfNumber(int64_t number);
 
+// What TesseraError has, where there is no Python to make one; good where the code is empty.
+struct CallError {
+  std::string code = {};
+  std::string text = {};
+  std::string where = {};
+  std::vector<std::pair<std::string, std::string>> violations = {};
+  bool ok() const { return code.empty(); }
+};
+
 // Runs a pass of a registered attention on the plan in `operand`. The first call with a plan that this process has not
-// seen lately checks its bytes and binds it; others find it bound. Gives "" when it is good, or what is wrong. Needs no
+// seen lately checks its bytes and binds it; others find it bound. Gives what is wrong, if anything is. Needs no
 // lock of Python's, and touches nothing of it.
-std::string CallByNumber(int64_t number, std::span<const std::byte> operand, Pass pass, const tessera_args& args,
-                         void* stream);
+CallError CallByNumber(int64_t number, std::span<const std::byte> operand, Pass pass, const tessera_args& args,
+                       void* stream);
 
 }  // namespace tessera_python

@@ -209,6 +209,7 @@ void AddData(nb::module_& m) {
       .def_prop_ro("fingerprint", [](const Plan& p) { return tessera_plan_fingerprint(p.handle.get()); })
       .def_prop_ro("class_key", [](const Plan& p) { return tessera_plan_class_key(p.handle.get()); })
       .def_prop_ro("mask_digest", [](const Plan& p) { return tessera_plan_mask_digest(p.handle.get()); })
+      .def_prop_ro("class_bytes", [](const Plan& p) { return tessera_plan_class_bytes(p.handle.get()); })
       .def("bytes", PlanBytes)
       .def("arrays", PlanArrays)
       .def("tiles", PlanTiles, nb::arg("direction"))

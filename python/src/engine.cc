@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <deque>
 #include <string>
 #include <vector>
 
@@ -15,28 +16,38 @@ namespace {
 // Options given as a dict, whose texts must outlive the C struct that points to them.
 class OptionTexts {
  public:
-  explicit OptionTexts(const nb::dict& given) : given_(given) { texts_.reserve(64); }
+  explicit OptionTexts(const nb::dict& given) : given_(given) {}
 
   const char* Text(const char* name) {
     if (!given_.contains(name)) return nullptr;
-    texts_.push_back(nb::cast<std::string>(given_[name]));
-    return texts_.back().c_str();
+    return Add(name, given_[name]);
   }
-  int64_t Number(const char* name) { return given_.contains(name) ? nb::cast<int64_t>(given_[name]) : 0; }
+  int64_t Number(const char* name) {
+    int64_t out = 0;
+    if (given_.contains(name) && !nb::try_cast(given_[name], out, false)) {
+      BadType(std::string(name) + ": an int of 64 bits expected");
+    }
+    return out;
+  }
   std::vector<const char*> List(const char* name) {
     std::vector<const char*> out;
     if (!given_.contains(name)) return out;
     for (nb::handle item : given_[name]) {
-      if (texts_.size() == texts_.capacity()) BadValue(std::string(name) + ": too many names");
-      texts_.push_back(nb::cast<std::string>(item));
-      out.push_back(texts_.back().c_str());
+      out.push_back(Add(name, item));
     }
     return out;
   }
 
  private:
+  const char* Add(const char* name, nb::handle item) {
+    std::string text;
+    if (!nb::try_cast(item, text, false)) BadType(std::string(name) + ": text expected");
+    texts_.push_back(std::move(text));
+    return texts_.back().c_str();
+  }
+
   const nb::dict& given_;
-  std::vector<std::string> texts_;  // never grows beyond what it reserved: pointers stay good
+  std::deque<std::string> texts_;  // what is in it stays where it is
 };
 
 // None: from the environment.
@@ -62,38 +73,50 @@ Engine NewEngine(nb::handle given) {
   return {{engine, tessera_engine_free}};
 }
 
+// The C struct of a dict, and what it points to.
+class AttentionOptions {
+ public:
+  explicit AttentionOptions(const nb::dict& given) : texts_(given) {
+    options.lane = texts_.Text("lane");
+    options.isa = texts_.Text("isa");
+    exclude_ = texts_.List("exclude");
+    options.exclude = exclude_.data();
+    options.num_exclude = exclude_.size();
+    options.strict = texts_.Number("strict");
+    options.passes = texts_.Number("passes");
+    options.threads = texts_.Number("threads");
+    options.memory = texts_.Number("memory");
+    options.ordinal = texts_.Number("ordinal");
+    options.plugin = texts_.Text("plugin");
+    options.device = texts_.Number("device");
+    options.ledger = texts_.Text("ledger");
+    options.experimental = texts_.Number("experimental");
+    options.tile_q = texts_.Number("tile_q");
+    options.tile_kv = texts_.Number("tile_kv");
+    options.widen_class = texts_.Number("widen_class");
+    options.verify_stages = texts_.Number("verify_stages");
+    disable_ = texts_.List("disable");
+    options.disable = disable_.data();
+    options.num_disable = disable_.size();
+  }
+  tessera_attention_options options = tessera_attention_options_init();
+
+ private:
+  OptionTexts texts_;
+  std::vector<const char*> exclude_;
+  std::vector<const char*> disable_;
+};
+
 Attention NewAttention(const Engine& engine, const Contract& contract, const std::string& target,
                        const nb::dict& given) {
-  OptionTexts texts(given);
-  tessera_attention_options options = tessera_attention_options_init();
-  options.lane = texts.Text("lane");
-  options.isa = texts.Text("isa");
-  const std::vector<const char*> exclude = texts.List("exclude");
-  options.exclude = exclude.data();
-  options.num_exclude = exclude.size();
-  options.strict = texts.Number("strict");
-  options.passes = texts.Number("passes");
-  options.threads = texts.Number("threads");
-  options.memory = texts.Number("memory");
-  options.ordinal = texts.Number("ordinal");
-  options.plugin = texts.Text("plugin");
-  options.device = texts.Number("device");
-  options.ledger = texts.Text("ledger");
-  options.experimental = texts.Number("experimental");
-  options.tile_q = texts.Number("tile_q");
-  options.tile_kv = texts.Number("tile_kv");
-  options.widen_class = texts.Number("widen_class");
-  options.verify_stages = texts.Number("verify_stages");
-  const std::vector<const char*> disable = texts.List("disable");
-  options.disable = disable.data();
-  options.num_disable = disable.size();
+  const AttentionOptions read(given);
   tessera_attention* attention = nullptr;
   tessera_error* error = nullptr;
   int status = 0;
   {
     const Unlocked unlocked;
-    status =
-        tessera_attention_new(engine.handle.get(), contract.handle.get(), target.c_str(), &options, &attention, &error);
+    status = tessera_attention_new(engine.handle.get(), contract.handle.get(), target.c_str(), &read.options,
+                                   &attention, &error);
   }
   Check(status, error);
   return {{attention, tessera_attention_free}, contract};
@@ -121,6 +144,31 @@ Plan MakePlan(const Attention& attention, const Batch& batch, nb::handle q, nb::
   }
   Check(status, error);
   return {{plan, tessera_plan_free}};
+}
+
+// The programs of this attention's lane for one batch, as text, with what they take.
+Programs Lower(const Engine& engine, const Contract& contract, const std::string& target, const nb::dict& given,
+               const Batch& batch, nb::handle q, nb::handle k) {
+  const AttentionOptions read(given);
+  ArrayReader reader;
+  const tessera_tensor q_tensor = reader.Input(q, "q", AxesOfQ(contract.shape));
+  const tessera_tensor k_tensor = reader.Input(k, "k", AxesOfK(contract.shape));
+  tessera_compile_request request = tessera_compile_request_init();
+  request.contract = contract.handle.get();
+  request.batch = batch.handle.get();
+  request.target = target.c_str();
+  request.options = &read.options;
+  if (!q.is_none()) request.q = &q_tensor;
+  if (!k.is_none()) request.k = &k_tensor;
+  tessera_programs* programs = nullptr;
+  tessera_error* error = nullptr;
+  int status = 0;
+  {
+    const Unlocked unlocked;
+    status = tessera_lower(engine.handle.get(), &request, &programs, &error);
+  }
+  Check(status, error);
+  return {{programs, tessera_programs_free}};
 }
 
 Bound Bind(const Attention& attention, const Plan& plan) {
@@ -239,6 +287,8 @@ void AddEngine(nb::module_& m) {
            })
       .def("plan", MakePlan, nb::arg("batch"), nb::arg("q").none(), nb::arg("k").none())
       .def("bind", Bind, nb::arg("plan"));
+  m.def("lower", Lower, nb::arg("engine"), nb::arg("contract"), nb::arg("target"), nb::arg("options"), nb::arg("batch"),
+        nb::arg("q").none(), nb::arg("k").none());
   m.def("new_attention", NewAttention, nb::arg("engine"), nb::arg("contract"), nb::arg("target"), nb::arg("options"));
 
   nb::class_<Bound>(m, "Bound")

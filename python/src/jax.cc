@@ -107,8 +107,8 @@ ffi::Error* Handle(ffi::CallFrame* frame, Body body) {
   if (AnswerMetadata(frame)) return nullptr;
   if (frame->stage != ffi::kExecute) return nullptr;
   try {
-    const std::string problem = body(Frame(*frame));
-    return problem.empty() ? nullptr : Refuse(frame, problem);
+    const CallError problem = body(Frame(*frame));
+    return problem.ok() ? nullptr : Refuse(frame, problem.text);
   } catch (const Problem& problem) {
     return Refuse(frame, problem.text);
   } catch (const std::exception& exception) {

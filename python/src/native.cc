@@ -40,6 +40,7 @@ NB_MODULE(_native, m) {
   m.def("version", [] { return tessera_version(); });
   m.def("abi_version", [] { return tessera_abi_version(); });
   AddData(m);
+  AddView(m);
   AddEngine(m);
   AddCalls(m);
   AddJax(m);

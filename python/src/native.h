@@ -40,6 +40,9 @@ struct Bound {
 struct Receipt {
   std::shared_ptr<tessera_receipt> handle;
 };
+struct Programs {
+  std::shared_ptr<tessera_programs> handle;
+};
 struct Export {
   std::shared_ptr<tessera_export> handle;
 };
@@ -117,6 +120,7 @@ Axes AxesOfO(const tessera_shape& shape);
 // The parts of the module, one file each.
 void AddData(nb::module_& m);    // contracts, batches, plans, exports
 void AddEngine(nb::module_& m);  // engines, attentions, bound calls, receipts
+void AddView(nb::module_& m);    // pages, and the texts of programs
 void AddCalls(nb::module_& m);   // calls by number, for frameworks that hold no Python objects
 void AddJax(nb::module_& m);     // handlers of XLA's typed FFI
 

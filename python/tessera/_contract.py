@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 import os
 import pathlib
 import tempfile
 import warnings
-from typing import Any, Mapping, NamedTuple, Sequence, Union
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Union
 
 import numpy as np
 
@@ -96,7 +98,7 @@ class Contract:
         routing: Mapping[str, Any] | None = None,
         base_dir: str | os.PathLike[str] | None = None,
     ):
-        tile_q, tile_kv = tile if isinstance(tile, tuple) else (tile, tile)
+        tile_q, tile_kv = tile_pair(tile)
         fields: dict[str, Any] = {
             "version": 1,
             "shape": {
@@ -112,6 +114,8 @@ class Contract:
             fields["routing"] = dict(routing)
         if isinstance(mask, (str, Mask)):
             fields["mask"]["expr"] = mask
+        elif not isinstance(mask, Sequence):
+            raise TypeError(f"mask: text, an expression or a sequence of them expected, got {type(mask).__name__}")
         else:
             fields["mask"]["heads"] = list(mask)
         self._set(fields, base_dir)
@@ -119,6 +123,8 @@ class Contract:
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any], base_dir: str | os.PathLike[str] | None = None) -> "Contract":
         """From the fields of a contract file, `{"version": 1, "shape": {...}, "mask": {...}, ...}`."""
+        if not isinstance(fields, Mapping):
+            raise TypeError(f"fields: a mapping expected, got {type(fields).__name__}")
         self = cls.__new__(cls)
         self._set(fields, base_dir)
         return self
@@ -126,6 +132,10 @@ class Contract:
     @classmethod
     def parse(cls, text: str, base_dir: str | os.PathLike[str] | None = None) -> "Contract":
         """From TOML or JSON text. Files that it names are looked for in `base_dir`."""
+        if not isinstance(text, str):
+            raise TypeError(f"text: a str expected, got {type(text).__name__}")
+        if "\0" in text:
+            raise ValueError("text: a contract has no zero bytes")
         self = cls.__new__(cls)
         self._native = _native.parse_contract(text, None if base_dir is None else os.fspath(base_dir))
         self._bitmaps = {}
@@ -155,9 +165,12 @@ class Contract:
         else:
             if folder is not None:
                 raise ValueError("base_dir: not together with masks given as arrays or functions")
-            shape = fields["shape"]
-            heads, q_len = shape.get("num_q_heads") or 1, shape["q_len"]
+            shape = fields.get("shape") or {}
+            heads, q_len = shape.get("num_q_heads") or 1, shape.get("q_len") or 0
             lengths = (heads, q_len, shape.get("kv_len") or q_len)
+            if not all(isinstance(length, (int, np.integer)) and length > 0 for length in lengths):
+                _native.parse_contract(text, None)  # which says what is wrong with them
+                raise ValueError("shape: lengths above 0 expected")
             # The language names bitmaps by file, so for a moment they are files.
             with tempfile.TemporaryDirectory(prefix="tessera-") as scratch:
                 for one in bitmaps:
@@ -204,6 +217,15 @@ class Contract:
         )
 
 
+def tile_pair(tile: Any) -> tuple[Any, Any]:
+    """Rows of queries and of keys; one number stands for both."""
+    if not isinstance(tile, tuple):
+        return tile, tile
+    if len(tile) != 2:
+        raise ValueError(f"tile: one number or (q, kv) expected, got {tile}")
+    return tile
+
+
 def dtype_name(dtype: Any) -> str:
     """"f32", "bf16" or "f16" from a name or from a dtype of NumPy, PyTorch or JAX; what is unknown is left as it is."""
     name = dtype if isinstance(dtype, str) else str(getattr(dtype, "name", None) or getattr(dtype, "__name__", dtype))
@@ -221,7 +243,9 @@ def _plain(value: Any, bitmaps: list[_Bitmap]) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(of, bitmaps) for of in value]
     if isinstance(value, np.generic):
-        return value.item()
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"a contract has finite numbers, got {value}")
     return value
 
 

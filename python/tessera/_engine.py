@@ -11,8 +11,8 @@ from typing import Any, Iterable, Iterator, Sequence
 import numpy as np
 
 from . import _native
-from ._contract import Contract, Shape
-from ._plan import Plan, make_batch
+from ._contract import Contract, Shape, tile_pair
+from ._plan import Plan, host_array, make_batch
 from ._receipt import Receipt
 
 _PASSES = {"forward": 1, "backward": 2, "both": 3}
@@ -72,6 +72,10 @@ class Engine:
         self._check_process()
         if not isinstance(contract, Contract):
             raise TypeError(f"contract: a tessera.Contract expected, got {type(contract).__name__}")
+        if not isinstance(target, str):
+            raise TypeError(f"target: a name expected, got {type(target).__name__}")
+        if isinstance(exclude, str):
+            raise TypeError("exclude: a sequence of names expected, got one name")
         if passes not in _PASSES:
             raise ValueError(f"passes: one of {', '.join(_PASSES)} expected, got {passes!r}")
         memories = ("host", "gpu", "tpu")
@@ -88,16 +92,17 @@ class Engine:
             "ordinal": ordinal,
         }
         if tile is not None:
-            options["tile_q"], options["tile_kv"] = tile
+            options["tile_q"], options["tile_kv"] = tile_pair(tile)
         for name, value in (("lane", lane), ("isa", isa), ("plugin", plugin), ("ledger", ledger)):
             if value is not None:
                 options[name] = value
         if threads is not None:
-            if threads < 1:
-                raise ValueError(f"threads: 1 or more expected, got {threads}")
+            if not isinstance(threads, int) or threads < 1:
+                raise ValueError(f"threads: a number of 1 or more expected, got {threads!r}")
             options["threads"] = threads
         name = "cpu" if target == "auto" else target
         made = Attention(self, contract, _native.new_attention(self._native, contract._native, name, options))
+        made._target, made._options = name, options
         made._spelling = (id(self), contract.text, name, repr(sorted(options.items())))
         return made
 
@@ -115,6 +120,8 @@ class Attention:
         self._native = native
         self._registered: _Registered | None = None
         self._spelling: Any = None
+        self._target = "cpu"
+        self._options: dict[str, Any] = {}
         self.contract = contract
 
     def _register(self) -> "_Registered":
@@ -169,14 +176,14 @@ class Attention:
         kv_cu_seqlens: Any = None,
         q_valid_tokens: Any = None,
         kv_valid_tokens: Any = None,
-        q: np.ndarray | None = None,
-        k: np.ndarray | None = None,
+        q: Any = None,
+        k: Any = None,
     ) -> Plan:
         """A plan of one batch, from arrays of integers: int32 is taken as it is, other integers are converted.
 
         Documents come as `doc_ids` [batch, tokens] (negative is padding), or as `doc_lengths` or `cu_seqlens`, a sequence
-        for each batch row. A one-dimensional array stands for a batch of one row. `q` and `k` are looked at when the
-        contract routes.
+        for each batch row. A one-dimensional array stands for a batch of one row. `q` and `k`, arrays or tensors of
+        PyTorch on the CPU, are looked at when the contract routes.
 
         >>> import tessera
         >>> c = tessera.Contract(q_len=1024, dim_qk=32, mask="causal and documents")
@@ -188,13 +195,15 @@ class Attention:
         batch = make_batch(
             {name: value for name, value in locals().items() if name not in ("self", "q", "k") and value is not None}
         )
-        return Plan(self._native.plan(batch, q, k), self, batch)
+        return Plan(self._native.plan(batch, host_array(q, "q"), host_array(k, "k")), self, batch)
 
     def load_plan(self, path: str | os.PathLike[str]) -> Plan:
         """A plan that `Plan.save` wrote. Its bytes are checked, and that it was made for this contract."""
         return self.plan_from_bytes(pathlib.Path(path).read_bytes())
 
     def plan_from_bytes(self, data: bytes) -> Plan:
+        if not isinstance(data, (bytes, bytearray, memoryview)):
+            raise TypeError(f"data: bytes expected, got {type(data).__name__}")
         return Plan(_native.load_plan(self.contract._native, bytes(data)), self, None)
 
     def bind(self, plan: Plan) -> "Bound":
@@ -216,13 +225,16 @@ class _Registered:
         self.attention = attention
         self.shape = attention.contract.shape
         self.number = _native.register_attention(attention._native)
-        self.operand_bytes = 1 << 16
+        self.operand_bytes = 0
         _numbers[self.number] = self
 
     def operand(self, plan: Plan) -> np.ndarray:
-        """The plan as one array of bytes whose length plans share: twice what was needed, to a power of two."""
+        """The plan as one array of bytes whose length plans share: what the class needs at most. A plan that needs more gets
+        twice that, to a power of two."""
         data, head = plan._native.bytes(), np.frombuffer(_native.operand_head(plan._native), np.uint8)
         needed = len(head) + len(data)
+        of_class = -(-min(len(head) + plan._native.class_bytes, _MOST_OPERAND_BYTES) // 4096) * 4096
+        self.operand_bytes = max(self.operand_bytes, of_class)
         if needed > self.operand_bytes:
             self.operand_bytes = 1 << (2 * needed - 1).bit_length()
         _native.remember(self.number, plan._native, self.attention._native.bind(plan._native))
@@ -235,6 +247,7 @@ class _Registered:
         return out
 
 
+_MOST_OPERAND_BYTES = 1 << 26
 _registry: dict[Any, _Registered] = {}
 _numbers: dict[int, _Registered] = {}
 _registry_lock = threading.Lock()
@@ -384,7 +397,7 @@ class Bound:
 def _empty_like(x: np.ndarray, shape: tuple[int, int, int, int]) -> np.ndarray:
     """A new array of this shape with its axes in memory as those of x, so that [B,T,H,D] memory stays that."""
     if not isinstance(x, np.ndarray):
-        return np.empty(0, np.float32)  # x is refused by name before anything is written
+        return np.empty(shape, np.float32)  # x is refused by name before anything is written
     if x.ndim == 4 and x.strides[1] < x.strides[2]:
         batch, heads, tokens, dim = shape
         return np.empty((batch, tokens, heads, dim), x.dtype).swapaxes(1, 2)

@@ -21,27 +21,46 @@ def from_flex(
     *,
     q_len: int | None = None,
     kv_len: int | None = None,
-    batch: int = 1,
-    num_q_heads: int = 1,
+    batch: int | None = None,
+    num_q_heads: int | None = None,
     **more: Any,
 ) -> Contract:
     """A contract from a FlexAttention `mask_mod` or `BlockMask`. `more` is what else `tessera.Contract` takes.
 
-    The function is evaluated for every pair. A mask that turns out to be full or a window is written as that term;
-    anything else becomes a bitmap, with a warning of its cost. What follows the batch, as documents do, is refused:
-    say it with a term (`documents`, `valid`), and give the ids to `plan`.
+    The function is evaluated for every pair; of a `BlockMask` its blocks count too, as FlexAttention has it: what is in no
+    block is not seen, what is in a full block is, and the function decides in the others. Lengths, batch and heads are
+    the `BlockMask`'s. A mask that turns out to be full or a window is written as that term; anything else becomes a
+    bitmap, with a warning of its cost. What follows the batch, as documents do, is refused: say it with a term
+    (`documents`, `valid`), and give the ids to `plan`.
 
     >>> import tessera.torch
     >>> tessera.torch.from_flex(lambda b, h, q, kv: q >= kv, q_len=512, dim_qk=64).mask
     'causal'
     """
-    mask_mod = getattr(mask, "mask_mod", mask)
-    if hasattr(mask, "seq_lengths"):
-        q_len, kv_len = mask.seq_lengths
+    blocks = mask if hasattr(mask, "kv_num_blocks") else None
+    if blocks is not None:
+        lengths = blocks.seq_lengths
+        if (q_len or lengths[0], kv_len or lengths[1]) != tuple(lengths):
+            raise ValueError(f"q_len, kv_len: this BlockMask is of {lengths[0]} queries and {lengths[1]} keys")
+        q_len, kv_len = lengths
+        rows, heads = blocks.kv_num_blocks.shape[:2]
+        batch = _count("batch", batch, rows)
+        num_q_heads = _count("num_q_heads", num_q_heads, heads)
+    elif not callable(mask):
+        raise TypeError(f"mask: a mask_mod or a BlockMask expected, got {type(mask).__name__}")
     if q_len is None:
         raise TypeError("q_len is needed with a mask_mod")
     kv_len = q_len if kv_len is None else kv_len
-    bits = _evaluate(mask_mod, (batch, num_q_heads, q_len, kv_len))
+    batch, num_q_heads = batch or 1, num_q_heads or 1
+    device = "cpu" if blocks is None else blocks.kv_num_blocks.device
+    bits = _evaluate(mask if blocks is None else blocks.mask_mod, (batch, num_q_heads, q_len, kv_len), device)
+    if blocks is not None:
+        partial, full = _spread(blocks, blocks.kv_num_blocks, blocks.kv_indices), None
+        if blocks.full_kv_num_blocks is not None:
+            full = _spread(blocks, blocks.full_kv_num_blocks, blocks.full_kv_indices)
+        bits &= partial
+        if full is not None:
+            bits |= full
     if not all(np.array_equal(bits[0], row) for row in bits[1:]):
         raise ValueError("this mask differs between batch rows: documents and valid lengths are terms of a contract, "
                          "whose ids go to plan()")  # fmt: skip
@@ -53,16 +72,35 @@ def from_flex(
     return Contract(q_len=q_len, kv_len=kv_len, batch=batch, num_q_heads=num_q_heads, mask=expression, offset=0, **more)
 
 
-def _evaluate(mask_mod: Callable[..., Any], shape: tuple[int, int, int, int]) -> np.ndarray:
+def _count(name: str, given: int | None, own: int) -> int:
+    """A BlockMask of one row or head stands for any number of them."""
+    if given is not None and own not in (1, given):
+        raise ValueError(f"{name}: this BlockMask has {own} of its own, got {given}")
+    return own if given is None else given
+
+
+def _spread(mask: Any, counts: Any, indices: Any) -> np.ndarray:
+    """[rows, heads, q_len, kv_len]: the pairs of the listed blocks."""
+    counts, indices = counts.cpu().numpy(), indices.cpu().numpy()
+    (q_len, kv_len), (block_q, block_kv) = mask.seq_lengths, mask.BLOCK_SIZE
+    listed = np.zeros((*counts.shape, max(-(-kv_len // block_kv), int(indices.max(initial=0)) + 1)), np.bool_)
+    for place in np.ndindex(counts.shape):
+        listed[place][indices[place][: counts[place]]] = True
+    return listed.repeat(block_q, 2)[:, :, :q_len].repeat(block_kv, 3)[..., :kv_len]
+
+
+def _evaluate(mask_mod: Callable[..., Any], shape: tuple[int, int, int, int], device: Any) -> np.ndarray:
     """Row of queries by row, so that no more is held than the answer."""
     out = np.empty(shape, np.bool_)
-    kv = torch.arange(shape[3])
+    kv = torch.arange(shape[3], device=device)
     for b in range(shape[0]):
         for h in range(shape[1]):
             for q in range(0, shape[2], 256):
-                rows = torch.arange(q, min(q + 256, shape[2]))[:, None]
-                answer = mask_mod(torch.tensor(b), torch.tensor(h), rows, kv[None])
-                out[b, h, q : q + 256] = np.broadcast_to(np.asarray(answer), (len(rows), shape[3]))
+                rows = torch.arange(q, min(q + 256, shape[2]), device=device)[:, None]
+                answer = torch.as_tensor(mask_mod(kv.new_tensor(b), kv.new_tensor(h), rows, kv[None]))
+                if answer.dtype != torch.bool:
+                    raise TypeError(f"mask: the mask_mod must answer with booleans, it gave {answer.dtype}")
+                out[b, h, q : q + 256] = np.broadcast_to(answer.cpu().numpy(), (len(rows), shape[3]))
     return out
 
 

@@ -6,16 +6,19 @@ import html
 import json
 import os
 import pathlib
+import sys
 import tempfile
-from typing import TYPE_CHECKING, Any, Mapping, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from . import _native
-from ._view import View, show
+from . import _native, _view
+from ._view import View
 
 if TYPE_CHECKING:
     from ._engine import Attention
+    from ._receipt import Receipt
 
 # A cleanup item (docs/plan_format.md), whose fields differ in width.
 ITEM = np.dtype(
@@ -95,9 +98,20 @@ class Plan:
                 os.unlink(file.name)
                 raise
 
-    def show(self, path: str | os.PathLike[str] | None = None, *, open: bool | None = None) -> View:
+    def show(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        compare: "Plan | None" = None,
+        receipt: "Receipt | None" = None,
+        q: Any = None,
+        k: Any = None,
+        open: bool | None = None,
+    ) -> View:
         """Writes the plan as one HTML file that needs nothing but a browser (docs/view.md), at `path` or in a temporary
-        folder. A notebook shows what this returns; elsewhere a browser opens it, where there is one and `open` is not False.
+        folder. A notebook shows what this returns; elsewhere a browser opens it, where there is a screen and `open` is not
+        False. `compare` is a second plan, shown beside this one with the differences marked; `receipt` is shown too; with
+        `q` and `k` a plan of a contract that routes shows its picks with their scores.
 
         >>> import tessera
         >>> c = tessera.Contract(q_len=1024, dim_qk=32, mask="causal")
@@ -105,14 +119,22 @@ class Plan:
         >>> view.path.suffix, view._repr_html_()[:7]
         ('.html', '<iframe')
         """
-        return show(self, path, open)
+        if compare is not None and not isinstance(compare, Plan):
+            raise TypeError(f"compare: a tessera.Plan expected, got {type(compare).__name__}")
+        if receipt is not None and not hasattr(receipt, "_native"):
+            raise TypeError(f"receipt: a tessera.Receipt expected, got {type(receipt).__name__}")
+        view = _view.write(_view.page_of(self, compare, receipt, host_array(q, "q"), host_array(k, "k")), f"plan_{self.fingerprint[:8]}", path)
+        if not _view.is_notebook() if open is None else open:
+            _view.open_in_browser(view)
+        return view
 
     def operand(self) -> np.ndarray:
         """The plan as a read-only array of bytes that is as long for every plan of its attention, with all of the plan in
         it: what a compiled program of PyTorch or JAX takes as an input, so that new documents compile nothing anew.
 
-        It is at least 64 KiB; a plan that needs more makes the operands from then on longer, and programs are compiled
-        once more for that length. `Attention.reserve` sets a length that all of them have.
+        Its length is that of the largest plan of the class, memory that is never touched, up to 64 MiB. A plan that needs
+        more makes the operands from then on longer, and programs are compiled once more for that length;
+        `Attention.reserve` sets a length that all of them have.
         """
         view = self._memory().view()
         view.flags.writeable = False
@@ -151,6 +173,17 @@ class Plan:
         )
 
 
+def host_array(x: Any, name: str) -> Any:
+    """A tensor of PyTorch's as an array of the same memory; anything else is for the binding to take or to refuse."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(x, torch.Tensor):
+        return x
+    if x.device.type != "cpu":
+        raise ValueError(f"{name}: routing reads tensors on the CPU, this one is on {x.device}")
+    x = x.detach().resolve_neg()
+    return x.view(torch.int16).numpy().view(np.uint16) if x.dtype == torch.bfloat16 else x.numpy()
+
+
 def make_batch(given: Mapping[str, Any]) -> _native.Batch:
     """A batch of the arguments that were given, by the names of `Attention.plan`."""
     batch = _native.new_batch()
@@ -159,7 +192,7 @@ def make_batch(given: Mapping[str, Any]) -> _native.Batch:
             ids = _ints(ids, f"{prefix}doc_ids")
             if ids.ndim not in (1, 2):
                 raise ValueError(f"{prefix}doc_ids: [batch, tokens] expected, got shape {ids.shape}")
-            batch.set_doc_ids(side, ids.reshape(-1, ids.shape[-1]) if ids.ndim == 2 else ids[None])
+            batch.set_doc_ids(side, ids if ids.ndim == 2 else ids[None])
         for form in ("doc_lengths", "cu_seqlens"):
             if (rows := given.get(f"{prefix}{form}")) is not None:
                 getattr(batch, f"set_{form}")(side, *_ragged(rows, f"{prefix}{form}"))
@@ -180,6 +213,8 @@ def _needed(given: Mapping[str, Any], name: str, by: str) -> int:
 
 def _ints(values: Any, name: str) -> np.ndarray:
     """Dense int32 of this machine's byte order; a copy only where it was anything else."""
+    if isinstance(values, np.ma.MaskedArray):
+        raise TypeError(f"{name}: a masked array has values that do not count; fill it")
     array = np.asarray(values)
     if array.dtype == np.int32 and array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative:
         return array
@@ -195,6 +230,8 @@ def _ragged(rows: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
     if isinstance(rows, np.ndarray):
         rows = [rows] if rows.ndim == 1 else list(rows)
     else:
+        if not isinstance(rows, Iterable) or isinstance(rows, (str, Mapping)):
+            raise TypeError(f"{name}: a sequence of numbers for each batch row expected, got {type(rows).__name__}")
         rows = list(rows)
         if rows and all(np.ndim(row) == 0 for row in rows):
             rows = [rows]

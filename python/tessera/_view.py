@@ -1,19 +1,20 @@
-"""A plan to look at: one HTML file, made by the program that is in the package (docs/view.md)."""
+"""A plan to look at: one HTML file that needs nothing but a browser (docs/view.md)."""
 
 from __future__ import annotations
 
 import html
 import os
 import pathlib
-import subprocess
 import sys
 import tempfile
-from typing import TYPE_CHECKING
+import webbrowser
+from typing import TYPE_CHECKING, Any
+
+from . import _native
 
 if TYPE_CHECKING:
     from ._plan import Plan
-
-_PROGRAM = pathlib.Path(__file__).parent / "bin" / "tessera"
+    from ._receipt import Receipt
 
 
 class View:
@@ -30,17 +31,26 @@ class View:
         return f'<iframe srcdoc="{page}" sandbox="allow-scripts" style="width:100%;height:44em;border:0"></iframe>'
 
 
-def show(plan: "Plan", path: str | os.PathLike[str] | None, is_opened: bool | None) -> View:
-    if path is None:
-        path = pathlib.Path(tempfile.mkdtemp(prefix="tessera-")) / f"plan_{plan.fingerprint[:8]}.html"
-    path = pathlib.Path(path)
-    if is_opened is None:
-        is_opened = "ipykernel" not in sys.modules  # a notebook shows what is returned
-    with tempfile.TemporaryDirectory() as scratch:
-        file = pathlib.Path(scratch) / f"{plan.fingerprint[:8]}.plan"
-        plan.save(file)
-        command = [str(_PROGRAM), "view", "--plan", str(file), f"--out={path}"]
-        done = subprocess.run(command + ([] if is_opened else ["--no-open"]), capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise OSError(done.stderr.strip())
+def page_of(plan: "Plan", compare: "Plan | None", receipt: "Receipt | None", q: Any, k: Any) -> str:
+    other = None if compare is None else (compare.attention._native, compare._native)
+    return _native.view_html(
+        plan.attention._native, plan._native, f"plan {plan.fingerprint[:8]}", other,
+        "" if compare is None else f"plan {compare.fingerprint[:8]}", None if receipt is None else receipt._native, q, k,
+    )  # fmt: skip
+
+
+def write(page: str, name: str, path: str | os.PathLike[str] | None) -> View:
+    path = pathlib.Path(tempfile.mkdtemp(prefix="tessera-")) / f"{name}.html" if path is None else pathlib.Path(path)
+    path.write_text(page, encoding="utf-8")
     return View(path)
+
+
+def open_in_browser(view: View) -> None:
+    """Where there is a screen to show it on: elsewhere `webbrowser` would start a browser of the terminal's."""
+    has_screen = sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
+    if has_screen:
+        webbrowser.open(view.path.resolve().as_uri())
+
+
+def is_notebook() -> bool:
+    return "ipykernel" in sys.modules

@@ -1,10 +1,11 @@
-"""Attention on JAX's arrays: under `jit`, with a gradient, over a batch by `vmap`, on the CPU.
+"""Attention on JAX's arrays: under `jit`, with a gradient, over a batch by `vmap`; on the CPU, and lowered for a TPU.
 
     plan = tessera.jax.plan(attn, doc_ids=ids)            # once for each batch
     o = jax.jit(tessera.jax.attention)(q, k, v, plan)     # one trace for every plan
 
-The plan is an operand of the program, so new documents trace and compile nothing. On other platforms there is no
-handler: JAX says so when it lowers the call.
+The plan is an operand of the program, so new documents trace and compile nothing. With an attention that was prepared for
+a TPU (`prepare(contract, target="v6e")`) the call is that target's own program, with our kernels in it. On other platforms
+there is no handler: JAX says so when it lowers the call.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import Primitive
 
-from . import _native
+from . import _jax_tpu, _native
 from ._contract import Shape
 from ._engine import Attention
 from ._plan import Plan
@@ -34,19 +36,24 @@ _DTYPES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 @dataclass(frozen=True)
 class JaxPlan:
     """A plan as a pytree: its bytes are data, of one length for every plan of an attention (`Plan.operand`); the number
-    and sizes of its attention are static."""
+    and sizes of its attention are static. For a TPU the data are the tables of its programs, and those are static."""
 
-    operand: jax.Array
+    operand: Any
     number: int = field(metadata=dict(static=True))
     shape: Shape = field(metadata=dict(static=True))
+    programs: tuple[_jax_tpu.Program, ...] = field(default=(), metadata=dict(static=True))
 
 
 def plan(attention: Attention, **batch: Any) -> JaxPlan:
     """`Attention.plan` with arrays of JAX or NumPy as batch."""
+    given = {name: np.asarray(value) if isinstance(value, jax.Array) else value for name, value in batch.items()}
+    if attention._target != "cpu" and attention.lane in _jax_tpu.LANES:
+        _jax_tpu.register()
+        q, k = given.pop("q", None), given.pop("k", None)
+        programs, tables = _jax_tpu.lower(attention, given, q, k)
+        return JaxPlan({name: jnp.asarray(table) for name, table in tables.items()}, 0, attention.contract.shape, programs)
     _register()
-    made = attention.plan(**{name: np.asarray(value) if isinstance(value, jax.Array) else value
-                             for name, value in batch.items()})  # fmt: skip
-    return _of(made)
+    return _of(attention.plan(**given))
 
 
 def _of(made: Plan) -> JaxPlan:
@@ -83,11 +90,14 @@ def attention(
     >>> jax.grad(loss)(q, plan).shape
     (1, 2, 128, 16)
     """
-    _register()
     if isinstance(plan, Plan):
         plan = _of(plan)
     if not isinstance(plan, JaxPlan):
         raise TypeError(f"plan: a JaxPlan or Plan expected, got {type(plan).__name__}")
+    if plan.programs:
+        _jax_tpu.register()
+    else:
+        _register()
     if layout not in ("bhtd", "bthd"):
         raise ValueError(f"layout: 'bhtd' or 'bthd' expected, got {layout!r}")
     shape = plan.shape
@@ -108,7 +118,10 @@ def attention(
         sink_logits = _array("sink_logits", sink_logits)
         if sink_logits.shape != (shape.num_q_heads,) or sink_logits.dtype != jnp.float32:
             raise TypeError(f"sink_logits: {shape.num_q_heads} numbers of float32 expected")
-    o, lse = _attention((plan.number, shape), *arrays, plan.operand, sink_logits)
+    if plan.programs:
+        o, lse = _jax_tpu.attention(plan.programs, shape, *arrays, plan.operand, sink_logits)
+    else:
+        o, lse = _attention((plan.number, shape), *arrays, plan.operand, sink_logits)
     if layout == "bthd":
         o = o.swapaxes(1, 2)
     if is_row:
@@ -136,9 +149,30 @@ def _call(name: str, results: Any, number: int, *operands: Any) -> Any:
     return jax.ffi.ffi_call(name, results, vmap_method="sequential")(*given, attention=np.int64(number))
 
 
+# The operand of a plan for this machine's processor, as it is. A program that is lowered for another platform would have
+# a call that nobody there knows: this says so while it is lowered.
+_host_plan = Primitive("tessera_host_plan")
+_host_plan.def_impl(lambda operand: operand)
+_host_plan.def_abstract_eval(lambda operand: operand)
+
+
+def _refuse_platform(context: Any, operand: Any) -> Any:
+    raise NotImplementedError("this plan is for the CPU: for a TPU prepare the attention with its target, as in "
+                              'prepare(contract, target="v6e"); for a GPU there is no handler')  # fmt: skip
+
+
+def _register_host_plan() -> None:
+    from jax._src.interpreters import batching, mlir
+
+    mlir.register_lowering(_host_plan, _refuse_platform)
+    mlir.register_lowering(_host_plan, lambda context, operand: [operand], platform="cpu")
+    batching.primitive_batchers[_host_plan] = lambda operands, axes: (_host_plan.bind(*operands), axes[0])
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attention(key: tuple[int, Shape], q: Any, k: Any, v: Any, operand: Any, sinks: Any) -> Any:
     number, shape = key
+    operand = _host_plan.bind(operand)
     results = (_like(q, shape.o), jax.ShapeDtypeStruct(shape.rows, jnp.float32))
     return tuple(_call("tessera_forward", results, number, q, k, v, operand, sinks))
 
@@ -182,6 +216,7 @@ def _register() -> None:
             raise ImportError(f"jaxlib's FFI has version {runtime}, our handlers have {ours}")
         for name, handler in _native.xla_ffi_handlers().items():
             jax.ffi.register_ffi_target(name, handler, platform="cpu")
+        _register_host_plan()
         _is_registered = True
 
 
@@ -196,11 +231,15 @@ def splash_mask_info(
     segments: str = "baked",
     fixed_shapes: bool = False,
     row: int | None = None,
+    library: str = "splash",
+    dynamic_grid: bool = False,
 ) -> Any:
-    """JAX Splash's `MaskInfo` of a plan's contract and batch, made without the mask (docs/exports.md).
+    """The `MaskInfo` of JAX's Splash, or of Tokamax's with `library="tokamax"`, for a plan's contract and batch, made without
+    the mask (docs/exports.md).
 
     `direction` is "forward" or "dkv"; `segments` says where documents go: "runtime" leaves them to segment ids, "baked"
-    into stored tiles, "skip" skips the tiles between them and leaves the rest to segment ids.
+    into stored tiles, "skip" skips the tiles between them and leaves the rest to segment ids. `dynamic_grid` gives Tokamax
+    lists of active tiles.
 
     >>> import tessera, tessera.jax
     >>> c = tessera.Contract(q_len=1024, dim_qk=128, mask="causal")
@@ -208,8 +247,12 @@ def splash_mask_info(
     >>> info.block_mask.shape
     (1, 4, 4)
     """
-    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask_info as splash
-
+    if library == "splash":
+        from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask_info as info
+    elif library == "tokamax":
+        from tokamax._src.ops.experimental.tpu.splash_attention import splash_attention_mask_info as info  # its only place
+    else:
+        raise ValueError(f"library: 'splash' or 'tokamax' expected, got {library!r}")
     choices = ("runtime", "baked", "skip")
     if segments not in choices:
         raise ValueError(f"segments: one of {', '.join(choices)} expected, got {segments!r}")
@@ -219,10 +262,10 @@ def splash_mask_info(
         raise ValueError("a plan that was loaded does not know its batch")
     options = {
         "tile_q": block[0], "tile_kv": block[1], "direction": 2 if direction == "dkv" else 0,
-        "segments": choices.index(segments), "fixed_shapes": int(fixed_shapes),
+        "segments": choices.index(segments), "fixed_shapes": int(fixed_shapes), "dynamic_grid": int(dynamic_grid),
     }  # fmt: skip
     if row is not None:
         options |= {"set_row": 1, "row": row}
-    made = _native.new_export(plan.attention.contract._native, plan._batch, "splash", options).arrays()
-    fields = splash.MaskInfo._fields
-    return splash.MaskInfo(**{name: None if made.get(name) is None else made[name].copy() for name in fields})
+    made = _native.new_export(plan.attention.contract._native, plan._batch, library, options).arrays()
+    fields = info.MaskInfo._fields
+    return info.MaskInfo(**{name: None if made.get(name) is None else made[name].copy() for name in fields})

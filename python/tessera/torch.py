@@ -48,7 +48,7 @@ def plan(attention: Attention, **batch: Any) -> TorchPlan:
     """`Attention.plan` with tensors on the CPU, or arrays, as batch."""
     given = {name: value.detach().numpy() if isinstance(value, Tensor) and name not in ("q", "k") else value
              for name, value in batch.items()}  # fmt: skip
-    return _of(attention.plan(**given))
+    return _of(attention.plan(**given))  # q and k may be of any dtype of ours, which it knows to take
 
 
 def _of(made: Plan) -> TorchPlan:

@@ -218,6 +218,51 @@ def test_prepare_refuses():
         refused.check()
 
 
+def test_odd_arguments_are_named():
+    """What is not even of the right kind: an error that says which argument, never one of the binding's own words."""
+    engine = tessera.Engine()
+    c = tessera.Contract(q_len=64, num_q_heads=2, dim_qk=8, mask="causal and documents")
+    attn = engine.prepare(c)
+    plan = attn.plan(doc_lengths=[64])
+    bound, x = attn.bind(plan), good()
+    masked = np.ma.masked_array(np.zeros((1, 64), np.int32), mask=True)
+    for call, error, text in [
+        (lambda: tessera.Contract(q_len=64, dim_qk=8, mask=None), TypeError, "mask: .*NoneType"),
+        (lambda: tessera.Contract(q_len=64, dim_qk=8, mask=3), TypeError, "mask: .*int"),
+        (lambda: tessera.Contract(q_len=float("nan"), dim_qk=8, mask="causal"), ValueError, "finite"),
+        (lambda: tessera.Contract(q_len=64, dim_qk=8, mask="causal", scale=np.inf), ValueError, "finite"),
+        (lambda: tessera.Contract(q_len=64, dim_qk=8, mask="causal", tile=(1, 2, 3)), ValueError, "tile: "),
+        (lambda: tessera.Contract.parse(b"version = 1"), TypeError, "text: "),
+        (lambda: tessera.Contract.parse(c.text + "\0 mask"), ValueError, "zero"),
+        (lambda: tessera.Contract.from_dict(None), TypeError, "fields: "),
+        (lambda: tessera.Contract.from_dict({"mask": {"expr": m.bitmap(np.ones((4, 4), bool))}}), tessera.TesseraError, "shape"),
+        (lambda: tessera.Contract(q_len=-4, dim_qk=8, mask=m.bitmap(lambda q, kv: q >= kv)), ValueError, "q_len|shape"),
+        (lambda: engine.prepare(c, exclude=[1]), TypeError, "exclude: text"),
+        (lambda: engine.prepare(c, exclude="cpu"), TypeError, "exclude: "),
+        (lambda: engine.prepare(c, lane=3), TypeError, "lane: text"),
+        (lambda: engine.prepare(c, ordinal="a"), TypeError, "ordinal: an int"),
+        (lambda: engine.prepare(c, threads="2"), ValueError, "threads: "),
+        (lambda: engine.prepare(c, threads=2**70), TypeError, "threads: an int"),
+        (lambda: engine.prepare(c, target=3), TypeError, "target: "),
+        (lambda: engine.prepare(c, tile=(1, 2, 3)), ValueError, "tile: "),
+        (lambda: attn.plan(doc_ids=masked), TypeError, "doc_ids: a masked array"),
+        (lambda: attn.plan(doc_ids=np.zeros((1, 0), np.int32)), tessera.TesseraError, "doc_ids"),
+        (lambda: attn.plan(doc_lengths=64), TypeError, "doc_lengths: "),
+        (lambda: attn.plan(doc_lengths={}), TypeError, "doc_lengths: "),
+        (lambda: attn.plan_from_bytes(10), TypeError, "data: bytes"),
+        (lambda: attn.plan_from_bytes("plan"), TypeError, "data: bytes"),
+        (lambda: plan.show(receipt="r", open=False), TypeError, "receipt: "),
+        (lambda: bound.forward(np.ma.masked_array(x), x, x), TypeError, "q: a masked array"),
+        (lambda: bound.forward(None, None, None), tessera.TesseraError, "q: "),
+        (lambda: bound.backward(None, None, None, None, None, None), tessera.TesseraError, "q: "),
+    ]:  # fmt: skip
+        with pytest.raises(error, match=text):
+            call()
+    # More names than anybody has, and options after them.
+    assert engine.prepare(c, exclude=["cuda"] * 200, plugin="none", ledger="").lane == attn.lane
+    assert attn.plan(doc_ids=np.zeros((1, 64), ">i4")) == attn.plan(doc_ids=np.zeros((1, 64), np.int32))
+
+
 def test_native_classes_cannot_be_made_empty():
     for name in ("Contract", "Engine", "Attention", "Plan", "Bound", "Receipt", "Batch", "Export"):
         with pytest.raises(TypeError):

@@ -1,5 +1,6 @@
 """tessera.jax: numbers and gradients, one trace for many plans, vmap, what is refused, and Splash's arrays."""
 
+import os
 import pathlib
 import shutil
 import subprocess
@@ -188,11 +189,72 @@ def test_x64_changes_nothing(rng):
     assert done.returncode == 0, done.stderr
 
 
-def test_another_platform_is_refused_when_lowered(rng):
+def tpu_attention(**more):
+    fields = dict(batch=2, q_len=300, num_q_heads=4, num_kv_heads=2, dim_qk=64, dtype="bf16", mask=m.causal & m.documents)
+    return tessera.Engine().prepare(tessera.Contract(**(fields | more)), target="v6e")
+
+
+def tpu_inputs(attn):
+    s = attn.contract.shape
+    return [jnp.zeros(shape, jnp.bfloat16) for shape in (s.q, s.k, s.v)]
+
+
+def test_on_a_tpu_it_lowers_to_our_kernels():
+    """One kernel for the forward and two for the gradients, as payloads; the plan's tables are arguments of the program."""
+    attn = tpu_attention(softcap=20.0, sink_logits=True)
+    plan = tj.plan(attn, doc_lengths=[[100, 200], [300]])
+    sinks = jnp.zeros(4)
+
+    def loss(q, k, v, plan, sinks):
+        return tj.attention(q, k, v, plan, sink_logits=sinks).astype(jnp.float32).sum()
+
+    forward = jax.jit(loss).trace(*tpu_inputs(attn), plan, sinks).lower(lowering_platforms=("tpu",)).as_text()
+    assert forward.count("@tpu_custom_call") == 1 and "tessera_forward" not in forward.split("func.func public")[0]
+    gradient = jax.jit(jax.grad(loss, argnums=(0, 1, 2, 4)))
+    lowered = gradient.trace(*tpu_inputs(attn), plan, sinks).lower(lowering_platforms=("tpu",))
+    text = lowered.as_text()
+    assert text.count("@tpu_custom_call") == 3 and "tensor<2x4x300x64xbf16>" in text
+    assert [x.shape for x in lowered.out_info] == [x.shape for x in tpu_inputs(attn)] + [(4,)]
+    if place := os.environ.get("TESSERA_JAX_TPU_MODULE"):  # for who has Google's compiler: docs/tpu.md
+        pathlib.Path(place).write_text(text)
+
+
+def test_on_a_tpu_new_documents_trace_nothing():
+    attn = tpu_attention()
+    traces = []
+
+    def loss(q, k, v, plan):
+        traces.append(1)
+        return tj.attention(q, k, v, plan).astype(jnp.float32).sum()
+
+    compiled = jax.jit(loss)
+    plans = [tj.plan(attn, doc_lengths=[[100 + i, 200 - i], [300]]) for i in range(3)]
+    for plan in plans:
+        compiled.trace(*tpu_inputs(attn), plan)
+    assert len(traces) == 1
+    assert not all(jnp.array_equal(a, b) for a, b in zip(plans[0].operand.values(), plans[1].operand.values()))
+
+
+def test_on_a_tpu_what_is_refused():
+    attn = tpu_attention()
+    plan = tj.plan(attn, doc_lengths=[[300], [300]])
+    q, k, v = tpu_inputs(attn)
+    with pytest.raises(NotImplementedError, match="(?i)tessera_tpu"):
+        jax.jit(tj.attention).lower(q, k, v, plan)  # for this machine, which is none
+    with pytest.raises(NotImplementedError, match="(?i)batching|vmap"):
+        jax.vmap(tj.attention, in_axes=(0, None, None, None))(q[None], k, v, plan)
+    with pytest.raises(ValueError, match="q: shape"):
+        tj.attention(q[:1], k, v, plan)
+    forward = tessera.Engine().prepare(attn.contract, target="v6e", passes="forward")
+    alone = tj.plan(forward, doc_lengths=[[300], [300]])
+    with pytest.raises(ValueError, match="forward alone"):
+        jax.jit(jax.grad(lambda q: tj.attention(q, k, v, alone).astype(jnp.float32).sum())).trace(q)
+
+
+def test_a_plan_for_the_cpu_is_refused_on_a_tpu(rng):
     plan = tj.plan(prepare(mask=m.causal))
-    traced = jax.jit(tj.attention).trace(*inputs(rng), plan)
-    text = traced.lower(lowering_platforms=("tpu",)).as_text()
-    assert "tessera_forward" in text  # a custom call that no TPU runtime has; its own payload is not here yet
+    with pytest.raises(NotImplementedError, match='target="v6e"'):
+        jax.jit(tj.attention).trace(*inputs(rng), plan).lower(lowering_platforms=("tpu",))
 
 
 def test_our_declarations_are_the_headers(root, tmp_path):
@@ -251,6 +313,27 @@ def test_splash_mask_info_equals_what_splash_builds():
             assert (ours is None) == (theirs is None), name
             if theirs is not None and name != "is_dynamic_mask":
                 assert np.array_equal(ours, theirs), (direction, name)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("direction", ["forward", "dkv"])
+def test_splash_mask_info_of_tokamax_equals_what_it_builds(direction, dynamic):
+    pytest.importorskip("tokamax", reason="Tokamax is not installed in this environment")
+    from tokamax._src.ops.experimental.tpu.splash_attention import splash_attention_mask as masks
+    from tokamax._src.ops.experimental.tpu.splash_attention import splash_attention_mask_info as info
+
+    plan = tessera.Engine().prepare(tessera.Contract(q_len=512, dim_qk=128, mask=m.window(127, 0))).plan()
+    make = info.process_mask_dkv if direction == "dkv" else info.process_mask
+    want, _ = make(masks.LocalMask((512, 512), (127, 0), 0), (128, 128), return_dynamic_grid=dynamic)
+    got = tj.splash_mask_info(plan, block=(128, 128), direction=direction, library="tokamax", dynamic_grid=dynamic)
+    assert type(got) is info.MaskInfo
+    for name in info.MaskInfo._fields:
+        ours, theirs = getattr(got, name), getattr(want, name)
+        assert (ours is None) == (theirs is None), name
+        if theirs is not None:
+            assert np.array_equal(ours, theirs), name
+    with pytest.raises(ValueError, match="library"):
+        tj.splash_mask_info(plan, library="flash")
 
 
 def test_bridge(rng):

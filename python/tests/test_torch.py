@@ -1,5 +1,6 @@
 """tessera.torch: numbers and gradients, compiled programs, what is refused, and masks to and from FlexAttention."""
 
+import re
 import threading
 
 import numpy as np
@@ -320,6 +321,95 @@ def test_from_flex(mask_mod, text):
     by_batch = torch.tensor([0, 1])
     with pytest.raises(ValueError, match="differs between batch rows"):
         tt.from_flex(lambda b, h, q, kv: (q >= kv) & (by_batch[b] == 0), q_len=16, batch=2, dim_qk=8)
+
+
+def test_from_flex_takes_the_blocks_of_a_block_mask():
+    """What is in no block is not seen, whatever the function says; what is in a full block is: so do FlexAttention's
+    kernels (not compiled, it looks at the function alone)."""
+    from torch.nn.attention.flex_attention import BlockMask, create_block_mask
+
+    def expect(contract, tiles, below):
+        seen = torch.tensor(tiles).bool().repeat_interleave(32, 0).repeat_interleave(32, 1)
+        full = torch.tensor(below).bool().repeat_interleave(32, 0).repeat_interleave(32, 1)
+        want = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=(seen | full)[None, None])
+        torch.testing.assert_close(tt.attention(q, k, v, contract), want, rtol=0, atol=1e-4)
+
+    counts = torch.tensor([[[1, 2, 1, 2]]], dtype=torch.int32)
+    indices = torch.tensor([[[[0, 0, 0, 0], [0, 1, 0, 0], [2, 0, 0, 0], [0, 3, 0, 0]]]], dtype=torch.int32)
+    blocks = BlockMask.from_kv_blocks(counts, indices, BLOCK_SIZE=32)  # no function: the blocks are the mask
+    with pytest.warns(tessera.BitmapWarning):
+        contract = tt.from_flex(blocks, dim_qk=16)
+    q, k, v = (torch.randn(1, 1, 128, 16) for _ in range(3))
+    listed = [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [1, 0, 0, 1]]
+    expect(contract, listed, np.zeros((4, 4)))
+    # The function lets nothing pass: what is left are the full blocks.
+    above = torch.tensor([[[[3, 0, 0, 0], [3, 0, 0, 0], [3, 0, 0, 0], [2, 0, 0, 0]]]], dtype=torch.int32)
+    full = BlockMask.from_kv_blocks(counts, indices, torch.ones(1, 1, 4, dtype=torch.int32), above, BLOCK_SIZE=32,
+                                    mask_mod=lambda b, h, q, kv: q < 0)  # fmt: skip
+    with pytest.warns(tessera.BitmapWarning):
+        contract = tt.from_flex(full, dim_qk=16)
+    expect(contract, np.zeros((4, 4)), [[0, 0, 0, 1], [0, 0, 0, 1], [0, 0, 0, 1], [0, 0, 1, 0]])
+    by_head = create_block_mask(lambda b, h, q, kv: (q >= kv) & ((h > 0) | (q - kv < 4)), None, 2, 64, 64, device="cpu")
+    contract = tt.from_flex(by_head, dim_qk=8)
+    assert contract.shape.num_q_heads == 2 and len(contract.mask) == 2
+    assert tt.from_flex(create_block_mask(lambda b, h, q, kv: q >= kv, None, None, 64, 64, device="cpu"), batch=3,
+                        num_q_heads=4, dim_qk=8).shape.q == (3, 4, 64, 8)  # fmt: skip
+    for wrong in (dict(num_q_heads=3), dict(q_len=65)):
+        with pytest.raises(ValueError, match="BlockMask"):
+            tt.from_flex(by_head, dim_qk=8, **wrong)
+    with pytest.raises(TypeError, match="booleans"):
+        tt.from_flex(lambda b, h, q, kv: q - kv, q_len=16, dim_qk=8)
+    with pytest.raises(TypeError, match="mask_mod or a BlockMask"):
+        tt.from_flex("causal", q_len=16, dim_qk=8)
+
+
+def test_routed_plans_from_tensors(rng):
+    """q and k of PyTorch's, of every dtype, make the picks that arrays make."""
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        attn = tessera.Engine().prepare(tessera.Contract(
+            q_len=128, num_q_heads=4, num_kv_heads=2, dim_qk=16, dtype=dtype, mask=m.causal & m.blocks,
+            routing=dict(top_n=3, compression_block=16, block_stride=16, selected_block=16)))  # fmt: skip
+        q, k = (torch.from_numpy(rng.standard_normal((1, h, 128, 16), np.float32)).to(dtype) for h in (4, 2))
+        as_bits = [x.view(torch.int16).numpy().view(np.uint16) if dtype == torch.bfloat16 else x.numpy() for x in (q, k)]
+        want = attn.plan(q=as_bits[0], k=as_bits[1])
+        assert attn.plan(q=q, k=k) == want
+        assert tt.plan(attn, q=q.requires_grad_(), k=k).plan == want
+        by_token = q.detach().transpose(1, 2).contiguous().transpose(1, 2)
+        assert attn.plan(q=by_token, k=k) == want
+        if dtype == torch.float32:
+            assert attn.plan(q=torch._neg_view(-q.detach()), k=k) == want, "a lazily negated view is resolved"
+        v = torch.randn(1, 2, 128, 16).to(dtype)
+        assert torch.isfinite(tt.attention(q, k, v, tt.plan(attn, q=q, k=k))).all()
+        with pytest.raises(ValueError, match="on the CPU"):
+            attn.plan(q=q.to("meta"), k=k)
+        with pytest.raises(tessera.TesseraError) as caught:
+            attn.plan(q=q, k=None)
+        assert caught.value.code.startswith("TSR-")
+
+
+def test_errors_of_the_engine_have_all_their_fields(rng):
+    plan = tt.plan(prepare(mask=m.causal))
+    q, k, v = inputs(rng, grad=False)
+    negative = torch.as_strided(torch.zeros(B * H * T * D), (B, H, T, D), (0, 0, 0, 1))
+    with pytest.raises(tessera.TesseraError) as caught:
+        tessera._native.call_forward(
+            plan.number, (plan.operand.data_ptr(), plan.operand.numel()), (1, 0, 0, 0), (q.data_ptr() + 1, 1, 1, 1),
+            (k.data_ptr(), 1, 1, 1), (v.data_ptr(), 1, 1, 1), 0, (negative.data_ptr(), 0, 0, 0), 0,
+        )  # fmt: skip
+    assert re.fullmatch(r"TSR-[A-Z]\d{3}", caught.value.code) and caught.value.violations
+    with pytest.raises(tessera.TesseraError) as caught:
+        tt.attention(q, k, v, _with_operand(plan, torch.zeros_like(plan.operand)))
+    assert caught.value.code == "TSR-P005"
+    other = tt.plan(prepare(mask=m.full))
+    with pytest.raises(tessera.TesseraError) as caught:
+        tt.attention(q, k, v, _with_operand(plan, other.operand))
+    assert caught.value.code == "TSR-P007"
+
+
+def _with_operand(plan, operand):
+    made = object.__new__(tt.TorchPlan)
+    made.operand, made.number, made.plan = operand, plan.number, plan.plan
+    return made
 
 
 def test_from_flex_by_head():

@@ -69,6 +69,17 @@ Result<Request> ReadRequest(const tessera_compile_request* given, std::string_vi
   return out;
 }
 
+Status WriteOperand(const ProgramOperand& from, tessera_array* array, std::string_view where) {
+  tessera_array out{};
+  out.name = from.name.c_str();
+  out.dtype = ToText(from.tensor.type).data();  // a literal
+  out.shape = from.tensor.shape.data();
+  out.rank = static_cast<int64_t>(from.tensor.shape.size());
+  if (!from.tensor.bytes.empty()) out.data = from.tensor.bytes.data();
+  out.num_bytes = from.tensor.bytes.size();
+  return WriteStruct(out, array, {"array", where});
+}
+
 }  // namespace
 
 int tessera_class_new(const tessera_contract* contract, const char* target, const tessera_attention_options* options,
@@ -164,4 +175,36 @@ const char* tessera_programs_name(const tessera_programs* programs, size_t index
 const char* tessera_programs_text(const tessera_programs* programs, size_t index) {
   return index < tessera_programs_count(programs) ? programs->programs[index].text.c_str() : "";
 }
+
+size_t tessera_programs_num_operands(const tessera_programs* programs, size_t index) {
+  return index < tessera_programs_count(programs) ? programs->programs[index].operands.size() : 0;
+}
+size_t tessera_programs_num_results(const tessera_programs* programs, size_t index) {
+  return index < tessera_programs_count(programs) ? programs->programs[index].results.size() : 0;
+}
+
+int tessera_programs_operand(const tessera_programs* programs, size_t index, size_t operand, const char** source,
+                             tessera_array* array, tessera_error** error) {
+  return Guard(__func__, error, [&, where = __func__]() -> Status {
+    TESSERA_TRY(NotNull(programs, "programs", where));
+    if (operand >= tessera_programs_num_operands(programs, index)) {
+      return BadArgument(where, fmt::format("there is no operand {} of program {}", operand, index));
+    }
+    const ProgramOperand& from = programs->programs[index].operands[operand];
+    if (source != nullptr) *source = from.source.c_str();
+    return WriteOperand(from, array, where);
+  });
+}
+
+int tessera_programs_result(const tessera_programs* programs, size_t index, size_t result, tessera_array* array,
+                            tessera_error** error) {
+  return Guard(__func__, error, [&, where = __func__]() -> Status {
+    TESSERA_TRY(NotNull(programs, "programs", where));
+    if (result >= tessera_programs_num_results(programs, index)) {
+      return BadArgument(where, fmt::format("there is no result {} of program {}", result, index));
+    }
+    return WriteOperand(programs->programs[index].results[result], array, where);
+  });
+}
+
 void tessera_programs_free(tessera_programs* programs) { delete programs; }

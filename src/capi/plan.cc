@@ -8,6 +8,7 @@
 #include "capi/arguments.h"
 #include "capi/handles.h"
 #include "capi/structs.h"
+#include "plan/class_bytes.h"
 
 namespace {
 
@@ -74,6 +75,10 @@ const char* tessera_plan_fingerprint(const tessera_plan* plan) {
 const char* tessera_plan_class_key(const tessera_plan* plan) { return plan == nullptr ? "" : plan->class_key.c_str(); }
 const char* tessera_plan_mask_digest(const tessera_plan* plan) {
   return plan == nullptr ? "" : plan->mask_digest.c_str();
+}
+
+int64_t tessera_plan_class_bytes(const tessera_plan* plan) {
+  return plan == nullptr ? 0 : plan::ClassBytes(plan->plan.view());
 }
 
 int tessera_plan_json(const tessera_plan* plan, char** json, tessera_error** error) {

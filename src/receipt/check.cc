@@ -428,6 +428,12 @@ class Checker {
              "tiles.partial + tiles.full, when every surviving tile ran");
       Expect(r_.tiles_executed_backward == surviving_backward, "tiles_executed_backward",
              "tiles_backward.partial + tiles_backward.full, when every surviving tile ran");
+    } else if (has_run && r_.runtime_mode == "bridge") {
+      // What is on the other side skips nothing.
+      Expect(r_.tiles_executed == surviving + r_.tiles.empty, "tiles_executed",
+             "all of tiles, since a bridge computes every pair");
+      Expect(r_.tiles_executed_backward == surviving_backward + r_.tiles_backward.empty, "tiles_executed_backward",
+             "all of tiles_backward, since a bridge computes every pair");
     } else if (IsCompileOnly()) {
       Expect(r_.tiles_executed == 0, "tiles_executed", "0 where nothing was run");
       Expect(r_.tiles_executed_backward == 0, "tiles_executed_backward", "0 where nothing was run");

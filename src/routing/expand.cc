@@ -59,7 +59,7 @@ Result<PickRows> Expand(const RoutingInput& input, const Scored& scored) {
                             scored.metas.size(), scored.keys.rows.size(), expected, shape.batch),
                 "expand");
   }
-  PickRows out = MakePickRows(*input.contract);
+  PickRows out = MakePickRows(input);
   out.nan_scores = scored.nan_scores + ForEachChunk(input, scored.keys, out.top_n,
                                                     [&](QueryChunk& chunk) { ExpandChunk(scored, chunk, out); });
   return out;

@@ -42,6 +42,7 @@ struct PickRequest {
   const Batch* batch = nullptr;
   const RouteInputs* route = nullptr;
   bool widen = false;
+  bool keep_scores = false;
 };
 // score -> expand -> unite -> legalise, or the last two for a caller's picks: routing.cc.
 Result<Picked> PickBlocks(const PickRequest& request, plan::Runner& runner);

@@ -2,6 +2,7 @@
 #include "tessera/route.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "contract/batch_resolve.h"
 #include "plan/mask_pairs.h"
@@ -31,6 +32,21 @@ PickRows RowsOf(const Picks& picks) {
   return rows;
 }
 
+// The scores of the picks that are left, out of those of all.
+std::vector<float> ScoresOf(const Picks& left, const PickRows& all) {
+  std::vector<float> out;
+  if (all.scores.empty()) return out;
+  out.assign(left.blocks.size(), -std::numeric_limits<float>::infinity());
+  const auto top_n = static_cast<size_t>(all.top_n);
+  for (size_t n = 0; n < left.blocks.size(); ++n) {
+    if (left.blocks[n] < 0) continue;
+    const auto first = all.blocks.begin() + static_cast<std::ptrdiff_t>(n / top_n * top_n);
+    const auto found = std::find(first, first + all.top_n, left.blocks[n]);
+    if (found != first + all.top_n) out[n] = all.scores[static_cast<size_t>(found - all.blocks.begin())];
+  }
+  return out;
+}
+
 }  // namespace
 
 Result<RouteResult> Route(const Contract& contract, const Batch& batch, const RouteInputs& inputs,
@@ -54,11 +70,13 @@ Result<RouteResult> Route(const Contract& contract, const Batch& batch, const Ro
                                       .rows = &*rows,
                                       .batch = &batch,
                                       .route = inputs.q.data == nullptr ? nullptr : &inputs,
-                                      .widen = options.plan.widen_class},
+                                      .widen = options.plan.widen_class,
+                                      .keep_scores = options.keep_scores},
                                      runner);
   if (!picked) return tl::unexpected(std::move(picked.error()));
   RouteResult out;
   out.picks = ToPicks(picked->legalised.maps, contract.shape.q_len);
+  out.scores = ScoresOf(out.picks, picked->raw);
   out.report = ReportOf(contract, batch, *picked);
   out.stages = runner.TakeReports();
   if (!contract.routing || (!options.compare && options.mass_queries == 0)) return out;

@@ -24,6 +24,7 @@ Result<Picked> PickBlocks(const PickRequest& request, plan::Runner& runner) {
     input.q = request.route->q;
     input.k = request.route->k;
     input.parallel = request.route->parallel;
+    input.keep_scores = request.keep_scores;
     const Result<Scored> scored = runner.Run(
         "score", [&] { return Score(input); }, anything);
     if (!scored) return tl::unexpected(scored.error());

@@ -31,6 +31,7 @@ struct RoutingInput {
   TensorRef q;                                  // [batch, num_q_heads, q_len, dim_qk]; unused by legalise
   TensorRef k;                                  // [batch, num_kv_heads, kv_len, dim_qk]; unused by legalise
   ParallelFor parallel;
+  bool keep_scores = false;  // picks with what each of them scored
   bool prune = true;  // off: every mean of a document is scored for every query of it, to prove that pruning is exact
 };
 
@@ -96,6 +97,7 @@ struct PickRows {
   int64_t top_n = 0;
   int64_t block_tokens = 0;
   std::vector<int32_t> blocks = {};  // [batch, q_len, num_kv_heads, top_n]
+  std::vector<float> scores = {};    // beside them where they are kept: NaN is kept whatever it scores, -inf has none
   int64_t nan_scores = 0;            // scores that were NaN and counted as -inf
   std::span<const int32_t> Of(int64_t b, int64_t q, int64_t head) const {
     return std::span<const int32_t>(blocks).subspan(

@@ -36,6 +36,14 @@ void Selection::Write(std::span<int32_t> out) const {
   std::fill(out.begin() + static_cast<std::ptrdiff_t>(Size()), out.end(), -1);
 }
 
+void Selection::WriteScores(std::span<const int32_t> written, std::span<float> out) const {
+  for (size_t n = 0; n < written.size(); ++n) {
+    const auto end = best_.begin() + static_cast<std::ptrdiff_t>(num_best_);
+    const auto found = std::find_if(best_.begin(), end, [&](const Entry& entry) { return entry.id == written[n]; });
+    out[n] = found != end ? found->score : written[n] < 0 ? kNoScore : std::numeric_limits<float>::quiet_NaN();
+  }
+}
+
 QueryChunk::QueryChunk(const RoutingInput& input, const CompressedKeys& keys, int64_t keep)
     : input_(input),
       keys_(keys),
@@ -225,7 +233,11 @@ void QueryChunk::FinishBlocks(PickRows& out) {
       if (IsLegal(i, block)) kept.Fill(static_cast<int32_t>(block));
     }
     const int64_t at = ((place_.b * out.q_len + place_.begin + i) * out.num_kv_heads + place_.head) * out.top_n;
-    kept.Write(std::span(out.blocks).subspan(static_cast<size_t>(at), static_cast<size_t>(out.top_n)));
+    const auto written = std::span(out.blocks).subspan(static_cast<size_t>(at), static_cast<size_t>(out.top_n));
+    kept.Write(written);
+    if (!out.scores.empty()) {
+      kept.WriteScores(written, std::span(out.scores).subspan(static_cast<size_t>(at), written.size()));
+    }
   }
 }
 
@@ -250,7 +262,8 @@ int64_t ForEachChunk(const RoutingInput& input, const CompressedKeys& keys, int6
   return total;
 }
 
-PickRows MakePickRows(const Contract& contract) {
+PickRows MakePickRows(const RoutingInput& input) {
+  const Contract& contract = *input.contract;
   const Shape& shape = contract.shape;
   PickRows out{.batch = shape.batch,
                .q_len = shape.q_len,
@@ -258,6 +271,7 @@ PickRows MakePickRows(const Contract& contract) {
                .top_n = contract.routing->top_n,
                .block_tokens = contract.routing->selected_block};
   out.blocks.assign(static_cast<size_t>(out.batch * out.q_len * out.num_kv_heads * out.top_n), -1);
+  if (input.keep_scores) out.scores.assign(out.blocks.size(), kNoScore);
   return out;
 }
 

@@ -45,6 +45,8 @@ class Selection {
   bool Has(int32_t id) const;
   // Ascending, then -1 up to out.size().
   void Write(std::span<int32_t> out) const;
+  // The scores of what Write wrote, as PickRows has them.
+  void WriteScores(std::span<const int32_t> written, std::span<float> out) const;
 
  private:
   std::span<int32_t> forced_;
@@ -146,7 +148,7 @@ class QueryChunk {
 int64_t ForEachChunk(const RoutingInput& input, const CompressedKeys& keys, int64_t keep,
                      const std::function<void(QueryChunk&)>& work);
 
-// Room for the picks of a contract, all -1.
-PickRows MakePickRows(const Contract& contract);
+// Room for the picks of a contract, all -1, and for their scores where those are kept.
+PickRows MakePickRows(const RoutingInput& input);
 
 }  // namespace tessera::routing

@@ -140,7 +140,7 @@ Result<Scored> Score(const RoutingInput& input) {
   out.keys = std::move(*keys);
   out.is_final = !contract.routing->hierarchical;
   if (out.is_final) {
-    out.picks = MakePickRows(contract);
+    out.picks = MakePickRows(input);
     out.nan_scores = ForEachChunk(input, out.keys, out.picks.top_n,
                                   [&](QueryChunk& chunk) { ScoreBlocks(input, chunk, out.picks); });
     out.picks.nan_scores = out.nan_scores;

@@ -191,6 +191,24 @@ void PutReports(JsonWriter& out, const ShownPlan& shown) {
   out.EndArray();
 }
 
+// More than this many picks would be most of the file.
+constexpr size_t kMostPicks = size_t{1} << 18;
+
+void PutPicks(JsonWriter& out, const ShownPlan& shown) {
+  const Picks* picks = shown.picks;
+  out.Key("picks");
+  if (picks == nullptr || picks->blocks.size() > kMostPicks || picks->shape.size() != 4 ||
+      picks->shape[1] != shown.plan->q_len) {
+    out.Null();
+    return;
+  }
+  const std::vector<float> none;
+  const std::vector<float>& scores = shown.pick_scores == nullptr ? none : *shown.pick_scores;
+  out.BeginObject().Key("block_tokens").Int(picks->block_tokens).Key("heads").Int(picks->shape[2]);
+  out.Key("top_n").Int(picks->shape[3]).Key("blocks").Text(Base64Of<int32_t>(picks->blocks));
+  out.Key("scores").Text(Base64Of<float>(scores)).EndObject();
+}
+
 }  // namespace
 
 std::string PlanData(const ShownPlan& shown) {
@@ -208,6 +226,7 @@ std::string PlanData(const ShownPlan& shown) {
   PutDirections(out, plan);
   PutCleanups(out, plan);
   PutSegments(out, plan);
+  PutPicks(out, shown);
   PutContract(out, shown.contract);
   PutReports(out, shown);
   return out.EndObject().Take();

@@ -36,6 +36,9 @@ class WithJax : public testing::Test {
     EXPECT_EQ(r.owner, "call_jax");
     EXPECT_EQ(r.crossing.interpreter, "embedded");
     EXPECT_EQ(r.crossing.calls, 2);
+    // Every pair was computed, and the receipt does not claim less.
+    EXPECT_EQ(r.tiles_executed, r.tiles.empty + r.tiles.partial + r.tiles.full);
+    EXPECT_EQ(r.tiles_executed_backward, r.tiles_backward.empty + r.tiles_backward.partial + r.tiles_backward.full);
     const Result<CheckReport> report =
         CheckOutputs(contract, batch, inputs, outcome.outputs, {.arithmetic = Arithmetic::Single()});
     EXPECT_TRUE(report.has_value() && report->pass) << (report ? report->text : ToText(report.error()));

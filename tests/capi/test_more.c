@@ -213,6 +213,40 @@ static void test_batches(void) {
 
 /* --- Routed contracts --------------------------------------------------------------------------------------------- */
 
+/* The page of a routed plan, with the scores of its picks where q and k are given. */
+static void test_view(const tessera_attention* attention, const tessera_plan* plan, const tessera_tensor* q,
+                      const tessera_tensor* k) {
+  tessera_error* error = NULL;
+  char* html = NULL;
+  tessera_view_options options = tessera_view_options_init();
+  bad(tessera_view_html(NULL, &html, &error), &error, "TSR-A001", "options is NULL", "no options");
+  bad(tessera_view_html(&options, NULL, &error), &error, "TSR-A001", "html is NULL", "nowhere to write");
+  bad(tessera_view_html(&options, &html, &error), &error, "TSR-A001", "options->attention is NULL", "no attention");
+  options.attention = attention;
+  bad(tessera_view_html(&options, &html, &error), &error, "TSR-A001", "options->plan is NULL", "no plan");
+  options.plan = plan;
+  good(tessera_view_html(&options, &html, &error), &error, "a page");
+  check(strstr(html, "<!doctype html>") == html && strstr(html, tessera_plan_fingerprint(plan)) != NULL, "of the plan");
+  check(strstr(html, "\"picks\":null") != NULL, "without picks");
+  tessera_string_free(html);
+  options.q = q;
+  options.k = k;
+  options.other_plan = plan;
+  options.other_name = "again";
+  bad(tessera_view_html(&options, &html, &error), &error, "TSR-A001", "other_attention is NULL", "a plan alone");
+  options.other_attention = attention;
+  good(tessera_view_html(&options, &html, &error), &error, "two plans");
+  check(strstr(html, "plan and again") != NULL && strstr(html, "\"picks\":{\"block_tokens\":16") != NULL, "and picks");
+  tessera_string_free(html);
+  tessera_contract* other = parse("version = 1\n[shape]\nq_len = 64\ndim_qk = 8\n[mask]\nexpr = \"causal\"\n");
+  tessera_attention* stranger = prepare(other);
+  options.attention = stranger;
+  bad(tessera_view_html(&options, &html, &error), &error, "TSR-P007", "", "a plan of another contract");
+  check(html == NULL, "no page after an error");
+  tessera_attention_free(stranger);
+  tessera_contract_free(other);
+}
+
 static void test_routed(void) {
   enum { LEN = 64, DIM = 8 };
   static float q[LEN][DIM], k[LEN][DIM], v[LEN][DIM], o[LEN][DIM], again[LEN][DIM], lse[LEN];
@@ -236,6 +270,7 @@ static void test_routed(void) {
   bad(tessera_attention_plan(attention, NULL, &q_ref, NULL, &plan, &error), &error, "TSR-P009", "", "no k");
   good(tessera_attention_plan(attention, NULL, &q_ref, &k_ref, &plan, &error), &error, "routed");
   good(tessera_attention_bind(attention, plan, &bound, &error), &error, "bind");
+  test_view(attention, plan, &q_ref, &k_ref);
   tessera_args args = tessera_args_init();
   args.q = q_ref;
   args.k = k_ref;
@@ -353,6 +388,35 @@ static void test_class(void) {
   free_inputs(&in);
 }
 
+/* What the two programs take: the caller's tensors first, tables with their data. */
+static void test_operands(const tessera_programs* programs) {
+  tessera_error* error = NULL;
+  const char* source = NULL;
+  tessera_array array = tessera_array_init();
+  int tables = 0;
+  for (size_t index = 0; index < 2; ++index) {
+    const size_t count = tessera_programs_num_operands(programs, index);
+    check(count > 3 && tessera_programs_num_results(programs, index) > 1, "operands and results");
+    for (size_t i = 0; i < count; ++i) {
+      good(tessera_programs_operand(programs, index, i, &source, &array, &error), &error, "an operand");
+      tables += strcmp(source, "plan") == 0;
+      check((array.data == NULL) ==
+                (strcmp(source, "caller") == 0 || strcmp(source, "forward") == 0 || strcmp(source, "part") == 0),
+            "data where no call brings it");
+      if (i == 0) check(strcmp(array.name, "q") == 0 && array.rank == 4 && array.shape[2] == 512, "q is the first");
+    }
+    good(tessera_programs_result(programs, index, 0, &array, &error), &error, "a result");
+    check(strcmp(array.name, index == 0 ? "o" : "dq") == 0, "and its name");
+    bad(tessera_programs_operand(programs, index, count, &source, &array, &error), &error, "TSR-A001", "no operand",
+        "");
+  }
+  check(tables > 2, "tables of the plan");
+  check(tessera_programs_num_operands(programs, 2) == 0 && tessera_programs_num_results(NULL, 0) == 0, "none there");
+  bad(tessera_programs_result(programs, 2, 0, &array, &error), &error, "TSR-A001", "no result 0 of program 2", "");
+  bad(tessera_programs_operand(NULL, 0, 0, NULL, &array, &error), &error, "TSR-A001", "programs is NULL", "");
+  bad(tessera_programs_result(programs, 0, 0, NULL, &error), &error, "TSR-A001", "array is NULL", "");
+}
+
 /* --- Compiling ---------------------------------------------------------------------------------------------------- */
 
 static void test_compile(void) {
@@ -375,6 +439,7 @@ static void test_compile(void) {
   check(strstr(tessera_programs_text(programs, 0), "stablehlo.") != NULL, "a text");
   check(strstr(tessera_programs_name(programs, 1), "backward") != NULL, "a name");
   check(strcmp(tessera_programs_text(programs, 2), "") == 0, "and no third");
+  test_operands(programs);
   tessera_programs_free(programs);
   check(tessera_compile(engine, &request, &receipt, &error) == 1, "no plugin, no program");
   check(tessera_receipt_ok(receipt) == 0 && strstr(tessera_receipt_json(receipt), "compile_only") != NULL,

@@ -198,7 +198,13 @@ inline PickRows BrutePicks(const RoutingCase& at) {
         for (int64_t block = 0; block < routing.first_blocks; ++block) forced.push_back(block);
         std::vector<int64_t> best = BruteBest(ids, scores, forced, routing.top_n);
         best.resize(static_cast<size_t>(routing.top_n), -1);
-        for (const int64_t block : best) out.blocks.push_back(static_cast<int32_t>(block));
+        for (const int64_t block : best) {
+          const bool is_forced = block >= 0 && std::count(forced.begin(), forced.end(), block) > 0;
+          out.blocks.push_back(static_cast<int32_t>(block));
+          out.scores.push_back(is_forced    ? std::numeric_limits<float>::quiet_NaN()
+                               : block >= 0 ? scores[static_cast<size_t>(block)]
+                                            : kMinusInf);
+        }
       }
     }
   }

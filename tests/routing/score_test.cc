@@ -40,6 +40,27 @@ TEST(RoutingScore, RandomRequests_PickWhatPlainLoopsPick) {
   }
 }
 
+TEST(RoutingScore, KeptScores_AreThoseOfPlainLoopsAndChangeNoPick) {
+  const uint64_t seed = PrintedSeed();
+  std::mt19937_64 rng(seed);
+  for (int round = 0; round < 20; ++round) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed << " round " << round);
+    RoutingCase at = RandomRoutingCase(rng);
+    RoutingInput input = at.Input();
+    EXPECT_TRUE(PicksOf(input).scores.empty()) << "nobody asked";
+    input.keep_scores = true;
+    const PickRows picks = PicksOf(input);
+    const PickRows want = BrutePicks(at);
+    ASSERT_EQ(picks.blocks, want.blocks);
+    ASSERT_EQ(picks.scores.size(), want.scores.size());
+    for (size_t n = 0; n < want.scores.size(); ++n) {
+      const bool is_same =
+          picks.scores[n] == want.scores[n] || (picks.scores[n] != picks.scores[n] && want.scores[n] != want.scores[n]);
+      ASSERT_TRUE(is_same) << n << ": " << picks.scores[n] << " and " << want.scores[n];
+    }
+  }
+}
+
 TEST(RoutingScore, Defaults_AreTheOnesOfTheContract) {
   Proves("R27");
   const uint64_t seed = PrintedSeed();

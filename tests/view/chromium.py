@@ -36,7 +36,7 @@ class Page:
 
         self.process = subprocess.Popen(
             [binary, "--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe", "--hide-scrollbars",
-             "--disable-dev-shm-usage", "--no-first-run", "--disable-extensions", "--disable-background-networking",
+             "--disable-dev-shm-usage", "--no-first-run", "--disable-features=IsolateSandboxedIframes", "--disable-extensions", "--disable-background-networking",
              f"--user-data-dir={self.profile}", f"--window-size={width},{height}", "about:blank"],
             preexec_fn=wire, close_fds=False, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL, start_new_session=True)
@@ -46,6 +46,7 @@ class Page:
         self._next = 0
         self._events = []
         self.errors = []
+        self.contexts = []  # of the page and of every frame in it, as they came
         target = next(t for t in self.call("Target.getTargets")["targetInfos"] if t["type"] == "page")
         self._session = None
         self._session = self.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)["sessionId"]
@@ -72,6 +73,8 @@ class Page:
     def _note(self, event):
         method, values = event.get("method"), event.get("params", {})
         self._events.append(method)
+        if method == "Runtime.executionContextCreated":
+            self.contexts.append(values["context"]["id"])
         if method == "Runtime.exceptionThrown":
             self.errors.append(json.dumps(values["exceptionDetails"]))
         if method == "Runtime.consoleAPICalled" and values["type"] in ("error", "warning", "assert"):
@@ -98,12 +101,14 @@ class Page:
         # By way of an empty page: the same file with another fragment would not load again.
         for url in ("about:blank", "file://" + urllib.parse.quote(os.path.abspath(path)) + fragment):
             self._events.clear()
+            self.contexts.clear()
             self.call("Page.navigate", url=url)
             while "Page.loadEventFired" not in self._events:
                 self._note(self._read())
 
-    def evaluate(self, script):
-        result = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+    def evaluate(self, script, context=None):
+        where = {} if context is None else {"contextId": context}
+        result = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True, **where)
         if "exceptionDetails" in result:
             raise PageError(json.dumps(result["exceptionDetails"]))
         return result["result"].get("value")

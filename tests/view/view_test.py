@@ -265,6 +265,50 @@ class View(unittest.TestCase):
             self.assertIn("lane", self.page.evaluate("document.getElementById('receipts').textContent"))
         self.assertIn("selected", self.page.evaluate("document.getElementById('panels').textContent"))
 
+    def test_routed_picks_are_shown_with_their_scores(self):
+        routed = contract("causal and blocks", q=96, kv=96) + (
+            "[routing]\nquery_tile = 16\nkv_tile = 32\nselected_block = 16\nblock_stride = 8\ncompression_block = 16\n"
+            "top_n = 3\n")
+        self.show("routed", (routed, None), "--seed", "5")
+        page = self.page
+        for query in (90, 40):
+            self.state(q=query, k=query)
+            picks = page.evaluate(f"tessera.plans[0].picksOf(0, 0, {query})")
+            self.assertEqual(len(picks), 3)
+            self.assertEqual([p["block"] for p in picks if p["score"] is None], [query // 16], "its own block is kept")
+            said = page.evaluate("document.getElementById('pointer').textContent")
+            self.assertIn(f"routing picked block {query // 16} of keys, without a score", said)
+            scored = next(p for p in picks if p["score"] is not None)
+            self.state(k=scored["begin"])
+            self.assertIn(f"routing picked block {scored['block']} of keys, score ",
+                          page.evaluate("document.getElementById('pointer').textContent"))
+            panel = page.evaluate("document.getElementById('picks').textContent")
+            self.assertIn(f"Picks of query {query}", panel)
+            for pick in picks:
+                self.assertIn(f"{pick['begin']} to {pick['end'] - 1}", panel)
+        # What is picked and causal is what the map allows.
+        allowed = page.evaluate("Array.from({length: 96}, (_, k) => tessera.plans[0].allows(0, 0, 0, 40, k))")
+        blocks = {p["block"] for p in page.evaluate("tessera.plans[0].picksOf(0, 0, 40)")}
+        self.assertEqual(allowed, [k <= 40 and k // 16 in blocks for k in range(96)])
+
+    def test_dark_print_and_screen_readers(self):
+        _, html = self.show("documents", "documents")
+        page = self.page
+        light = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
+        page.open(html)
+        self.assertEqual(page.evaluate("document.documentElement.dataset.theme"), "dark")
+        self.assertNotEqual(page.evaluate("getComputedStyle(document.body).backgroundColor"), light)
+        page.call("Emulation.setEmulatedMedia", features=[])
+        nodes = page.call("Accessibility.getFullAXTree")["nodes"]
+        named = {(n.get("role", {}).get("value"), n.get("name", {}).get("value")) for n in nodes if not n["ignored"]}
+        for role, name in (("spinbutton", "Head"), ("combobox", "Direction"), ("button", "Zoom in"),
+                           ("status", "The pair at the pointer")):
+            self.assertIn((role, name), named)
+        self.assertTrue(any(name and name.startswith("Tile map of ") for _, name in named), named)
+        printed = page.call("Page.printToPDF", printBackground=True)["data"]
+        self.assertGreater(len(printed), 10_000)
+
     def test_a_million_tokens_are_a_small_file(self):
         case = (contract("causal and documents and window(4095, 0)", q=1 << 20, kv=1 << 20, tile=512),
                 {"doc_lengths": [[1048] * 1000]})

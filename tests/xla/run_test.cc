@@ -155,6 +155,23 @@ TEST_F(Runs, TokensBeforeHeads_EqualsReferenceOnManyThreads) {
   }
 }
 
+TEST_F(Runs, AMeter_CountsTheTilesOfEveryPart) {
+  const Contract contract = MakeContract("causal", 64);
+  for (const bool backward : {false, true}) {
+    RunMeter meter;
+    RunOptions options = Options();
+    options.backward = backward;
+    options.meter = &meter;
+    const RunOutcome outcome = Run(contract, {}, MakeInputs(contract, 1, backward), Cpu(), options);
+    ASSERT_FALSE(outcome.error.has_value()) << ToText(*outcome.error);
+    const int64_t ran = backward ? outcome.receipt.tiles_executed_backward : outcome.receipt.tiles_executed;
+    EXPECT_GT(ran, 0);
+    EXPECT_EQ(meter.tiles_done, ran);
+    EXPECT_EQ(meter.tiles_all, ran);
+    EXPECT_EQ(meter.is_backward, backward);
+  }
+}
+
 TEST_F(Runs, Receipt_SaysWhatWasCompiledAndWhereItRan) {
   Proves("R51 R53 R91");
   const Contract contract = MakeContract("causal", 40);

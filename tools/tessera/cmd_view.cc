@@ -11,6 +11,7 @@
 
 #include "program.h"
 #include "shorthand.h"
+#include "tessera/route.h"
 #include "tessera/view.h"
 
 namespace tessera::program {
@@ -38,6 +39,7 @@ struct Subject {
   std::optional<Problem> problem;
   Plan plan;
   std::vector<StageReport> stages;
+  std::optional<RouteResult> routed;
 };
 
 Result<Subject> FromPlanFile(const std::string& path) {
@@ -56,6 +58,13 @@ Result<Subject> FromContract(const ProblemArguments& arguments) {
   if (!made) return tl::unexpected(made.error());
   Subject subject;
   subject.name = arguments.contract == "-" ? "standard input" : arguments.contract;
+  if (problem->contract.routing) {
+    auto routed = RouteInputsOf(problem->contract, problem->inputs).and_then([&](const RouteInputs& route) {
+      return Route(problem->contract, problem->batch, route, {.plan = problem->options, .keep_scores = true});
+    });
+    if (!routed) return tl::unexpected(routed.error());
+    subject.routed = std::move(*routed);
+  }
   subject.problem = std::move(*problem);
   subject.plan = std::move(made->plan);
   subject.stages = std::move(made->stages);
@@ -105,6 +114,10 @@ Result<ShownPlan> ToShown(const Subject& subject) {
   shown.name = subject.name;
   shown.plan = &subject.plan.view();
   shown.stages = subject.stages;
+  if (subject.routed) {
+    shown.picks = &subject.routed->picks;
+    shown.pick_scores = &subject.routed->scores;
+  }
   if (subject.problem) {
     shown.contract = &subject.problem->contract;
     shown.workers = subject.problem->target.workers;

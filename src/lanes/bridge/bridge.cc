@@ -176,9 +176,9 @@ class BoundBridge final : public BoundLane {
       crossing.bytes_out = bridge::NumberOf(answer, "bytes_out");
       crossing.copies_out = bridge::NumberOf(answer, "copies_out");
     }
-    // JAX computes every pair and drops those that the mask does not allow, so every surviving tile was run.
+    // JAX computes every pair, allowed or not, and the count says so: no tile was skipped.
     const TileCounts tiles = CountTiles(plan_, direction);
-    return tiles.partial + tiles.full;
+    return tiles.empty + tiles.partial + tiles.full;
   }
 
   const bridge::Interpreter& interpreter_;

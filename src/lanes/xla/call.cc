@@ -104,7 +104,8 @@ int64_t BoundPass::StagingBytes() const {
          RoundUp(tokens * std::max(spec.shape.dim_qk, spec.shape.dim_v) * 4, static_cast<int64_t>(kWorkspaceAlignment));
 }
 
-Result<int64_t> BoundPass::Run(const PassTensors& tensors, std::span<std::byte> staging) const {
+Result<int64_t> BoundPass::Run(const PassTensors& tensors, std::span<std::byte> staging,
+                               std::atomic<int64_t>* tiles_done) const {
   const Stream first = TESSERA_TRY(OpenFirst(tensors));
   const size_t staging_bytes = static_cast<size_t>(StagingBytes() / num_streams_);
   std::vector<std::optional<Stream>> beside(static_cast<size_t>(num_streams_));
@@ -124,7 +125,11 @@ Result<int64_t> BoundPass::Run(const PassTensors& tensors, std::span<std::byte> 
     const Result<const Stream*> stream = stream_of(worker);
     tiles[i] = stream ? RunPart(parts_.order[i], **stream, tensors, staging.subspan(w * staging_bytes, staging_bytes))
                       : tl::unexpected(stream.error());
-    if (!tiles[i]) has_failed = true;
+    if (!tiles[i]) {
+      has_failed = true;
+    } else if (tiles_done != nullptr) {
+      tiles_done->fetch_add(*tiles[i], std::memory_order_relaxed);
+    }
   });
   int64_t sum = 0;
   for (const Result<int64_t>& part : tiles) {

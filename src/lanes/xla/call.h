@@ -4,6 +4,7 @@
 // come. Rows do not know of each other, so who runs what changes no bit.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -46,7 +47,8 @@ class BoundPass {
   int64_t StagingBytes() const;
 
   // Gives the number of tiles that the program says it ran. `staging` has StagingBytes.
-  Result<int64_t> Run(const PassTensors& tensors, std::span<std::byte> staging) const;
+  // `tiles_done` may be null; parts count in it as they end.
+  Result<int64_t> Run(const PassTensors& tensors, std::span<std::byte> staging, std::atomic<int64_t>* tiles_done) const;
 
  private:
   explicit BoundPass(Parts parts) : parts_(std::move(parts)) {}

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
 #include <vector>
 
 #include "base/math.h"
@@ -86,7 +87,7 @@ class BoundXla final : public BoundLane {
     tensors["o"] = {args.o, QueryAxes(s, s.dim_v)};
     tensors["lse"] = StatOf(args.lse, stat);
     tensors["max"] = StatOf(args.row_max, stat);
-    return forward_->Run(tensors, call.workspace);
+    return forward_->Run(tensors, call.workspace, call.tiles_done);
   }
 
   Result<int64_t> Backward(const BackwardArgs& args, const LaneCall& call) const override {
@@ -110,8 +111,8 @@ class BoundXla final : public BoundLane {
     tensors["dk"] = {args.dk, KeyAxes(s, s.dim_qk)};
     tensors["dv"] = {args.dv, KeyAxes(s, s.dim_v)};
     tensors["dsink_logits"] = StatOf(sink_shares, {1, 1, rows, 1});
-    const int64_t tiles =
-        TESSERA_TRY(backward_->Run(tensors, call.workspace.subspan(static_cast<size_t>(DeltaBytes(s)))));
+    const std::span<std::byte> staging = call.workspace.subspan(static_cast<size_t>(DeltaBytes(s)));
+    const int64_t tiles = TESSERA_TRY(backward_->Run(tensors, staging, call.tiles_done));
     AddSinkShares(sink_shares, args.dsink_logits);
     return tiles;
   }

@@ -34,6 +34,7 @@ function settle() {
 const SAVED = {b: "batchRow", h: "head", d: "direction", c: "colour", w: "workers", q: "q", k: "k", y: "q0", x: "k0",
                z: "scale", t: "theme"};
 function remember() {
+  if (location.protocol === "about:") return;  // inside a notebook's frame, which has no address of its own
   const parts = Object.entries(SAVED).filter(([, name]) => state[name] !== undefined)
       .map(([letter, name]) => `${letter}=${encodeURIComponent(state[name])}`);
   history.replaceState(null, "", "#" + parts.join("&"));
@@ -80,6 +81,13 @@ function describe() {
       }
       if (end > begin + 8) lines.push(`    … and ${end - begin - 8} more`);
     }
+    const size = which.picks === null ? 1 : which.picks.block_tokens;
+    const pick = which.picksOf(state.batchRow, state.head, state.q).find((p) => p.block === Math.floor(state.k / size));
+    if (which.picks !== null) {
+      lines.push(`  routing ${pick === undefined ? "did not pick" : "picked"} block ${Math.floor(state.k / size)} of keys` +
+                 (pick === undefined ? "" : pick.score === null ? ", without a score"
+                                                               : `, score ${pick.score.toPrecision(4)}`));
+    }
     const terms = which.terms(state.batchRow, state.head, state.q, state.k);
     if (terms.length > 0) {
       lines.push("  terms: " + terms.map(
@@ -122,6 +130,8 @@ function draw() {
   $("workers-label").hidden = state.colour !== "worker";
   legend();
   describe();
+  $("picks").replaceChildren(...plans.filter((which) => which.picks !== null)
+      .map((which) => picksPanel(which, state)));
   remember();
 }
 

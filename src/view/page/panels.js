@@ -109,6 +109,16 @@ function capacityPanel(plan) {
                table([["", ""], ["used", "number"], ["capacity", "number"]], rows));
 }
 
+// What routing picked for the query at the pointer, the best first; kept blocks have no score of their own.
+function picksPanel(plan, state) {
+  const picks = plan.picksOf(state.batchRow, state.head, state.q);
+  picks.sort((a, b) => (b.score ?? Infinity) - (a.score ?? Infinity) || a.block - b.block);
+  const rows = picks.map((pick) => [pick.block, `${grouped(pick.begin)} to ${grouped(pick.end - 1)}`,
+                                    pick.score === null ? "kept without one" : pick.score.toPrecision(4)]);
+  return panel(`Picks of query ${grouped(state.q)}, head ${state.head}`,
+               table([["block", "number"], ["keys", ""], ["score", "number"]], rows));
+}
+
 function planPanels(plan, state, scheduled) {
   const made = [balancePanel(plan, state, scheduled), capacityPanel(plan)];
   const tiles = plan.directions.map((d) => [d.name, d.full, d.partial, d.empty]);

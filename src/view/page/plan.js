@@ -33,7 +33,25 @@ class Plan {
       const from = d.same_as === null ? d : data.directions[d.same_as];
       return {...d, run_offsets: decode(from.run_offsets), runs: decode(from.runs), parts: decode(from.parts)};
     });
+    if (data.picks !== null) {
+      const raw = decode(data.picks.scores);
+      this.picks = {...data.picks, blocks: decode(data.picks.blocks), scores: new Float32Array(raw.buffer)};
+    }
     this.signatures = new Map();
+  }
+
+  // What routing picked for a query: {block, begin, end, score}; a score is null where a block is kept without one.
+  picksOf(batchRow, head, q) {
+    if (this.picks === null) return [];
+    const {blocks, scores, top_n: count, heads, block_tokens: size} = this.picks;
+    const first = ((batchRow * this.q_len + q) * heads + Math.floor(head * heads / this.heads)) * count;
+    const made = [];
+    for (let at = first; at < first + count; ++at) {
+      if (blocks[at] < 0) continue;
+      const score = scores.length > 0 && Number.isFinite(scores[at]) ? scores[at] : null;
+      made.push({block: blocks[at], begin: blocks[at] * size, end: Math.min(this.kv_len, (blocks[at] + 1) * size), score});
+    }
+    return made;
   }
 
   maskOf(batchRow, head) { return this.mask_of[batchRow * this.heads + head]; }
