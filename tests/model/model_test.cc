@@ -44,6 +44,32 @@ TEST_F(Models, SubstitutesAgree_OnLossAndEveryGradient) {
   }
 }
 
+// A cross-path overlay: bf16 rounds each operand of a product by one part in 512 at most, and a gradient has a dozen of
+// products behind it, whose errors are as often up as down.
+TEST_F(Models, InBf16_PathsAgreeWithEachOtherAndWithF32) {
+  Proves("R84");
+  std::mt19937_64 rng(PrintedSeed());
+  ModelSpec spec = TinySpec();
+  Result<Trainer> exact = Make(spec, Options("cpu", 4));
+  ASSERT_TRUE(exact) << ToText(exact.error());
+  spec.dtype = DType::kBf16;
+  Result<Trainer> cpu = Make(spec, Options("cpu", 4));
+  ASSERT_TRUE(cpu) << ToText(cpu.error());
+  Result<Trainer> chunked = Make(spec, Options("xla_chunked", 4));
+  ASSERT_TRUE(chunked) << ToText(chunked.error());
+  const RowBatch rows = DrawRows(rng, spec);
+  const Result<GradientsResult> want = exact->Gradients(rows);
+  ASSERT_TRUE(want) << ToText(want.error());
+  for (Trainer* trainer : {&*cpu, &*chunked}) {
+    const Result<GradientsResult> got = trainer->Gradients(rows);
+    ASSERT_TRUE(got) << ToText(got.error());
+    EXPECT_NEAR(got->loss_sum, want->loss_sum, 0.01 * want->loss_sum);
+    for (const auto& [name, gradient] : want->gradients) {
+      EXPECT_LE(Distance(got->gradients.at(name), gradient), 0.12 * Norm(gradient) + 1e-6) << name;
+    }
+  }
+}
+
 TensorMap CaseOf(const RowBatch& rows, const TensorMap& state, const GradientsResult& gradients) {
   TensorMap out;
   const std::vector<int64_t> shape = {rows.rows, rows.row_tokens};
