@@ -42,6 +42,7 @@ LAYERS = {
                    "src/lanes", "src/receipt", "src/ledger", "src/classes", "src/dispatch"},
     "src/model": {"src/base", "src/io", "src/contract", "src/rows", "src/plan", "src/planner", "src/pipeline", "src/lanes",
                   "src/receipt", "src/ledger", "src/classes", "src/dispatch", "src/engine"},
+    "src/train": {"src/base", "src/io", "src/contract", "src/rows", "src/plan", "src/lanes", "src/receipt", "src/engine", "src/model"},
     "src/capi": {"src/base", "src/io", "src/contract", "src/rows", "src/plan", "src/check", "src/routing", "src/planner",
                  "src/pipeline", "src/export", "src/view", "src/lanes", "src/receipt", "src/ledger", "src/classes", "src/dispatch",
                  "src/engine", "src/model"},
@@ -82,6 +83,7 @@ LIBRARIES = {
     "src/dispatch": (BASE_LIBRARIES, set()),
     "src/engine": (BASE_LIBRARIES, set()),
     "src/model": (BASE_LIBRARIES, set()),
+    "src/train": (BASE_LIBRARIES, set()),
     "src/capi": (BASE_LIBRARIES, set()),
     "include": ({EXPECTED}, set()),
     "tools": ({EXPECTED, FMT}, set()),
@@ -107,6 +109,7 @@ OWNER = {
     "normalise.h": "src/classes", "prepare.h": "src/dispatch",
     "engine.h": "src/engine", "bridge.h": "src/engine", "run_tensors.h": "src/engine", "run.h": "src/engine", "compile.h": "src/engine",
     "model.h": "src/model",
+    "train.h": "src/train",
     "c_api.h": "src/capi", "c_error.h": "src/capi", "c_data.h": "src/capi", "c_plan.h": "src/capi",
     "c_engine.h": "src/capi", "c_compile.h": "src/capi", "c_export.h": "src/capi", "tessera.h": "src/capi",
 }
