@@ -45,7 +45,7 @@ LAYERS = {
     "src/train": {"src/base", "src/io", "src/contract", "src/rows", "src/plan", "src/lanes", "src/receipt", "src/engine", "src/model"},
     "src/capi": {"src/base", "src/io", "src/contract", "src/rows", "src/plan", "src/check", "src/routing", "src/planner",
                  "src/pipeline", "src/export", "src/view", "src/lanes", "src/receipt", "src/ledger", "src/classes", "src/dispatch",
-                 "src/engine", "src/model"},
+                 "src/engine", "src/model", "src/train"},
 }
 
 # Of the folders they may include, these see the public headers only, and of src/base all.
