@@ -108,7 +108,8 @@ struct StepResult {
   double grad_norm = 0.0;  // of the mean loss, before clipping
   int64_t tokens = 0;      // trained: of the loss masks
   bool loss_finite = true;
-  bool grads_finite = true;  // else the update was left out: parameters and moments are as before
+  bool grads_finite = true;
+  bool updated = true;  // false where gradients are not finite or there was no token: everything is as before
 };
 struct EvalResult {
   double loss_sum = 0.0;  // nats
@@ -120,6 +121,7 @@ struct GradientsResult {
   TensorMap gradients;  // of the sum of nats, by parameter
 };
 
+// Not for two threads at once.
 class Trainer {
  public:
   // TSR-L008 where no plugin fits the target, TSR-L002 where a substitute that was asked for cannot run.
@@ -155,7 +157,9 @@ class Trainer {
   std::unique_ptr<Impl> impl_;
 };
 
-// Layers whose products no substitute may replace, by the beginning of a parameter's name or of its last part.
+// Whether a substitute may stand for the product with a parameter: not for embeddings, heads, routers and their like,
+// which SubstituteExclusions names by a part of the parameter's name.
+bool MaySubstitute(std::string_view parameter);
 std::span<const std::string_view> SubstituteExclusions();
 
 }  // namespace tessera

@@ -79,11 +79,13 @@ void AddNote(std::string& note, const std::string& text) {
 
 }  // namespace
 
+pjrt::TensorType ToTensorType(const stablehlo::Type& type) { return {ToPjrt(type.element), type.dims}; }
+
 pjrt::CompileOptions CompileOptionsFor(const stablehlo::Program& program, const XlaOptions& options) {
   pjrt::CompileOptions compile;
   if (options.optimization) compile.overrides["xla_backend_optimization_level"] = *options.optimization;
   for (const stablehlo::NamedType& input : program.inputs) {
-    compile.inputs.push_back({ToPjrt(input.type.element), input.type.dims});
+    compile.inputs.push_back(ToTensorType(input.type));
   }
   return compile;
 }
@@ -110,15 +112,14 @@ Status Describe(const pjrt::CompiledProgram& program, ProgramUse* use) {
 // One program on its way from text to an executable: what it is compiled with, where it lies on disk, and what there
 // is to say of it.
 struct Making {
-  Making(const Session& session_in, const ProgramQuestion& question, stablehlo::Program lowered,
-         const XlaSettings& settings)
+  Making(const Session& session_in, WrittenProgram written, const XlaSettings& settings)
       : session(session_in),
-        program(std::move(lowered)),
-        compile(CompileOptionsFor(program, question.options)),
+        program(std::move(written.program)),
+        compile(CompileOptionsFor(program, written.options)),
         key(KeyOf(session, program.text, compile, settings.flags)),
-        store(settings.folder + "/programs", question.options.keep_programs ? kMaxProgramStoreBytes : 0),
-        is_kept(question.options.keep_programs) {
-    use.pass = ToText(question.pass);
+        store(settings.folder + "/programs", written.options.keep_programs ? kMaxProgramStoreBytes : 0),
+        is_kept(written.options.keep_programs) {
+    use.pass = std::move(written.pass);
     use.name = program.name;
     use.parts = program.parts;
     use.key = HashOf(key.program + key.options + key.plugin + key.host);
@@ -189,6 +190,11 @@ Hash128 MemoryKey(const Session& session, const ProgramQuestion& question) {
   return hasher.Finish();
 }
 
+Result<WrittenProgram> Write(const ProgramQuestion& question) {
+  return WrittenProgram{TESSERA_TRY(question.lowering.lower(question.spec, question.pass)),
+                        std::string(ToText(question.pass)), question.options};
+}
+
 }  // namespace
 
 Result<FoundProgram> Programs::Find(const Session& session, const ProgramQuestion& question) {
@@ -201,28 +207,41 @@ Result<FoundProgram> Programs::Find(const Session& session, const ProgramQuestio
     use.compile_ns = 0;
     return FoundProgram{entry->program, std::move(use)};
   }
-  Making making(session, question, TESSERA_TRY(question.lowering.lower(question.spec, question.pass)), settings_);
+  WrittenProgram written = TESSERA_TRY(Write(question));
+  FoundProgram made = TESSERA_TRY(Make(session, std::move(written)));
+  entry->program = made.program;
+  return made;
+}
+
+Result<FoundProgram> Programs::Make(const Session& session, WrittenProgram written) const {
+  Making making(session, std::move(written), settings_);
   pjrt::Executable executable = TESSERA_TRY(making.LoadOrCompile());
   TESSERA_TRY(Describe(executable.program(), &making.use));
-  entry->program = std::make_shared<const CompiledPass>(
+  auto program = std::make_shared<const CompiledPass>(
       CompiledPass{std::move(executable), making.program.inputs, making.program.outputs, std::move(making.use)});
-  return FoundProgram{entry->program, entry->program->facts};
+  return FoundProgram{program, program->facts};
 }
 
 Result<ProgramUse> Programs::CompileAnew(const Session& session, const ProgramQuestion& question) const {
-  Making making(session, question, TESSERA_TRY(question.lowering.lower(question.spec, question.pass)), settings_);
+  WrittenProgram written = TESSERA_TRY(Write(question));
+  Making making(session, std::move(written), settings_);
   const pjrt::Executable executable = TESSERA_TRY(making.CompileAndPut());
   TESSERA_TRY(Describe(executable.program(), &making.use));
   return std::move(making.use);
 }
 
 Result<ProgramUse> Programs::CompileFor(const pjrt::Topology& topology, const ProgramQuestion& question) const {
-  const stablehlo::Program program = TESSERA_TRY(question.lowering.lower(question.spec, question.pass));
-  const pjrt::CompileOptions compile = CompileOptionsFor(program, question.options);
+  const WrittenProgram written = TESSERA_TRY(Write(question));
+  return CompileFor(topology, written);
+}
+
+Result<ProgramUse> Programs::CompileFor(const pjrt::Topology& topology, const WrittenProgram& written) const {
+  const stablehlo::Program& program = written.program;
+  const pjrt::CompileOptions compile = CompileOptionsFor(program, written.options);
   const pjrt::Schedules schedules(settings_.flags);
   const Clock clock;
   const pjrt::CompiledProgram compiled = TESSERA_TRY(topology.Compile(program.text, compile));
-  ProgramUse use{.pass = std::string(ToText(question.pass)), .source = "compiled"};
+  ProgramUse use{.pass = written.pass, .source = "compiled"};
   use.compile_ns = clock.Ns();
   use.parts = program.parts;
   Hasher hasher;

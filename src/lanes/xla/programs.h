@@ -41,6 +41,15 @@ struct ProgramQuestion {
   const XlaOptions& options;
 };
 
+// A program that was written already: `pass` is what it is for, in a receipt's words.
+struct WrittenProgram {
+  stablehlo::Program program;
+  std::string pass;
+  const XlaOptions& options;
+};
+
+pjrt::TensorType ToTensorType(const stablehlo::Type& type);
+
 // What a plugin is asked to compile a program with.
 pjrt::CompileOptions CompileOptionsFor(const stablehlo::Program& program, const XlaOptions& options);
 
@@ -52,6 +61,9 @@ class Programs {
   Result<ProgramUse> CompileAnew(const Session& session, const ProgramQuestion& question) const;
   // For devices that are not here, so that it can be neither kept nor run.
   Result<ProgramUse> CompileFor(const pjrt::Topology& topology, const ProgramQuestion& question) const;
+  // Programs of others than lanes, which keep them themselves: from disk, else compiled.
+  Result<FoundProgram> Make(const Session& session, WrittenProgram written) const;
+  Result<ProgramUse> CompileFor(const pjrt::Topology& topology, const WrittenProgram& written) const;
 
  private:
   // What is looked for and made while it is locked, so that threads that ask for one program at once wait for one

@@ -14,6 +14,7 @@
 #include "lanes/xla/kernel_tables.h"
 #include "lanes/xla/operand_list.h"
 #include "lanes/xla/pjrt/find_plugins.h"
+#include "lanes/xla/place.h"
 #include "lanes/xla/state.h"
 #include "lanes/xla/transfer.h"
 
@@ -168,7 +169,7 @@ class Xla final : public Lane {
   Decision Decide(const Contract&, const Target& target) const override {
     if (IsInterpreted()) return Decision::Yes();
     if (options_.xla.interpret && !options_.compile_only) return Decision::No(ReasonCode::kNothingToInterpret);
-    if (NeedsTopology(target) && options_.compile_only && target.topology.empty()) {
+    if (xla::NeedsTopology(target) && options_.compile_only && target.topology.empty()) {
       std::string known;
       for (const Target& other : Targets()) known += other.topology.empty() ? "" : " " + other.name;
       return Decision::No(ReasonCode::kXlaNoTopology,
@@ -183,7 +184,7 @@ class Xla final : public Lane {
     Decision fits = xla::CheckSize(spec);
     if (fits.accepted && lowering_.has_kernels) fits = xla::CheckKernelPlan(spec, plan, target);
     if (!fits.accepted || IsInterpreted()) return fits;
-    Where where;
+    xla::Place where;
     return Open(target, &where);
   }
 
@@ -192,7 +193,7 @@ class Xla final : public Lane {
     TESSERA_TRY(CheckBind(request, {.lane = name(), .isas = isas, .threads = options_.threads}));
     const stablehlo::ProgramSpec spec = SpecOf(request.contract, request.plan, request.target);
     if (IsInterpreted()) return xla::BindInterpreted(lowering_, request, spec, options_.threads);
-    Where where;
+    xla::Place where;
     if (const Decision decision = Open(request.target, &where); !decision.accepted) {
       return Fail(ErrorCode::kPluginUnusable, decision.detail);
     }
@@ -238,12 +239,6 @@ class Xla final : public Lane {
   }
 
  private:
-  // Where programs are compiled: on a client's device, or for a machine that is not here.
-  struct Where {
-    xla::Session session;
-    const pjrt::Topology* topology = nullptr;
-  };
-
   bool IsInterpreted() const { return lowering_.has_kernels && options_.xla.interpret && !options_.compile_only; }
 
   stablehlo::ProgramSpec SpecOf(const Contract& contract, const PlanView& plan, const Target& target) const {
@@ -256,30 +251,11 @@ class Xla final : public Lane {
     return spec;
   }
 
-  // A TPU's client needs the TPU; the other plugins compile with theirs.
-  static bool NeedsTopology(const Target& target) { return target.kind == TargetKind::kTpu && !pjrt::HasTpu(); }
-
-  Decision Open(const Target& target, Where* where) const {
-    if (!options_.compile_only || !NeedsTopology(target)) {
-      return state_->clients.Open(options_.xla, target.kind, &where->session);
-    }
-    const xla::PluginChoice choice =
-        xla::ChoosePlugin(options_.xla, state_->settings.folder, target.kind, xla::Purpose::kCompile);
-    if (!choice.decision.accepted) return choice.decision;
-    const Result<const pjrt::Plugin*> plugin = pjrt::Plugin::Load(choice.path, state_->probe);
-    if (!plugin) return Decision::No(ReasonCode::kXlaPlugin, plugin.error().message);
-    const Result<const pjrt::Topology*> topology = state_->topologies.Get(**plugin, target.topology);
-    if (!topology) return Decision::No(ReasonCode::kXlaPlugin, topology.error().message);
-    if (!xla::Fits((*topology)->platform(), target.kind)) {
-      return Decision::No(ReasonCode::kXlaPlatform,
-                          fmt::format("the plugin {} compiles for \"{}\"", choice.path, (*topology)->platform()));
-    }
-    const Decision decision = xla::CheckDevice(options_.xla.device, (*topology)->devices(), (*topology)->name());
-    if (decision.accepted) where->topology = *topology;
-    return decision;
+  Decision Open(const Target& target, xla::Place* place) const {
+    return xla::OpenPlace(*state_, {options_.xla, target, options_.compile_only}, place);
   }
 
-  Result<std::unique_ptr<BoundLane>> CompileOnly(const BindRequest& request, const Where& where,
+  Result<std::unique_ptr<BoundLane>> CompileOnly(const BindRequest& request, const xla::Place& where,
                                                  const stablehlo::ProgramSpec& spec) const {
     std::vector<ProgramUse> programs;
     for (const Pass pass : request.passes) {
@@ -288,8 +264,7 @@ class Xla final : public Lane {
                                          ? state_->programs.CompileFor(*where.topology, question)
                                          : state_->programs.CompileAnew(where.session, question)));
     }
-    DeviceUse device =
-        where.topology != nullptr ? xla::UseOf(*where.topology, options_.xla.device) : xla::UseOf(where.session);
+    DeviceUse device = xla::UseOf(where, options_.xla.device);
     return std::make_unique<CompiledOnly>(fmt::format("{}_{}", name(), ToText(request.contract.shape.dtype)),
                                           std::move(device), std::move(programs));
   }

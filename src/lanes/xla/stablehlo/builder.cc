@@ -7,6 +7,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "lanes/xla/stablehlo/builder_text.h"
+
 namespace tessera::stablehlo {
 namespace {
 
@@ -70,6 +72,8 @@ std::string Literal(Element element, double value) {
   return std::isfinite(value) ? fmt::format("{:.9e}", value) : std::string(NonFiniteBits(element, value));
 }
 
+}  // namespace
+
 std::string Names(const Values& values) {
   std::string text;
   for (const Value& value : values) text += (text.empty() ? "" : ", ") + value.name;
@@ -83,8 +87,6 @@ std::string Types(const Values& values) {
 }
 
 std::string List(std::span<const int64_t> numbers) { return fmt::format("[{}]", fmt::join(numbers, ", ")); }
-
-}  // namespace
 
 bool IsFloat(Element element) {
   return element == Element::kF32 || element == Element::kBf16 || element == Element::kF16;
@@ -457,53 +459,6 @@ Values Builder::If(const Value& condition, const Branch& then, const Branch& oth
   return out;
 }
 
-namespace {
-
-// Row-major for each of them: a compiler left alone may lie some the other way round.
-std::string LayoutsOf(const std::vector<Type>& types) {
-  std::string text;
-  for (const Type& type : types) {
-    std::string axes;
-    for (size_t i = type.dims.size(); i-- > 0;) axes += fmt::format("{}{}", axes.empty() ? "" : ", ", i);
-    text += fmt::format("{}dense<[{}]> : tensor<{}xindex>", text.empty() ? "" : ", ", axes, type.dims.size());
-  }
-  return text;
-}
-
-// As the text form writes a string: quotes by their number.
-std::string Quoted(std::string_view text) {
-  std::string out;
-  for (const char c : text) out += c == '"' ? std::string("\\22") : std::string(1, c);
-  return out;
-}
-
-}  // namespace
-
-Values Builder::CallKernel(const Kernel& kernel, const Values& operands, const std::vector<Type>& results) {
-  std::vector<Type> types;
-  for (const Value& operand : operands) {
-    Uses({&operand}, "custom_call");
-    types.push_back(operand.type);
-  }
-  const std::string name = NewName();
-  const auto list = [](const std::vector<Type>& of) {
-    std::string text;
-    for (const Type& type : of) text += (text.empty() ? "" : ", ") + ToText(type);
-    return text;
-  };
-  const std::string count = results.size() == 1 ? "" : fmt::format(":{}", results.size());
-  Line(fmt::format(
-      "{}{} = stablehlo.custom_call @tpu_custom_call({}) {{backend_config = \"{}\", kernel_name = \"{}\", "
-      "operand_layouts = [{}], result_layouts = [{}]}} : ({}) -> {}",
-      name, count, Names(operands), Quoted(kernel.config), kernel.name, LayoutsOf(types), LayoutsOf(results),
-      list(types), results.size() == 1 ? ToText(results[0]) : fmt::format("({})", list(results))));
-  Values out;
-  for (size_t i = 0; i < results.size(); ++i) {
-    out.push_back({results.size() == 1 ? name : fmt::format("{}#{}", name, i), results[i], regions_.back()});
-  }
-  return out;
-}
-
 Result<std::string> Builder::Finish(const Values& outputs) {
   for (const Value& value : outputs) Uses({&value}, "return");
   if (outputs.empty()) Mistake("the program gives nothing");
@@ -517,11 +472,19 @@ Result<std::string> Builder::Finish(const Values& outputs) {
   std::string arguments;
   for (const auto& [name, value] : inputs_) {
     arguments += fmt::format("{}{}: {}", arguments.empty() ? "" : ", ", value.name, ToText(value.type));
+    const auto donated = donated_.find(name);
+    if (donated == donated_.end()) continue;
+    const auto output = static_cast<size_t>(donated->second);
+    if (output >= outputs.size() || !(outputs[output].type == value.type)) {
+      return Fail(ErrorCode::kProgramMismatch,
+                  fmt::format("building {}: {} cannot be output {}", module_name_, name, output));
+    }
+    arguments += fmt::format(" {{tf.aliasing_output = {} : i32}}", output);
   }
   return fmt::format(
       "module @{} attributes {{mhlo.frontend_attributes = {{{}}}, mhlo.num_partitions = 1 : i32, "
-      "mhlo.num_replicas = 1 : i32}} {{\n  func.func public @main({}) -> ({}) {{\n{}    return {} : {}\n  }}\n}}\n",
-      module_name_, frontend, arguments, Types(outputs), body_, Names(outputs), Types(outputs));
+      "mhlo.num_replicas = 1 : i32}} {{\n  func.func public @main({}) -> ({}) {{\n{}    return {} : {}\n  }}\n{}}}\n",
+      module_name_, frontend, arguments, Types(outputs), body_, Names(outputs), Types(outputs), functions_);
 }
 
 }  // namespace tessera::stablehlo

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tessera/error.h"
@@ -101,6 +102,14 @@ class Builder {
   // The same of every pair of matrices: leading axes are equal and kept, `axes` count among the last two.
   Value BatchDot(const Value& a, const Value& b, Contract2 axes);
 
+  // Axis i of the result is axis axes[i] of x.
+  Value Transpose(const Value& x, std::vector<int64_t> axes);
+  Value Reverse(const Value& x, int64_t axis);
+  // Rows [n, width] of a table [rows, width] by i32 numbers [n]; and the sum of rows by where they came from. Numbers
+  // are below `rows`, which callers see to.
+  Value TakeRows(const Value& table, const Value& numbers);
+  Value SumRows(const Value& values, const Value& numbers, int64_t rows);
+
   // `at` has one scalar per axis. Out-of-range starts are moved inside by XLA, so callers keep them inside.
   Value SliceAt(const Value& x, std::span<const Value> at, std::vector<int64_t> sizes);
   Value UpdateAt(const Value& x, const Value& update, std::span<const Value> at);
@@ -121,6 +130,21 @@ class Builder {
   };
   Values CallKernel(const Kernel& kernel, const Values& operands, const std::vector<Type>& results);
 
+  // One call of a function of this process, by the name it was registered with (pjrt/ffi.h). It depends on its operands
+  // alone. `numbers` are what it is told beside them.
+  struct HostCall {
+    std::string name;
+    std::vector<std::pair<std::string, int64_t>> numbers;
+  };
+  Values CallHost(const HostCall& call, const Values& operands, const std::vector<Type>& results);
+
+  // The program that another builder's Finish gave, as a function of this one; and a call of it.
+  void AddFunction(const std::string& name, const std::string& text);
+  Values CallFunction(const std::string& name, const Values& operands, const std::vector<Type>& results);
+
+  // Output `output` takes the memory of an input of the same type, which is gone after a run.
+  void Donate(std::string_view input, int64_t output) { donated_.emplace(input, output); }
+
   // The whole text. TSR-L010 with the first mistake when there was one.
   Result<std::string> Finish(const Values& outputs);
 
@@ -134,6 +158,7 @@ class Builder {
   void Close();
   void Return(const Values& values);
   Value At(const Value& x, const Value& like);  // a scalar spread over another's shape
+  Values EmitMany(const std::string& text, const std::vector<Type>& results);
 
   std::string module_name_;
   std::vector<ModuleAttribute> attributes_;
@@ -144,6 +169,8 @@ class Builder {
   int32_t next_region_ = 0;
   int64_t next_ = 0;
   std::string mistake_;
+  std::string functions_;
+  std::map<std::string, int64_t, std::less<>> donated_;
 };
 
 }  // namespace tessera::stablehlo

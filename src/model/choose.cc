@@ -1,0 +1,92 @@
+// See choose.h.
+#include "model/choose.h"
+
+#include <fmt/format.h>
+
+#include "base/try.h"
+#include "lanes/xla/xla.h"
+#include "model/contracts.h"
+
+namespace tessera::model {
+namespace {
+
+constexpr std::string_view kCpu = "cpu";
+
+Result<std::vector<Attention>> PrepareAll(const Engine& engine, const ModelSpec& spec, const Target& target,
+                                          const AttentionOptions& options) {
+  std::vector<Attention> attentions;
+  for (const std::string& mask : DistinctMasks(spec)) {
+    const Contract contract = TESSERA_TRY(ContractOf(spec, mask));
+    attentions.push_back(TESSERA_TRY(engine.Prepare(contract, target, options)));
+  }
+  return attentions;
+}
+
+AttentionOptions OptionsFor(std::string_view lane, const TrainerOptions& options) {
+  AttentionOptions out{.lane = std::string(lane), .backward = true, .xla = options.xla};
+  if (options.threads > 0) out.threads = options.threads;
+  return out;
+}
+
+Result<Chosen> ChooseCpu(const Engine& engine, const ModelSpec& spec, const Target& target,
+                         const TrainerOptions& options, const lanes::xla::Place& place) {
+  if (place.topology != nullptr || place.session.client->platform() != "cpu") {
+    return Fail(ErrorCode::kLaneRefused, "the program does not run on this machine's processor");
+  }
+  Chosen chosen{.attention = {}, .attentions = {}, .name = std::string(kCpu), .reason = {}};
+  chosen.attentions = TESSERA_TRY(PrepareAll(engine, spec, target, OptionsFor(kCpu, options)));
+  for (const Attention& attention : chosen.attentions) TESSERA_TRY(attention.CheckAccepted());
+  chosen.attention = TESSERA_TRY(MakeHostAttention({spec, chosen.attentions}, place.session.client->plugin()));
+  chosen.reason = "our kernels for this processor, called from inside the program";
+  return chosen;
+}
+
+Result<Chosen> ChooseChunked(const Engine& engine, const ModelSpec& spec, const Target& target,
+                             const TrainerOptions& options) {
+  Chosen chosen{.attention = {}, .attentions = {}, .name = std::string(kXlaChunked), .reason = {}};
+  chosen.attentions = TESSERA_TRY(PrepareAll(engine, spec, target, OptionsFor(kXlaChunked, options)));
+  chosen.attention = TESSERA_TRY(MakeChunkedAttention({spec, chosen.attentions}, target));
+  chosen.reason = "loops over the plan's tiles inside the program, on any plugin";
+  return chosen;
+}
+
+}  // namespace
+
+Result<Chosen> ChooseAttention(const Engine& engine, const ModelSpec& spec, const Target& target,
+                               const TrainerOptions& options, const lanes::xla::Place& place) {
+  const std::string& asked = options.attention;
+  if (asked != "auto" && asked != kCpu && asked != kXlaChunked) {
+    return Fail(ErrorCode::kLaneUnknown,
+                fmt::format("attention: \"auto\", \"cpu\" or \"xla_chunked\" expected, got \"{}\"", asked));
+  }
+  std::string refusal;
+  if (asked != kXlaChunked) {
+    Result<Chosen> chosen = ChooseCpu(engine, spec, target, options, place);
+    if (chosen) return chosen;
+    if (asked == kCpu) return Fail(ErrorCode::kLaneRefused, chosen.error().message, "attention");
+    refusal = chosen.error().message;
+  }
+  Chosen chosen = TESSERA_TRY(ChooseChunked(engine, spec, target, options));
+  if (!refusal.empty()) chosen.reason += fmt::format("; not cpu: {}", refusal);
+  return chosen;
+}
+
+std::vector<Substitute> SubstitutesOf(const std::string& attention, const std::string& reason) {
+  const std::string plain = "no vendor library: the definition's own operations, which XLA compiles";
+  std::vector<Substitute> all;
+  for (const char* key : {"norm", "linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"}) {
+    all.push_back({key, "none", plain});
+  }
+  all.push_back({"attention", attention, reason});
+  all.push_back({"layernorm_mlp", "none", plain});
+  return all;
+}
+
+std::vector<std::string> NotesOf(const ModelSpec& spec, const Target& target) {
+  const std::string products =
+      spec.dtype == DType::kF32 ? "f32 everywhere" : "products and attention in bf16, sums and parameters in f32";
+  return {fmt::format("precision plan: {}; an 8-bit plan has no effect on {}", products, target.name),
+          "use_te_block_layers, use_te_all_linears, tp_comm_overlap: no effect, no vendor library is used"};
+}
+
+}  // namespace tessera::model

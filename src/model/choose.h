@@ -1,0 +1,29 @@
+// What stands for each key of the layer spec on a target, chosen once; and what there is to say of it.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lanes/xla/place.h"
+#include "model/attention.h"
+
+namespace tessera::model {
+
+struct Chosen {
+  std::unique_ptr<AttentionSubstitute> attention;
+  std::vector<Attention> attentions;  // by distinct mask
+  std::string name;
+  std::string reason;
+};
+// Our CPU kernels where the plugin runs on this machine's processor and calls them, else loops of the program's own.
+// TSR-L002 where the one that was asked for cannot.
+Result<Chosen> ChooseAttention(const Engine& engine, const ModelSpec& spec, const Target& target,
+                               const TrainerOptions& options, const lanes::xla::Place& place);
+
+// All seven; `attention` as it was chosen, the others none.
+std::vector<Substitute> SubstitutesOf(const std::string& attention, const std::string& reason);
+// The precision plan, and flags of other libraries that change nothing here.
+std::vector<std::string> NotesOf(const ModelSpec& spec, const Target& target);
+
+}  // namespace tessera::model

@@ -1,0 +1,360 @@
+// Forward and backward of a decoder. Each part's backward stands beside its forward; what a backward needs again is
+// kept in a struct of that part.
+#include "model/definition.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "base/try.h"
+#include "lanes/xla/stablehlo/tiles.h"
+#include "model/contracts.h"
+#include "model/names.h"
+
+namespace tessera::model {
+namespace {
+
+using stablehlo::Compare;
+using stablehlo::Element;
+using stablehlo::Reduction;
+using stablehlo::Type;
+using stablehlo::Values;
+
+class Definition {
+ public:
+  Definition(const ModelSpec& spec, const AttentionSubstitute& attention, Builder& b)
+      : s_(spec),
+        attention_(attention),
+        b_(b),
+        tokens_(spec.rows * spec.row_tokens),
+        heads_(spec.num_q_heads + 2 * spec.num_kv_heads),
+        element_(stablehlo::ElementOf(spec.dtype)) {
+    const std::vector<std::string> distinct = DistinctMasks(spec);
+    for (const std::string& mask : spec.masks) {
+      mask_of_.push_back(static_cast<size_t>(std::find(distinct.begin(), distinct.end(), mask) - distinct.begin()));
+    }
+  }
+
+  // The sum of nats.
+  Value Forward() {
+    rotations_ = b_.TakeRows(b_.Input(kRotations), b_.Input(kPositions));
+    Value x = Embed();
+    for (int64_t layer = 0; layer < s_.layers; ++layer) {
+      layers_.emplace_back();
+      x = Layer(layer, x, layers_.back());
+    }
+    return Loss(x);
+  }
+
+  // Of the sum of nats, by parameter.
+  std::map<std::string, Value> Backward() {
+    Value dx = LossBack();
+    for (int64_t layer = s_.layers; layer-- > 0;) dx = LayerBack(layer, dx, layers_[static_cast<size_t>(layer)]);
+    EmbedBack(dx);
+    return std::move(gradients_);
+  }
+
+ private:
+  Value F32(double value) { return b_.Constant({Element::kF32, {}}, value); }
+  // A product in the model's dtype, summed in f32.
+  Value Product(const Value& a, const Value& b, stablehlo::Contract2 axes = {}) {
+    return b_.Dot(b_.Convert(a, element_), b_.Convert(b, element_), axes);
+  }
+  // y = x w gives dx = dy w^T and dw = x^T dy.
+  Value Through(const Value& dy, const Value& w) { return Product(dy, w, {1, 1}); }
+  void Gradient(const std::string& name, const Value& value) { gradients_[name] = value; }
+  void GradientOfProduct(const std::string& name, const Value& x, const Value& dy) {
+    Gradient(name, Product(x, dy, {0, 0}));
+  }
+  Value Columns(const Value& x, int64_t begin, int64_t end) {
+    const int64_t from[] = {0, begin};
+    const int64_t to[] = {x.type.dims[0], end};
+    return b_.Slice(x, from, to);
+  }
+  // One number for each row, beside every column of x.
+  Value Beside(const Value& per_row, const Value& x) { return b_.Spread(per_row, x.type.dims, {0}); }
+  Value Across(const Value& per_column, const Value& x) { return b_.Spread(per_column, x.type.dims, {1}); }
+  Value Sigmoid(const Value& x) { return b_.Unary("logistic", x); }
+
+  // ---- embeddings
+
+  Value Embed() {
+    const Value x = b_.TakeRows(b_.Input(kEmbedding), b_.Input(kInputIds));
+    if (!s_.structure) return x;
+    Value sum;
+    for (size_t i = 0; i < kStructureParts.size(); ++i) {
+      StructureRows& rows = structure_[i];
+      const Value ids = b_.Input(StructureInput(i));
+      rows.ids = b_.Max(b_.Min(ids, b_.Int(kStructureParts[i].ids - 1)), b_.Int(0));
+      rows.is_there = b_.Convert(b_.Is(Compare::kGe, ids, b_.Int(0)), Element::kF32);
+      const Value taken = b_.TakeRows(b_.Input(kStructureParts[i].name), rows.ids);
+      const Value part = b_.Mul(taken, Beside(rows.is_there, taken));
+      sum = i == 0 ? part : b_.Add(sum, part);
+    }
+    structure_sum_ = sum;
+    return b_.Add(x, Product(sum, b_.Input(kStructureOut)));
+  }
+
+  void EmbedBack(const Value& dx) {
+    Gradient(std::string(kEmbedding), b_.SumRows(dx, b_.Input(kInputIds), s_.PaddedVocab()));
+    if (!s_.structure) return;
+    GradientOfProduct(std::string(kStructureOut), structure_sum_, dx);
+    const Value dsum = Through(dx, b_.Input(kStructureOut));
+    for (size_t i = 0; i < kStructureParts.size(); ++i) {
+      const Value part = b_.Mul(dsum, Beside(structure_[i].is_there, dsum));
+      Gradient(std::string(kStructureParts[i].name), b_.SumRows(part, structure_[i].ids, kStructureParts[i].ids));
+    }
+  }
+
+  // ---- norms
+
+  struct Norm {
+    Value x, scale, y;  // scale: one over the root mean square of each row
+  };
+  Norm Normalise(const Value& x, const std::string& weight) {
+    const Value mean = b_.Div(b_.Reduce(Reduction::kAdd, b_.Mul(x, x), {1}), F32(static_cast<double>(s_.width)));
+    const Value scale = b_.Unary("rsqrt", b_.Add(mean, F32(s_.norm_eps)));
+    return {x, scale, b_.Mul(b_.Mul(x, Beside(scale, x)), Across(b_.Input(weight), x))};
+  }
+  Value NormaliseBack(const Value& dy, const Norm& norm, const std::string& weight) {
+    const Value x_hat = b_.Mul(norm.x, Beside(norm.scale, norm.x));
+    Gradient(weight, b_.Reduce(Reduction::kAdd, b_.Mul(dy, x_hat), {0}));
+    const Value dx_hat = b_.Mul(dy, Across(b_.Input(weight), dy));
+    const Value mean =
+        b_.Div(b_.Reduce(Reduction::kAdd, b_.Mul(dx_hat, x_hat), {1}), F32(static_cast<double>(s_.width)));
+    return b_.Mul(b_.Sub(dx_hat, b_.Mul(x_hat, Beside(mean, x_hat))), Beside(norm.scale, dx_hat));
+  }
+
+  // ---- attention
+
+  // Queries and keys turned by their position; the inverse turns gradients back. Values pass as they are. The two
+  // halves of a head's dims turn together: (a, b) becomes (a cos - b sin, b cos + a sin).
+  Value Rotate(const Value& x, bool inverse) {
+    const std::vector<int64_t> dims = {tokens_, heads_, 2, s_.head_dim / 2};
+    const Value halves = b_.Reshape(x, dims);
+    const auto table = [&](int64_t first) {
+      const Value rows = Columns(rotations_, first, first + s_.head_dim);
+      return b_.Spread(b_.Reshape(rows, {tokens_, 2, s_.head_dim / 2}), dims, {0, 2, 3});
+    };
+    const Value straight = b_.Mul(halves, table(0));
+    const Value crossed = b_.Mul(b_.Reverse(halves, 2), table(s_.head_dim));
+    const Value turned = inverse ? b_.Sub(straight, crossed) : b_.Add(straight, crossed);
+    const Value is_value =
+        b_.Is(Compare::kGe, b_.Iota({Element::kI32, dims}, 1), b_.Int(s_.num_q_heads + s_.num_kv_heads));
+    return b_.Select(is_value, halves, turned);
+  }
+
+  struct LayerValues {
+    Norm attention_norm, mlp_norm;
+    AttentionInputs inputs;
+    Attended attended;
+    Value gate, gated;        // [N, q dims]
+    Value mlp_in, activated;  // [N, 2 * mlp], [N, mlp]
+  };
+
+  Value Layer(int64_t layer, const Value& x, LayerValues& v) {
+    const auto name = [&](std::string_view what) { return LayerName(layer, what); };
+    v.attention_norm = Normalise(x, name("attention_norm"));
+    const Value qkv = Product(v.attention_norm.y, b_.Input(name("qkv")));
+    const Value turned = b_.Reshape(Rotate(qkv, false), {s_.rows, s_.row_tokens, heads_, s_.head_dim});
+    v.inputs.mask = mask_of_[static_cast<size_t>(layer) % mask_of_.size()];
+    v.inputs.qkv = b_.Convert(turned, element_);
+    if (s_.sink_logits) v.inputs.sink_logits = b_.Input(name("sink_logits"));
+    v.attended = attention_.Forward(b_, v.inputs);
+    v.gated = b_.Reshape(v.attended.o, {tokens_, s_.num_q_heads * s_.head_dim});
+    if (s_.output_gate) {
+      v.gate = Sigmoid(Product(v.attention_norm.y, b_.Input(name("gate"))));
+      v.gated = b_.Mul(v.gated, v.gate);
+    }
+    const Value middle = b_.Add(x, Product(v.gated, b_.Input(name("proj"))));
+    v.mlp_norm = Normalise(middle, name("mlp_norm"));
+    v.mlp_in = Product(v.mlp_norm.y, b_.Input(name("fc1")));
+    const Value swish = MlpGate(v);
+    v.activated = b_.Mul(b_.Mul(swish, Sigmoid(swish)), MlpUp(v));
+    return b_.Add(middle, Product(v.activated, b_.Input(name("fc2"))));
+  }
+  Value MlpGate(const LayerValues& v) { return Columns(v.mlp_in, 0, s_.mlp_width); }
+  Value MlpUp(const LayerValues& v) { return Columns(v.mlp_in, s_.mlp_width, 2 * s_.mlp_width); }
+
+  Value LayerBack(int64_t layer, const Value& dx, const LayerValues& v) {
+    const auto name = [&](std::string_view what) { return LayerName(layer, what); };
+    GradientOfProduct(name("fc2"), v.activated, dx);
+    const Value dactivated = Through(dx, b_.Input(name("fc2")));
+    const Value gate = MlpGate(v);
+    const Value sigmoid = Sigmoid(gate);
+    const Value dup = b_.Mul(dactivated, b_.Mul(gate, sigmoid));
+    // The slope of x sigmoid(x).
+    const Value slope = b_.Mul(sigmoid, b_.Add(F32(1.0), b_.Mul(gate, b_.Sub(F32(1.0), sigmoid))));
+    const Value dgate = b_.Mul(b_.Mul(dactivated, MlpUp(v)), slope);
+    const Value dmlp_in = b_.Concatenate({dgate, dup}, 1);
+    GradientOfProduct(name("fc1"), v.mlp_norm.y, dmlp_in);
+    const Value dmlp_norm = Through(dmlp_in, b_.Input(name("fc1")));
+    const Value dmiddle = b_.Add(dx, NormaliseBack(dmlp_norm, v.mlp_norm, name("mlp_norm")));
+
+    GradientOfProduct(name("proj"), v.gated, dmiddle);
+    const Value dgated = Through(dmiddle, b_.Input(name("proj")));
+    const Value o = b_.Reshape(v.attended.o, dgated.type.dims);
+    const Value dout = s_.output_gate ? b_.Mul(dgated, v.gate) : dgated;
+    const AttentionGradients back =
+        attention_.Backward(b_, v.inputs, v.attended, b_.Reshape(dout, v.attended.o.type.dims));
+    if (s_.sink_logits) Gradient(name("sink_logits"), back.sink_logits);
+    const Value dqkv = b_.Reshape(Rotate(b_.Reshape(back.qkv, {tokens_, heads_ * s_.head_dim}), true),
+                                  {tokens_, heads_ * s_.head_dim});
+    GradientOfProduct(name("qkv"), v.attention_norm.y, dqkv);
+    Value dnorm = Through(dqkv, b_.Input(name("qkv")));
+    if (s_.output_gate) {
+      const Value dopen = b_.Mul(b_.Mul(dgated, o), b_.Mul(v.gate, b_.Sub(F32(1.0), v.gate)));
+      GradientOfProduct(name("gate"), v.attention_norm.y, dopen);
+      dnorm = b_.Add(dnorm, Through(dopen, b_.Input(name("gate"))));
+    }
+    return b_.Add(dmiddle, NormaliseBack(dnorm, v.attention_norm, name("attention_norm")));
+  }
+
+  // ---- the loss
+
+  // Logits beyond the vocabulary, which only make the table's rows a round number, are cut off.
+  Value Loss(const Value& x) {
+    final_norm_ = Normalise(x, std::string(kFinalNorm));
+    const Value raw = Product(final_norm_.y, b_.Input(kHead));
+    logits_ = raw;
+    if (s_.final_softcap > 0) {
+      capped_ = b_.Tanh(b_.Div(raw, F32(s_.final_softcap)));
+      logits_ = b_.Mul(capped_, F32(s_.final_softcap));
+    }
+    const Value column = b_.Iota({Element::kI32, raw.type.dims}, 1);
+    if (s_.PaddedVocab() != s_.vocab) {
+      logits_ = b_.Select(b_.Is(Compare::kLt, column, b_.Int(s_.vocab)), logits_, F32(-INFINITY));
+    }
+    is_target_ = b_.Is(Compare::kEq, column, Beside(b_.Input(kTargetIds), column));
+    const Value max = b_.Reduce(Reduction::kMax, logits_, {1});
+    const Value sum = b_.Reduce(Reduction::kAdd, b_.Exp(b_.Sub(logits_, Beside(max, logits_))), {1});
+    lse_ = b_.Add(max, b_.Log(sum));
+    const Value target = b_.Reduce(Reduction::kAdd, b_.Select(is_target_, logits_, F32(0.0)), {1});
+    // A token that is not trained counts nothing, whatever its logits are.
+    const Value mask = b_.Input(kLossMask);
+    const Value nats = b_.Select(b_.Is(Compare::kGt, mask, F32(0.0)), b_.Sub(lse_, target), F32(0.0));
+    const Value by_row = b_.Reduce(Reduction::kAdd, b_.Reshape(nats, {s_.rows, s_.row_tokens}), {1});
+    return b_.Reduce(Reduction::kAdd, by_row, {0});
+  }
+
+  Value LossBack() {
+    const Value chance = b_.Exp(b_.Sub(logits_, Beside(lse_, logits_)));
+    Value dlogits = b_.Sub(chance, b_.Convert(is_target_, Element::kF32));
+    if (s_.final_softcap > 0) dlogits = b_.Mul(dlogits, b_.Sub(F32(1.0), b_.Mul(capped_, capped_)));
+    const Value is_trained = b_.Is(Compare::kGt, b_.Input(kLossMask), F32(0.0));
+    dlogits = b_.Select(b_.Spread(is_trained, dlogits.type.dims, {0}), dlogits, F32(0.0));
+    GradientOfProduct(std::string(kHead), final_norm_.y, dlogits);
+    return NormaliseBack(Through(dlogits, b_.Input(kHead)), final_norm_, std::string(kFinalNorm));
+  }
+
+  const ModelSpec& s_;
+  const AttentionSubstitute& attention_;
+  Builder& b_;
+  const int64_t tokens_;
+  const int64_t heads_;
+  const Element element_;
+  std::vector<size_t> mask_of_;
+  Value rotations_;
+  struct StructureRows {
+    Value ids, is_there;
+  };
+  std::array<StructureRows, kStructureParts.size()> structure_;
+  Value structure_sum_;
+  std::vector<LayerValues> layers_;
+  Norm final_norm_;
+  Value logits_, capped_, is_target_, lse_;
+  std::map<std::string, Value> gradients_;
+};
+
+void Append(std::vector<NamedType>& to, const std::vector<NamedType>& more) {
+  to.insert(to.end(), more.begin(), more.end());
+}
+
+std::vector<NamedType> ParameterTypes(const ModelSpec& spec, std::string (*name)(const std::string&)) {
+  std::vector<NamedType> types;
+  for (const ParameterInfo& info : ParametersOf(spec)) types.push_back({name(info.name), {Element::kF32, info.dims}});
+  return types;
+}
+std::string Own(const std::string& name) { return name; }
+
+std::string ModuleNameOf(const ModelSpec& spec, std::string_view pass) {
+  return fmt::format("model_{}_{}", pass, Digest(spec));
+}
+
+}  // namespace
+
+std::string StructureInput(size_t part) { return fmt::format("structure_{}", part); }
+std::string GradientName(const std::string& parameter) { return "g." + parameter; }
+std::string FirstMoment(const std::string& parameter) { return "m." + parameter; }
+std::string SecondMoment(const std::string& parameter) { return "v." + parameter; }
+
+std::vector<float> Rotations(const ModelSpec& spec) {
+  const auto half = static_cast<size_t>(spec.head_dim / 2);
+  std::vector<float> table(static_cast<size_t>(spec.row_tokens) * 4 * half);
+  for (size_t t = 0; t < static_cast<size_t>(spec.row_tokens); ++t) {
+    float* row = table.data() + t * 4 * half;
+    for (size_t i = 0; i < half; ++i) {
+      const double turn =
+          static_cast<double>(t) * std::pow(spec.rope_base, -static_cast<double>(i) / static_cast<double>(half));
+      row[i] = row[half + i] = static_cast<float>(std::cos(turn));
+      row[2 * half + i] = static_cast<float>(-std::sin(turn));
+      row[3 * half + i] = static_cast<float>(std::sin(turn));
+    }
+  }
+  return table;
+}
+
+std::vector<NamedType> RowInputs(const ModelSpec& spec) {
+  const int64_t tokens = spec.rows * spec.row_tokens;
+  const Type ids{Element::kI32, {tokens}};
+  std::vector<NamedType> inputs = {{std::string(kInputIds), ids},
+                                   {std::string(kTargetIds), ids},
+                                   {std::string(kLossMask), {Element::kF32, {tokens}}},
+                                   {std::string(kPositions), ids}};
+  for (size_t i = 0; spec.structure && i < kStructureParts.size(); ++i) inputs.push_back({StructureInput(i), ids});
+  inputs.push_back({std::string(kRotations), {Element::kF32, {spec.row_tokens, 2 * spec.head_dim}}});
+  return inputs;
+}
+
+Result<stablehlo::Program> LowerGradients(const ModelSpec& spec, const AttentionSubstitute& attention) {
+  std::vector<NamedType> inputs = ParameterTypes(spec, Own);
+  const std::vector<NamedType> gradients = ParameterTypes(spec, GradientName);
+  Append(inputs, gradients);
+  inputs.push_back({std::string(kKeep), {Element::kI32, {}}});
+  Append(inputs, RowInputs(spec));
+  Append(inputs, attention.Inputs(true));
+  const std::string name = ModuleNameOf(spec, "gradients");
+  Builder b(name, {}, inputs);
+  TESSERA_TRY(attention.Begin(b, true));
+  Definition definition(spec, attention, b);
+  const Value loss = definition.Forward();
+  const std::map<std::string, Value> made = definition.Backward();
+  const Value is_kept = b.Is(Compare::kNe, b.Input(kKeep), b.Int(0));
+  Values outputs;
+  std::vector<NamedType> named = gradients;
+  for (const ParameterInfo& info : ParametersOf(spec)) {
+    const std::string gradient = GradientName(info.name);
+    const Value before = b.Select(is_kept, b.Input(gradient), b.Constant({Element::kF32, info.dims}, 0.0));
+    b.Donate(gradient, static_cast<int64_t>(outputs.size()));
+    outputs.push_back(b.Add(before, made.at(info.name)));
+  }
+  outputs.push_back(loss);
+  named.push_back({"loss", loss.type});
+  return stablehlo::Program{name, TESSERA_TRY(b.Finish(outputs)), std::move(inputs), std::move(named), 1};
+}
+
+Result<stablehlo::Program> LowerEvaluate(const ModelSpec& spec, const AttentionSubstitute& attention) {
+  std::vector<NamedType> inputs = ParameterTypes(spec, Own);
+  Append(inputs, RowInputs(spec));
+  Append(inputs, attention.Inputs(false));
+  const std::string name = ModuleNameOf(spec, "evaluate");
+  Builder b(name, {}, inputs);
+  TESSERA_TRY(attention.Begin(b, false));
+  Definition definition(spec, attention, b);
+  const Value loss = definition.Forward();
+  return stablehlo::Program{name, TESSERA_TRY(b.Finish({loss})), std::move(inputs), {{"loss", loss.type}}, 1};
+}
+
+}  // namespace tessera::model

@@ -1,0 +1,55 @@
+// A model's programs as StableHLO: the one definition, whatever machine it is compiled for. What a target has of its
+// own is the attention that is given.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lanes/xla/stablehlo/program.h"
+#include "model/attention.h"
+#include "tessera/model.h"
+
+namespace tessera::model {
+
+// Names of operands beside the parameters, which have their own. N is rows * row_tokens.
+inline constexpr std::string_view kInputIds = "input_ids";  // i32 [N], as the next
+inline constexpr std::string_view kTargetIds = "target_ids";
+inline constexpr std::string_view kLossMask = "loss_mask";   // f32 [N]
+inline constexpr std::string_view kPositions = "positions";  // i32 [N]: of a token in its document
+inline constexpr std::string_view kRotations = "rotations";  // f32 [row_tokens, 2 * head_dim], see Rotations
+inline constexpr std::string_view kKeep = "keep_gradients";  // i32: whether gradients are added to those that are there
+inline constexpr std::string_view kScalars = "scalars";      // f32 [kNumScalars]
+std::string StructureInput(size_t part);                     // i32 [N]
+std::string GradientName(const std::string& parameter);      // "g.wte"
+std::string FirstMoment(const std::string& parameter);       // "m.wte"
+std::string SecondMoment(const std::string& parameter);      // "v.wte"
+
+// Of every position and half a head's dims: cos, cos, then -sin, sin.
+std::vector<float> Rotations(const ModelSpec& spec);
+
+// Operands of a batch, the same for every program that reads rows.
+std::vector<stablehlo::NamedType> RowInputs(const ModelSpec& spec);
+
+// Parameters, their gradients so far, `keep`, rows, attention's operands -> gradients (in place of those given), the
+// sum of nats.
+Result<stablehlo::Program> LowerGradients(const ModelSpec& spec, const AttentionSubstitute& attention);
+// Parameters, rows, attention's operands -> the sum of nats.
+Result<stablehlo::Program> LowerEvaluate(const ModelSpec& spec, const AttentionSubstitute& attention);
+
+// The numbers of an update, in `scalars`.
+enum class UpdateScalar : uint8_t {
+  kStepSize,    // learning rate over 1 - beta1^step
+  kKept,        // 1 - learning rate * decay
+  kSecondRoot,  // sqrt(1 - beta2^step)
+  kBeta1,
+  kBeta2,
+  kEps,
+  kClipNorm,  // 0: none
+  kPerToken,  // 1 over the number of tokens
+};
+inline constexpr int64_t kNumScalars = 8;
+// Parameters, first and second moments (each in place), gradients, `scalars` -> the same three, the norm of the
+// gradient of the mean loss, and whether the update was taken: 1, or 0 where that norm is not finite.
+Result<stablehlo::Program> LowerUpdate(const ModelSpec& spec);
+
+}  // namespace tessera::model
