@@ -31,6 +31,8 @@ const std::map<std::string, std::string> kElsewhere = {
     {"TSR-M003", "tests/mosaic"},
     {"TSR-M004", "tests/mosaic"},
     {"TSR-M005", "tests/mosaic"},
+    {"TSR-T105", "tests/train: needs a second process"},
+    {"TSR-T106", "tests/train: needs a plugin"},
 };
 
 std::string Contract(const std::string& expr, const std::string& shape = "", const std::string& more = "") {
@@ -225,6 +227,24 @@ TEST_F(Codes, EveryCodeOfThePage_IsWhatTheProgramAnswers) {
     const Arguments good_pack = pack("{\"tokens\": [1, 2]}");
     EXPECT_EQ(Tessera(good_pack, {.folder = folder_.path()}).exit_code, 0);
     return good_pack;
+  });
+  const auto train = [&](const std::string& files) {
+    return Put("run.toml",
+               "version = 1\n[model]\nvocab = 256\nlayers = 1\nwidth = 16\nhead_dim = 8\nmlp_width = 16\n"
+               "row_tokens = 64\n[data]\nfiles = [\"" +
+                   files + "\"]\n[train]\nsteps = 1\n");
+  };
+  mistakes.emplace("TSR-T101", [&] { return Arguments{"train", Put("run.toml", "version = 1\n")}; });
+  mistakes.emplace("TSR-T102", [&] { return Arguments{"train", train("*.nosuch")}; });
+  mistakes.emplace("TSR-T103", [&] {
+    std::filesystem::create_directory(folder_.File("damaged"));
+    Put("damaged/checkpoint-00000001.safetensors", "half");
+    return Arguments{"train", train("*.toml"), "--out", "damaged", "--resume"};
+  });
+  mistakes.emplace("TSR-T104", [&] {
+    std::filesystem::create_directory(folder_.File("there"));
+    Put("there/checkpoint-00000001.safetensors", "");
+    return Arguments{"train", train("*.toml"), "--out", "there"};
   });
   std::set<std::string> listed;
   std::istringstream page(ReadWhole(std::string(TESSERA_SOURCE_DIR) + "/docs/error_codes.md"));
