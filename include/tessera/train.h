@@ -48,6 +48,7 @@ struct TrainSpec {
   int64_t eval_rows = 0;         // 0: all that are held out
   int64_t checkpoint_every = 0;  // 0: at the end only
   int64_t keep = 2;              // checkpoints
+  bool telemetry = false;        // on logging steps: sinks and spikes of each layer
   bool operator==(const TrainSpec&) const = default;
 };
 struct RunFile {
@@ -70,6 +71,15 @@ struct Goodput {
 };
 Goodput MakeGoodput(const std::array<double, kNumSpans>& spans_s, double wall_s);
 
+// What one layer did with one row (docs/training.md, telemetry).
+struct LayerTelemetry {
+  double sink_ratio = 0.0;           // share of attention on the row's first token ...
+  double document_sink_ratio = 0.0;  // ... and on that of a query's own document
+  double max_magnitude = 0.0;        // of the residual stream behind the layer, as the next
+  double outliers = 0.0;             // fraction of values beyond six standard deviations
+  double excess_kurtosis = 0.0;
+  bool operator==(const LayerTelemetry&) const = default;
+};
 // One line of a run's log: a logging step, or one with an evaluation.
 struct LogPoint {
   int64_t step = 0;   // 1, 2, ...
@@ -80,6 +90,7 @@ struct LogPoint {
   double tokens_per_s = 0.0;
   double goodput = 0.0;
   std::optional<double> held_out_loss = {};
+  std::vector<LayerTelemetry> layers = {};  // with telemetry
   bool operator==(const LogPoint&) const = default;
 };
 

@@ -6,7 +6,16 @@
 namespace tessera::train {
 namespace {
 
-constexpr JsonLimits kLimits{.max_depth = 4, .max_values = 64};
+constexpr JsonLimits kLimits{.max_depth = 4, .max_values = 1 << 16};
+
+template <class Layer, class Visit>
+void VisitTelemetry(Layer& layer, const Visit& visit) {
+  visit("sink_ratio", layer.sink_ratio);
+  visit("document_sink_ratio", layer.document_sink_ratio);
+  visit("max_magnitude", layer.max_magnitude);
+  visit("outliers", layer.outliers);
+  visit("excess_kurtosis", layer.excess_kurtosis);
+}
 
 // Exact: what is read is what was written.
 void Write(const LogPoint& point, JsonWriter& json) {
@@ -15,6 +24,15 @@ void Write(const LogPoint& point, JsonWriter& json) {
   json.Key("learning_rate").Real(point.learning_rate).Key("tokens").Int(point.tokens);
   json.Key("tokens_per_s").Real(point.tokens_per_s).Key("goodput").Real(point.goodput);
   if (point.held_out_loss) json.Key("held_out_loss").Real(*point.held_out_loss);
+  if (!point.layers.empty()) {
+    json.Key("layers").BeginArray();
+    for (const LayerTelemetry& layer : point.layers) {
+      json.BeginObject();
+      VisitTelemetry(layer, [&](const char* name, double value) { json.Key(name).Real(value); });
+      json.EndObject();
+    }
+    json.EndArray();
+  }
   json.EndObject();
 }
 
@@ -52,6 +70,16 @@ std::vector<LogPoint> ParseLog(std::string_view text, int64_t last_step) {
     if (tree->Find("held_out_loss") != nullptr) {
       point.held_out_loss = 0.0;
       take("held_out_loss", *point.held_out_loss);
+    }
+    if (const DocumentValue* layers = tree->Find("layers"); layers != nullptr && reader.IsArray(*layers, "layers")) {
+      for (const DocumentValue& item : layers->items) {
+        LayerTelemetry& layer = point.layers.emplace_back();
+        if (!reader.IsTable(item, "layers")) break;
+        VisitTelemetry(layer, [&](const char* name, double& out) {
+          if (const DocumentValue* value = reader.Find(item, "layers", name); value != nullptr)
+            reader.Read(*value, name, out);
+        });
+      }
     }
     if (reader.violations.empty() && point.step <= last_step) points.push_back(point);
   }

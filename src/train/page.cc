@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 
@@ -186,6 +187,22 @@ std::string Facts(const TrainReceipt& receipt) {
   return table + "</table>\n</body></html>\n";
 }
 
+// Of each layer, by telemetry; nothing where there was none.
+std::string SinkPlot(const std::vector<LogPoint>& points) {
+  size_t layers = 0;
+  for (const LogPoint& point : points) layers = std::max(layers, point.layers.size());
+  std::vector<Series> series;
+  constexpr std::array<const char*, 4> kStyles = {"a", "b", "d", "c"};
+  for (size_t i = 0; i < layers; ++i) {
+    series.push_back(SeriesOf(fmt::format("layer {}", i), kStyles[i % kStyles.size()], points,
+                              [i](const LogPoint& point) -> std::optional<double> {
+                                if (i >= point.layers.size()) return std::nullopt;
+                                return point.layers[i].document_sink_ratio;
+                              }));
+  }
+  return series.empty() ? "" : Plot("Share of attention on a document's first token", std::move(series)).Draw();
+}
+
 }  // namespace
 
 std::string ToHtml(const TrainReceipt& receipt, const std::vector<LogPoint>& points) {
@@ -205,6 +222,7 @@ std::string ToHtml(const TrainReceipt& receipt, const std::vector<LogPoint>& poi
     page += Plot("Tokens a second",
                  {SeriesOf("tokens/s", "a", points, [](const LogPoint& point) { return point.tokens_per_s; })})
                 .Draw();
+    page += SinkPlot(points);
   }
   return page + Facts(receipt);
 }

@@ -88,6 +88,7 @@ void ReadTrain(const DocumentValue& table, RunReader& reader, TrainSpec& train) 
   reader.Take(table, "train", "eval_rows", train.eval_rows);
   reader.Take(table, "train", "checkpoint_every", train.checkpoint_every);
   reader.Take(table, "train", "keep", train.keep);
+  reader.Take(table, "train", "telemetry", train.telemetry);
   reader.End(table, "train");
   train.seed = static_cast<uint64_t>(seed);
   reader.Within("train.steps", train.steps, 1, kMaxSteps);

@@ -16,6 +16,7 @@
 #include "train/goodput.h"
 #include "train/log.h"
 #include "train/schedule.h"
+#include "train/telemetry.h"
 
 namespace tessera {
 namespace train {
@@ -252,10 +253,25 @@ class Run {
       meter_.Add(trainer_->compiles() != compiles ? SpanKind::kCompilation : SpanKind::kEval, clock.Ns());
       receipt_.held_out_loss = point.held_out_loss;
     }
+    if (run_.train.telemetry) {
+      point.layers = TESSERA_TRY(meter_.During(SpanKind::kEval, [&] { return Telemetry(); }));
+    }
     point.goodput = meter_.Now().goodput;
     points_.push_back(point);
     if (options_.on_point) options_.on_point(point);
     return {};
+  }
+
+  // Of the first held-out row, every time: what changes is the model.
+  Result<std::vector<LayerTelemetry>> Telemetry() {
+    const TensorMap state = TESSERA_TRY(trainer_->State());
+    const ModelProbe probe = TESSERA_TRY(ProbeModel(engine_, model_, state, held_out_rows_->Read({0})));
+    std::vector<LayerTelemetry> layers;
+    for (const LayerProbe& layer : probe.layers) {
+      layers.push_back({layer.sink_ratio, layer.document_sink_ratio, layer.spikes.max_magnitude, layer.spikes.outliers,
+                        layer.spikes.excess_kurtosis});
+    }
+    return layers;
   }
 
   double TokensPerSecond() const {
