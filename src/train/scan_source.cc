@@ -90,7 +90,7 @@ class Scanner {
         return false;
       case State::kLineComment:
         values = {kCommentText, 0, 0, NodeType::kComment};
-        if (byte == '\n') state_ = State::kCode;
+        if (byte == '\n') EndLine();
         return true;
       case State::kBlockComment:
         values = {kCommentText, 0, 0, NodeType::kComment};
@@ -98,7 +98,7 @@ class Scanner {
         return true;
       case State::kDirective:
         values = {kPreamble, 0, 0, NodeType::kDirective};
-        if (byte == '\n' && previous_ != '\\') state_ = State::kCode;
+        if (byte == '\n' && previous_ != '\\') EndLine();
         return true;
       case State::kString:
         break;
@@ -118,6 +118,11 @@ class Scanner {
     }
     quotes_in_a_row_ = 0;
     return true;
+  }
+
+  void EndLine() {
+    state_ = State::kCode;
+    if (!is_python_) is_line_blank_ = true;
   }
 
   void BeginString(char quote) {

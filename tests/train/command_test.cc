@@ -17,7 +17,7 @@ namespace {
 
 using testing::HasSubstr;
 
-class TrainCommand : public testing::Test {
+class CommandRuns : public testing::Test {
  protected:
   void SetUp() override {
     WriteTexts(folder_.File("texts"));
@@ -36,7 +36,7 @@ class TrainCommand : public testing::Test {
 
 // Interrupted, twice at once, somewhere in a run that would take very long: it ends well, with a checkpoint of its last
 // step, and the receipt says so.
-TEST_F(TrainCommand, Interrupted_EndsWithACheckpoint) {
+TEST_F(CommandRuns, Interrupted_EndsWithACheckpoint) {
   Proves("R90");
   std::string text = RunText("keep = 3\n");
   text.replace(text.find("steps = 6"), 9, "steps = 1000000");
@@ -72,7 +72,7 @@ TEST_F(TrainCommand, Interrupted_EndsWithACheckpoint) {
   EXPECT_TRUE(ReadCheckpoint(folder_.File("run/") + CheckpointName(steps.back())));
 }
 
-TEST_F(TrainCommand, AFullDisk_LosesNothing) {
+TEST_F(CommandRuns, AFullDisk_LosesNothing) {
   ASSERT_EQ(Go(RunText(), {"--steps", "2", "--out", "run"}).exit_code, 0);
   const std::string newest = folder_.File("run/") + CheckpointName(2);
   const std::string before = ReadWhole(newest);
@@ -93,7 +93,7 @@ TEST_F(TrainCommand, AFullDisk_LosesNothing) {
 }
 
 // A process of its own has the bits of one in which other runs were before.
-TEST_F(TrainCommand, AnotherProcess_HasTheSameBits) {
+TEST_F(CommandRuns, AnotherProcess_HasTheSameBits) {
   Proves("R90");
   const ProgramResult first = Go(RunText(), {"--out", "one", "--json"});
   ASSERT_EQ(first.exit_code, 0) << first.err;

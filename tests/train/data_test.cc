@@ -78,8 +78,9 @@ TEST_F(Data, Rows_HoldEveryByteOnce) {
   const auto corpus = Prepare(run);
   ASSERT_TRUE(corpus) << ToText(corpus.error());
   int64_t bytes = 0;
-  for (const std::string& name : *MatchFiles(run.data))
-    bytes += static_cast<int64_t>(ReadWhole(run.data.folder + "/" + name).size());
+  const auto names = MatchFiles(run.data);
+  ASSERT_TRUE(names);
+  for (const std::string& name : *names) bytes += static_cast<int64_t>(ReadWhole(run.data.folder + "/" + name).size());
   EXPECT_EQ(corpus->train.manifest.tokens_in_rows + corpus->held_out.manifest.tokens_in_rows, bytes);
   auto rows = RowSource::Open(corpus->train, run.model);
   ASSERT_TRUE(rows) << ToText(rows.error());

@@ -72,7 +72,9 @@ RowBatch AnyRow(const ModelSpec& spec, std::mt19937_64& random) {
   PackedRows rows;
   rows.Clear(spec.row_tokens);
   FillRows(set, PlanRows(set, spec.row_tokens, Packer::kGreedy), {0, 1}, 1, rows);
-  WriteWhole(folder.File("r"), ToShard(rows, PackOptions{.documents = {.row_tokens = spec.row_tokens}}));
+  PackOptions options;
+  options.documents.row_tokens = spec.row_tokens;
+  WriteWhole(folder.File("r"), ToShard(rows, options));
   RowBatch batch;
   ReadRows(*RowShard::Open(folder.File("r")), {0, 1}, 1, batch);
   return batch;
@@ -100,7 +102,7 @@ TEST(Telemetry, SampledQueries_AgreeWithAll) {
 }
 
 // What telemetry looks at is the model: its loss is the program's.
-TEST(Telemetry, TheHostsModel_HasTheLossOfTheProgram) {
+TEST(TelemetryRuns, TheHostsModel_HasTheLossOfTheProgram) {
   Proves("R87");
   std::mt19937_64 random(PrintedSeed());
   ModelSpec spec = Small();
@@ -120,7 +122,7 @@ TEST(Telemetry, TheHostsModel_HasTheLossOfTheProgram) {
   EXPECT_NEAR(probe->loss_sum, evaluated->loss_sum, 1e-4 * evaluated->loss_sum);
 }
 
-TEST(Telemetry, OnOrOff_TheRunHasTheSameBits) {
+TEST(TelemetryRuns, OnOrOff_TheRunHasTheSameBits) {
   Proves("R86 B20 R90");
   const TemporaryFolder folder;
   WriteTexts(folder.File("texts"));
