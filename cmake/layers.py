@@ -42,12 +42,14 @@ LAYERS = {
                    "src/lanes", "src/receipt", "src/ledger", "src/classes", "src/dispatch"},
     "src/model": {"src/base", "src/io", "src/contract", "src/rows", "src/plan", "src/planner", "src/pipeline", "src/lanes",
                   "src/receipt", "src/ledger", "src/classes", "src/dispatch", "src/engine"},
+    "src/train": {"src/base", "src/io", "src/contract", "src/rows", "src/plan", "src/check", "src/lanes", "src/receipt", "src/engine",
+                  "src/model"},
     # A sharded program goes through the XLA lane's client and builder.
     "src/shard": {"src/base", "src/io", "src/contract", "src/plan", "src/planner", "src/pipeline", "src/lanes", "src/receipt",
                   "src/classes", "src/dispatch", "src/engine"},
     "src/capi": {"src/base", "src/io", "src/contract", "src/rows", "src/plan", "src/check", "src/routing", "src/planner",
                  "src/pipeline", "src/export", "src/view", "src/lanes", "src/receipt", "src/ledger", "src/classes", "src/dispatch",
-                 "src/engine", "src/model", "src/shard"},
+                 "src/engine", "src/model", "src/train", "src/shard"},
 }
 
 # Of the folders they may include, these see the public headers only, and of src/base all.
@@ -86,6 +88,7 @@ LIBRARIES = {
     "src/engine": (BASE_LIBRARIES, set()),
     "src/model": (BASE_LIBRARIES, set()),
     "src/shard": (BASE_LIBRARIES, set()),
+    "src/train": (BASE_LIBRARIES, set()),
     "src/capi": (BASE_LIBRARIES, set()),
     "include": ({EXPECTED}, set()),
     "tools": ({EXPECTED, FMT}, set()),
@@ -112,6 +115,7 @@ OWNER = {
     "engine.h": "src/engine", "bridge.h": "src/engine", "run_tensors.h": "src/engine", "run.h": "src/engine", "compile.h": "src/engine",
     "model.h": "src/model",
     "shard.h": "src/shard", "metric.h": "src/shard",
+    "train.h": "src/train",
     "c_api.h": "src/capi", "c_error.h": "src/capi", "c_data.h": "src/capi", "c_plan.h": "src/capi",
     "c_engine.h": "src/capi", "c_compile.h": "src/capi", "c_export.h": "src/capi", "c_view.h": "src/capi", "tessera.h": "src/capi",
 }

@@ -38,6 +38,7 @@
 #include "tessera/stages.h"
 #include "tessera/target.h"
 #include "tessera/tensor.h"
+#include "tessera/train.h"
 #include "tessera/view.h"
 #endif
 

@@ -45,9 +45,9 @@ bool IsStillNamed(const std::string& name, int fd) {
 
 }  // namespace
 
-Result<FileLock> FileLock::Take(const std::string& path) {
+Result<std::optional<FileLock>> FileLock::TryTake(const std::string& path, int64_t seconds) {
   const std::string name = LockName(TESSERA_TRY(FollowLinks(path)));
-  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(kMaxLockSeconds);
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
   while (true) {
     const int fd = ::open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
     if (fd < 0 && errno == EINTR) continue;
@@ -58,14 +58,22 @@ Result<FileLock> FileLock::Take(const std::string& path) {
       is_held = ::flock(fd, LOCK_EX | LOCK_NB) == 0;
       if (is_held) break;
       if (errno != EWOULDBLOCK && errno != EINTR) return LockError(path, Reason(errno));
-      if (std::chrono::steady_clock::now() >= until)
-        return LockError(path, fmt::format("another process has held {} for {} seconds", name, kMaxLockSeconds));
+      if (std::chrono::steady_clock::now() >= until) return std::nullopt;
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
     }
     if (!IsStillNamed(name, fd)) continue;
     lock.name_ = name;
-    return lock;
+    return std::optional<FileLock>(std::move(lock));
   }
+}
+
+Result<FileLock> FileLock::Take(const std::string& path) {
+  std::optional<FileLock> lock = TESSERA_TRY(TryTake(path, kMaxLockSeconds));
+  if (!lock) {
+    return LockError(path, fmt::format("another process has held {} for {} seconds",
+                                       LockName(TESSERA_TRY(FollowLinks(path))), kMaxLockSeconds));
+  }
+  return std::move(*lock);
 }
 
 FileLock::~FileLock() {

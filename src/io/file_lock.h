@@ -2,7 +2,10 @@
 // none works on what another is about to replace.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "tessera/error.h"
 
@@ -16,6 +19,8 @@ class FileLock {
   // Waits for whoever holds it, but not for ever (kMaxLockSeconds): then, and where there can be no such file,
   // TSR-R003.
   static Result<FileLock> Take(const std::string& path);
+  // Nothing where somebody holds it and goes on to for so many seconds.
+  static Result<std::optional<FileLock>> TryTake(const std::string& path, int64_t seconds);
 
   ~FileLock();
   FileLock(FileLock&& other) noexcept;

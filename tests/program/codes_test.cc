@@ -35,6 +35,8 @@ const std::map<std::string, std::string> kElsewhere = {
     {"TSR-S006", "tests/shard: needs a plugin"},
     {"TSR-S007", "tests/shard: the program keeps no sharded programs"},
     {"TSR-S008", "tests/shard: needs a device that failed"},
+    {"TSR-T105", "tests/train: needs a second process"},
+    {"TSR-T106", "tests/train: needs a plugin"},
 };
 
 std::string Contract(const std::string& expr, const std::string& shape = "", const std::string& more = "") {
@@ -243,6 +245,24 @@ TEST_F(Codes, EveryCodeOfThePage_IsWhatTheProgramAnswers) {
   mistakes.emplace("TSR-S004", [&] { return shard("model=2", tensors, spec + "[[spec]]\nname = \"x\"\naxes = []\n"); });
   mistakes.emplace("TSR-S005", [&] { return shard("model=2", tensors); });
   mistakes.emplace("TSR-S005", [&] { return shard("model=4", tensors, spec); });
+  const auto train = [&](const std::string& files) {
+    return Put("run.toml",
+               "version = 1\n[model]\nvocab = 256\nlayers = 1\nwidth = 16\nhead_dim = 8\nmlp_width = 16\n"
+               "row_tokens = 64\n[data]\nfiles = [\"" +
+                   files + "\"]\n[train]\nsteps = 1\n");
+  };
+  mistakes.emplace("TSR-T101", [&] { return Arguments{"train", Put("run.toml", "version = 1\n")}; });
+  mistakes.emplace("TSR-T102", [&] { return Arguments{"train", train("*.nosuch")}; });
+  mistakes.emplace("TSR-T103", [&] {
+    std::filesystem::create_directory(folder_.File("damaged"));
+    Put("damaged/checkpoint-00000001.safetensors", "half");
+    return Arguments{"train", train("*.toml"), "--out", "damaged", "--resume"};
+  });
+  mistakes.emplace("TSR-T104", [&] {
+    std::filesystem::create_directory(folder_.File("there"));
+    Put("there/checkpoint-00000001.safetensors", "");
+    return Arguments{"train", train("*.toml"), "--out", "there"};
+  });
   std::set<std::string> listed;
   std::istringstream page(ReadWhole(std::string(TESSERA_SOURCE_DIR) + "/docs/error_codes.md"));
   for (std::string line; std::getline(page, line);) {

@@ -48,6 +48,7 @@ int Main(int argc, char** argv) {
   AddView(app, action);
   AddRows(app, action);
   AddShard(app, action);
+  AddTrain(app, action);
   AddNew(app, action);
   AddError(app, action);
   AddDemo(app, action);

@@ -76,6 +76,7 @@ int ExitCodeOf(ErrorCode code) {
     case ErrorCode::kStrictFallback:
       return kRefused;
     case ErrorCode::kCheckFailed:
+    case ErrorCode::kTrainDiverged:
     case ErrorCode::kStageInvariant:
     case ErrorCode::kShardAudit:
     case ErrorCode::kShardProgram:

@@ -1,0 +1,349 @@
+// A run on one page: the folder is locked, a checkpoint is looked for, the data becomes rows, the model is compiled,
+// and steps are made until there are enough or somebody wants it to end.
+#include "tessera/train.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "base/try.h"
+#include "io/file_lock.h"
+#include "tessera/io.h"
+#include "train/checkpoint.h"
+#include "train/corpus.h"
+#include "train/goodput.h"
+#include "train/log.h"
+#include "train/schedule.h"
+#include "train/telemetry.h"
+
+namespace tessera {
+namespace train {
+namespace {
+
+constexpr int64_t kMaxBigramVocab = 4096;  // its table has the square of it
+constexpr const char* kDeterminism = "same_machine";
+
+class Run {
+ public:
+  Run(const Engine& engine, const RunFile& run, const TrainOptions& options)
+      : engine_(engine), run_(run), options_(options), model_(run.model) {}
+
+  Result<TrainReceipt> CompileOnly() {
+    TESSERA_TRY(Compile());
+    Describe();
+    receipt_.mode = "compile_only";
+    receipt_.ended = "finished";
+    receipt_.checks = {true, true, true, false, true};
+    receipt_.goodput = meter_.Now();
+    TESSERA_TRY(WriteReceipt());
+    return receipt_;
+  }
+
+  Result<TrainReceipt> Go() {
+    TESSERA_TRY(FindCheckpoint());
+    TESSERA_TRY(meter_.During(SpanKind::kDataLoading, [&] { return OpenData(); }));
+    TESSERA_TRY(meter_.During(SpanKind::kCompilation, [&] { return Compile(); }));
+    if (start_) TESSERA_TRY(trainer_->SetState(start_->state));
+    start_.reset();
+    Describe();
+    if (Status made = MakeSteps(); !made) {
+      // What was reached is told all the same; the error is what the caller gets.
+      receipt_.ended = fmt::format("{}: {}", CodeText(made.error().code), made.error().message);
+      Finish(receipt_.ended);
+      if (Status told = WriteReceipt(); !told) Note(ToText(told.error()));
+      return tl::unexpected(made.error());
+    }
+    return receipt_;
+  }
+
+ private:
+  void Note(std::string_view text) const {
+    if (options_.on_note) options_.on_note(text);
+  }
+
+  Status FindCheckpoint() {
+    const std::vector<int64_t> steps = ListCheckpoints(options_.folder);
+    if (steps.empty()) return {};
+    if (!options_.resume) {
+      return Fail(ErrorCode::kCheckpointMismatch,
+                  "there is a run already: --resume goes on with it, or name another folder", options_.folder);
+    }
+    start_path_ = options_.folder + "/" + CheckpointName(steps.back());
+    start_ = TESSERA_TRY(ReadCheckpoint(start_path_));
+    step_ = start_->step;
+    place_ = start_->place;
+    tokens_ = start_->tokens;
+    if (auto log = ReadFile(options_.folder + "/log.jsonl"); log) points_ = ParseLog(*log, step_);
+    return {};
+  }
+
+  Status OpenData() {
+    const Corpus corpus = TESSERA_TRY(PrepareCorpus(run_, options_.folder, start_.has_value()));
+    train_rows_ = TESSERA_TRY(RowSource::Open(corpus.train, run_.model));
+    held_out_rows_ = TESSERA_TRY(RowSource::Open(corpus.held_out, run_.model));
+    identity_ = {Digest(run_.model), corpus.digest, ScheduleDigest(run_.train)};
+    if (start_) TESSERA_TRY(CheckIdentity(start_->identity, identity_, start_path_));
+    if (run_.model.vocab <= kMaxBigramVocab)
+      receipt_.bigram_loss = BigramLoss(train_rows_->shards(), held_out_rows_->shards(), run_.model.vocab);
+    order_.emplace(train_rows_->rows(), run_.train.seed);
+    receipt_.tokenizer = corpus.tokenizer;
+    receipt_.packer = corpus.packer;
+    Note(fmt::format("{} rows of {} tokens to train on, {} held out", train_rows_->rows(), run_.model.row_tokens,
+                     held_out_rows_->rows()));
+    if (receipt_.bigram_loss)
+      Note(
+          fmt::format("a bigram model of the same rows: {:.3f} nats a token on those held out", *receipt_.bigram_loss));
+    return {};
+  }
+
+  Status Compile() {
+    TrainerOptions options = options_.trainer;
+    options.optimizer = run_.train.optimizer;
+    options.seed = run_.train.seed;
+    trainer_ = TESSERA_TRY(Trainer::Create(engine_, model_, options_.target, options));
+    for (const std::string& note : trainer_->notes()) Note(note);
+    return {};
+  }
+
+  void Describe() {
+    receipt_.mode = "train";
+    receipt_.model_digest = Digest(run_.model);
+    receipt_.data_digest = identity_.data;
+    receipt_.target = options_.target.name;
+    receipt_.first_step = step_ + 1;
+    receipt_.last_step = step_;
+    receipt_.vocab = run_.model.vocab;
+    receipt_.padded_vocab = run_.model.PaddedVocab();
+    receipt_.contract_keys = trainer_->contract_keys();
+    receipt_.class_keys = trainer_->class_keys();
+    receipt_.substitutes = trainer_->substitutes();
+    receipt_.notes = trainer_->notes();
+    receipt_.plugin =
+        trainer_->device().platform_version.empty() ? trainer_->device().plugin : trainer_->device().platform_version;
+    receipt_.execution_mode = ExecutionMode(0);
+    receipt_.determinism = kDeterminism;
+    receipt_.compiles = trainer_->compiles();
+    receipt_.micro_batch_rows = model_.rows;
+  }
+
+  // The micro-batches of the next step, and where the order of rows is after them.
+  std::vector<RowBatch> ReadBatches(int64_t& place) {
+    const int64_t count = MicroBatchesAt({run_.train.micro_batches, run_.train.micro_batch_warmup}, step_);
+    const int64_t rows = count * run_.model.rows;
+    std::vector<RowBatch> batches;
+    for (int64_t first = 0; first < rows; first += model_.rows) {
+      std::vector<int64_t> chosen;
+      for (int64_t i = 0; i < model_.rows; ++i) chosen.push_back(order_->At(place++));
+      batches.push_back(train_rows_->Read(chosen));
+    }
+    return batches;
+  }
+
+  Result<StepResult> StepOnce() {
+    int64_t place = place_;
+    const std::vector<RowBatch> batches = meter_.During(SpanKind::kDataLoading, [&] { return ReadBatches(place); });
+    std::vector<const RowBatch*> pointers;
+    for (const RowBatch& batch : batches) pointers.push_back(&batch);
+    const StepScalars scalars{LearningRateAt(run_.train, step_ + 1), step_ + 1};
+    const int64_t compiles = trainer_->compiles();
+    const Clock clock;
+    auto result = trainer_->Step(pointers, scalars);
+    // A call that made a program is not a step as the others are.
+    const bool has_compiled = trainer_->compiles() != compiles;
+    meter_.Add(has_compiled ? SpanKind::kCompilation : SpanKind::kStep, clock.Ns());
+    if (!result) return result;
+    if (!has_compiled) timed_tokens_ += result->tokens;
+    place_ = place;
+    return result;
+  }
+
+  // A program for which there was no memory is made again for micro-batches of half as many rows, twice as many of
+  // them.
+  Result<StepResult> StepOrRetry() {
+    while (true) {
+      auto result = StepOnce();
+      if (result) return result;
+      const std::string message = result.error().message;
+      has_oom_ = has_oom_ || ClassifyFailure(message).has_value();
+      if (!MayRetry({message, true, receipt_.steps, receipt_.retries}) || model_.rows % 2 != 0) return result;
+      auto state = trainer_->State();
+      if (!state) return result;
+      model_.rows /= 2;
+      ++receipt_.retries;
+      Note(fmt::format("{}: once more with {} rows in a micro-batch", ToText(*ClassifyFailure(message)), model_.rows));
+      TESSERA_TRY(meter_.During(SpanKind::kCompilation, [&] { return Compile(); }));
+      TESSERA_TRY(trainer_->SetState(*state));
+      receipt_.micro_batch_rows = model_.rows;
+      has_oom_ = false;
+    }
+  }
+
+  Result<double> HeldOutLoss() {
+    const int64_t most = run_.train.eval_rows == 0 ? held_out_rows_->rows() : run_.train.eval_rows;
+    const int64_t rows = std::min(most, held_out_rows_->rows());
+    EvalResult sum;
+    for (int64_t first = 0; first < rows; first += model_.rows) {
+      std::vector<int64_t> chosen;
+      for (int64_t i = first; i < first + model_.rows; ++i) chosen.push_back(i < rows ? i : -1);
+      const EvalResult one = TESSERA_TRY(trainer_->Evaluate(held_out_rows_->Read(chosen)));
+      sum.loss_sum += one.loss_sum;
+      sum.tokens += one.tokens;
+    }
+    return sum.tokens == 0 ? 0.0 : sum.loss_sum / static_cast<double>(sum.tokens);
+  }
+
+  static bool IsEvery(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
+
+  Status MakeSteps() {
+    const TrainSpec& spec = run_.train;
+    const int64_t last = options_.max_steps > 0 ? std::min(spec.steps, step_ + options_.max_steps) : spec.steps;
+    bool is_interrupted = false;
+    while (step_ < last && !is_interrupted) {
+      const StepResult result = TESSERA_TRY(StepOrRetry());
+      ++step_;
+      ++receipt_.steps;
+      receipt_.last_step = step_;
+      receipt_.tokens += result.tokens;
+      tokens_ += result.tokens;
+      receipt_.last_loss = result.loss;
+      if (!receipt_.first_loss) receipt_.first_loss = result.loss;
+      if (!result.loss_finite || !result.grads_finite) {
+        has_nan_ = std::isnan(result.loss);
+        all_finite_ = false;
+        return Fail(ErrorCode::kTrainDiverged,
+                    fmt::format("the {} of step {} is not finite; the last checkpoint is as it was",
+                                result.loss_finite ? "gradient" : "loss", step_),
+                    options_.folder);
+      }
+      is_interrupted = options_.should_stop && options_.should_stop();
+      const bool is_end = step_ == last || is_interrupted;
+      if (IsEvery(step_, spec.log_every) || IsEvery(step_, spec.eval_every) || step_ == spec.steps)
+        TESSERA_TRY(Log(result));
+      if (is_end) break;
+      if (IsEvery(step_, spec.checkpoint_every)) {
+        // A full disk may have room again later, and what was written before is untouched.
+        if (Status written = Save(); !written) Note("no checkpoint: " + ToText(written.error()));
+      }
+    }
+    return End(is_interrupted || step_ < spec.steps);
+  }
+
+  Status End(bool is_interrupted) {
+    const TensorMap state = TESSERA_TRY(trainer_->State());
+    receipt_.state_digest = Digest(state);
+    if (receipt_.steps > 0) TESSERA_TRY(Save());
+    Finish(is_interrupted ? "interrupted" : "finished");
+    return WriteReceipt();
+  }
+
+  Status Log(const StepResult& result) {
+    LogPoint point;
+    point.step = step_;
+    point.loss = result.loss;
+    point.grad_norm = result.grad_norm;
+    point.learning_rate = LearningRateAt(run_.train, step_);
+    point.tokens = tokens_;
+    point.tokens_per_s = TokensPerSecond();
+    if (IsEvery(step_, run_.train.eval_every) || step_ == run_.train.steps) {
+      const int64_t compiles = trainer_->compiles();
+      const Clock clock;
+      point.held_out_loss = TESSERA_TRY(HeldOutLoss());
+      meter_.Add(trainer_->compiles() != compiles ? SpanKind::kCompilation : SpanKind::kEval, clock.Ns());
+      receipt_.held_out_loss = point.held_out_loss;
+    }
+    if (run_.train.telemetry) {
+      point.layers = TESSERA_TRY(meter_.During(SpanKind::kEval, [&] { return Telemetry(); }));
+    }
+    point.goodput = meter_.Now().goodput;
+    points_.push_back(point);
+    if (options_.on_point) options_.on_point(point);
+    return {};
+  }
+
+  // Of the first held-out row, every time: what changes is the model.
+  Result<std::vector<LayerTelemetry>> Telemetry() {
+    const TensorMap state = TESSERA_TRY(trainer_->State());
+    const ModelProbe probe = TESSERA_TRY(ProbeModel(engine_, model_, state, held_out_rows_->Read({0})));
+    std::vector<LayerTelemetry> layers;
+    for (const LayerProbe& layer : probe.layers) {
+      layers.push_back({layer.sink_ratio, layer.document_sink_ratio, layer.spikes.max_magnitude, layer.spikes.outliers,
+                        layer.spikes.excess_kurtosis});
+    }
+    return layers;
+  }
+
+  double TokensPerSecond() const {
+    const double seconds = meter_.Seconds(SpanKind::kStep);
+    return seconds > 0.0 ? static_cast<double>(timed_tokens_) / seconds : 0.0;
+  }
+
+  Status Save() {
+    return meter_.During(SpanKind::kCheckpoint, [&]() -> Status {
+      Checkpoint checkpoint{identity_, step_, place_, tokens_, TESSERA_TRY(trainer_->State())};
+      TESSERA_TRY(WriteFile(options_.folder + "/log.jsonl", ToJsonl(points_)));
+      TESSERA_TRY(WriteCheckpoint(options_.folder, checkpoint));
+      RemoveOldCheckpoints(options_.folder, run_.train.keep);
+      return {};
+    });
+  }
+
+  void Finish(const std::string& ended) {
+    receipt_.ended = ended;
+    receipt_.compiles = trainer_->compiles();
+    receipt_.tokens_per_s = TokensPerSecond();
+    receipt_.goodput = meter_.Now();
+    const bool is_good = ended == "finished" || ended == "interrupted";
+    receipt_.checks = {.all_losses_finite = all_finite_,
+                       .no_nan_loss = !has_nan_,
+                       .exit_code_zero = is_good,
+                       .has_steps = receipt_.steps > 0,
+                       .no_oom = !has_oom_};
+  }
+
+  Status WriteReceipt() const {
+    const std::string json = ToJson(receipt_);
+    TESSERA_TRY(CheckTrainReceipt(json));
+    TESSERA_TRY(WriteFile(options_.folder + "/train.json", json));
+    return WriteFile(options_.folder + "/train.html", ToHtml(receipt_, points_));
+  }
+
+  const Engine& engine_;
+  const RunFile& run_;
+  const TrainOptions& options_;
+  ModelSpec model_;  // with the rows of a micro-batch that there is memory for
+  GoodputMeter meter_;
+  TrainReceipt receipt_;
+  RunIdentity identity_;
+  std::optional<Checkpoint> start_;
+  std::string start_path_;
+  std::optional<RowSource> train_rows_;
+  std::optional<RowSource> held_out_rows_;
+  std::optional<RowOrder> order_;
+  std::optional<Trainer> trainer_;
+  std::vector<LogPoint> points_;
+  int64_t step_ = 0;  // that were made, by this process and those before
+  int64_t place_ = 0;
+  int64_t tokens_ = 0;
+  int64_t timed_tokens_ = 0;
+  bool all_finite_ = true;
+  bool has_nan_ = false;
+  bool has_oom_ = false;
+};
+
+}  // namespace
+}  // namespace train
+
+Result<TrainReceipt> Train(const Engine& engine, const RunFile& run, const TrainOptions& options) {
+  if (options.folder.empty()) return Fail(ErrorCode::kBadArgument, "a run needs a folder", "train");
+  std::error_code error;
+  std::filesystem::create_directories(options.folder, error);
+  if (error) return Fail(ErrorCode::kFileWrite, "cannot make the folder: " + error.message(), options.folder);
+  const std::optional<FileLock> lock = TESSERA_TRY(FileLock::TryTake(options.folder + "/train.json", 0));
+  if (!lock) return Fail(ErrorCode::kRunBusy, "another process works in this folder", options.folder);
+  train::Run work(engine, run, options);
+  return options.trainer.compile_only ? work.CompileOnly() : work.Go();
+}
+
+}  // namespace tessera
