@@ -504,16 +504,23 @@ Values Builder::CallKernel(const Kernel& kernel, const Values& operands, const s
   return out;
 }
 
-Result<std::string> Builder::Finish(const Values& outputs) {
+Status Builder::Check(const Values& outputs) {
   for (const Value& value : outputs) Uses({&value}, "return");
   if (outputs.empty()) Mistake("the program gives nothing");
-  if (!mistake_.empty()) {
-    return Fail(ErrorCode::kProgramMismatch, fmt::format("building {}: {}", module_name_, mistake_));
-  }
+  if (mistake_.empty()) return {};
+  return Fail(ErrorCode::kProgramMismatch, fmt::format("building {}: {}", module_name_, mistake_));
+}
+
+std::string Builder::Attributes() const {
   std::string frontend;
   for (const ModuleAttribute& attribute : attributes_) {
     frontend += fmt::format("{}{} = \"{}\"", frontend.empty() ? "" : ", ", attribute.name, attribute.value);
   }
+  return frontend;
+}
+
+Result<std::string> Builder::Finish(const Values& outputs) {
+  if (Status good = Check(outputs); !good) return tl::unexpected(std::move(good.error()));
   std::string arguments;
   for (const auto& [name, value] : inputs_) {
     arguments += fmt::format("{}{}: {}", arguments.empty() ? "" : ", ", value.name, ToText(value.type));
@@ -521,7 +528,7 @@ Result<std::string> Builder::Finish(const Values& outputs) {
   return fmt::format(
       "module @{} attributes {{mhlo.frontend_attributes = {{{}}}, mhlo.num_partitions = 1 : i32, "
       "mhlo.num_replicas = 1 : i32}} {{\n  func.func public @main({}) -> ({}) {{\n{}    return {} : {}\n  }}\n}}\n",
-      module_name_, frontend, arguments, Types(outputs), body_, Names(outputs), Types(outputs));
+      module_name_, Attributes(), arguments, Types(outputs), body_, Names(outputs), Types(outputs));
 }
 
 }  // namespace tessera::stablehlo

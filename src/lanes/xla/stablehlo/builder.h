@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tessera/error.h"
@@ -47,6 +48,17 @@ struct NamedType {
   std::string name;  // for the reader of the text, and of an error
   Type type;
 };
+// Devices along one axis, each running the program on what it has: for every input and output the axis of it that is
+// cut, or kWhole where every device has all of it.
+struct DeviceAxis {
+  std::string name;
+  int64_t size = 1;
+  std::vector<int64_t> inputs = {};
+  std::vector<int64_t> outputs = {};
+};
+inline constexpr int64_t kWhole = -1;
+using DevicePairs = std::vector<std::pair<int32_t, int32_t>>;  // source, target
+
 struct ModuleAttribute {
   std::string name;
   std::string value;
@@ -121,6 +133,20 @@ class Builder {
   };
   Values CallKernel(const Kernel& kernel, const Values& operands, const std::vector<Type>& results);
 
+  // What one of `devices` has of a value goes to others. Permute: to the targets of its pairs; a device that is none gets
+  // zeros. Gather: everybody gets all, one after the other along `axis`. Trade: along `split` it is cut into as many
+  // pieces as there are devices, and those that come are put together along `join`.
+  Value Permute(const Value& x, const DevicePairs& pairs);
+  Value Gather(const Value& x, int64_t axis, int64_t devices);
+  struct Axes {
+    int64_t split = 0;
+    int64_t join = 0;
+  };
+  Value Trade(const Value& x, Axes axes, int64_t devices);
+
+  // The program for several devices: what was built is what each runs, and inputs and outputs are a device's own.
+  Result<std::string> FinishFor(const DeviceAxis& devices, const Values& outputs);
+
   // The whole text. TSR-L010 with the first mistake when there was one.
   Result<std::string> Finish(const Values& outputs);
 
@@ -133,6 +159,9 @@ class Builder {
   void Open();
   void Close();
   void Return(const Values& values);
+  Status Check(const Values& outputs);  // the first mistake
+  std::string Attributes() const;
+  std::string Channel();
   Value At(const Value& x, const Value& like);  // a scalar spread over another's shape
 
   std::string module_name_;
@@ -143,6 +172,7 @@ class Builder {
   std::vector<std::map<std::string, Value>> constants_;  // of each: text -> value, so that each is written once
   int32_t next_region_ = 0;
   int64_t next_ = 0;
+  int64_t next_channel_ = 1;
   std::string mistake_;
 };
 
