@@ -107,7 +107,7 @@ OWNER = {
     "receipt.h": "src/receipt", "ledger.h": "src/ledger", "records.h": "src/ledger",
     "normalise.h": "src/classes", "prepare.h": "src/dispatch",
     "engine.h": "src/engine", "bridge.h": "src/engine", "run_tensors.h": "src/engine", "run.h": "src/engine", "compile.h": "src/engine",
-    "shard.h": "src/shard", "context.h": "src/shard",
+    "shard.h": "src/shard", "context.h": "src/shard", "metric.h": "src/shard",
     "c_api.h": "src/capi", "c_error.h": "src/capi", "c_data.h": "src/capi", "c_plan.h": "src/capi",
     "c_engine.h": "src/capi", "c_compile.h": "src/capi", "c_export.h": "src/capi", "tessera.h": "src/capi",
 }

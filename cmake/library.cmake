@@ -29,7 +29,7 @@ function(tessera_library name)
   set(group plain)
   if(CMAKE_CURRENT_SOURCE_DIR MATCHES "^${PROJECT_SOURCE_DIR}/src/")
     # Which tells a fuzz program where it has been: in the folders that read bytes from outside.
-    if(TESSERA_BUILD_FUZZ AND CMAKE_CURRENT_SOURCE_DIR MATCHES "/src/(base|io|contract|rows|plan|receipt|ledger|lanes/xla/pjrt|lanes/xla/mosaic)$")
+    if(TESSERA_BUILD_FUZZ AND CMAKE_CURRENT_SOURCE_DIR MATCHES "/src/(base|io|contract|rows|plan|receipt|ledger|shard|lanes/xla/pjrt|lanes/xla/mosaic)$")
       target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=fuzzer-no-link>)
       set(group fuzzed)
     endif()

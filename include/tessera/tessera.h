@@ -20,6 +20,7 @@
 #include "tessera/make_contract.h"
 #include "tessera/mask_leak.h"
 #include "tessera/mask_term.h"
+#include "tessera/metric.h"
 #include "tessera/named_files.h"
 #include "tessera/normalise.h"
 #include "tessera/plan.h"

@@ -18,6 +18,7 @@
 #include "receipt/fields.h"
 #include "receipt/limits.h"
 #include "rows/limits.h"
+#include "shard/limits.h"
 #include "support/proves.h"
 #include "tessera/tessera.h"
 
@@ -161,6 +162,9 @@ TEST(LimitsPage, Table_MatchesTheConstants) {
       {"kMaxCpuinfoBytes", number(lanes::xla::kMaxCpuinfoBytes)},
       {"kMaxArrayBytes", number(exports::kMaxArrayBytes)},
       {"kMaxThreads", number(kMaxThreads)},
+      {"kMaxShardFileBytes", number(kMaxShardFileBytes)},
+      {"kMaxShardTensors", number(kMaxShardTensors)},
+      {"kMaxShardRules", number(kMaxShardRules)},
       {"kMaxLockSeconds", number(kMaxLockSeconds)},
       {"kMaxSlots", number(plan::kMaxSlots)},
       {"kMaxRows", number(plan::kMaxRows)},
@@ -168,8 +172,9 @@ TEST(LimitsPage, Table_MatchesTheConstants) {
       {"kMaxConditions", number(plan::kMaxConditions)},
   };
   std::set<std::string> in_code = ConstantsIn("plan/layout.h", "kMax");
-  for (const char* header : {"io/limits.h", "contract/limits.h", "receipt/limits.h", "ledger/limits.h",
-                             "dispatch/limits.h", "export/limits.h", "lanes/xla/store/limits.h", "rows/limits.h"})
+  for (const char* header :
+       {"io/limits.h", "contract/limits.h", "receipt/limits.h", "ledger/limits.h", "dispatch/limits.h",
+        "export/limits.h", "lanes/xla/store/limits.h", "rows/limits.h", "shard/limits.h"})
     in_code.merge(ConstantsIn(header, "k"));
   std::set<std::string> known;
   for (const auto& [name, value] : constants) known.insert(name);

@@ -31,6 +31,10 @@ const std::map<std::string, std::string> kElsewhere = {
     {"TSR-M003", "tests/mosaic"},
     {"TSR-M004", "tests/mosaic"},
     {"TSR-M005", "tests/mosaic"},
+    {"TSR-S002", "tests/shard: the program launches nothing on a mesh"},
+    {"TSR-S006", "tests/shard: needs a plugin"},
+    {"TSR-S007", "tests/shard: the program keeps no sharded programs"},
+    {"TSR-S008", "tests/shard: needs a device that failed"},
 };
 
 std::string Contract(const std::string& expr, const std::string& shape = "", const std::string& more = "") {
@@ -226,6 +230,19 @@ TEST_F(Codes, EveryCodeOfThePage_IsWhatTheProgramAnswers) {
     EXPECT_EQ(Tessera(good_pack, {.folder = folder_.path()}).exit_code, 0);
     return good_pack;
   });
+  const auto shard = [&](const std::string& mesh, const std::string& text, const std::string& specs = "") {
+    Arguments arguments = {"shard", "check", Put("params.toml", text), "--mesh", mesh};
+    if (!specs.empty()) arguments.insert(arguments.end(), {"--specs", Put("specs.toml", specs)});
+    return arguments;
+  };
+  const std::string tensors = "version = 1\n[parameters]\nw = \"f32[6, 4]\"\n";
+  const std::string spec = "version = 1\n[[spec]]\nname = \"w\"\naxes = [\"model\", \"none\"]\n";
+  mistakes.emplace("TSR-S001", [&] { return shard("data=0", tensors, spec); });
+  mistakes.emplace("TSR-S001", [&] { return shard("data=2,data=2", tensors, spec); });
+  mistakes.emplace("TSR-S003", [&] { return shard("model=2", "version = 1\n[parameters]\nw = \"f99[6]\"\n"); });
+  mistakes.emplace("TSR-S004", [&] { return shard("model=2", tensors, spec + "[[spec]]\nname = \"x\"\naxes = []\n"); });
+  mistakes.emplace("TSR-S005", [&] { return shard("model=2", tensors); });
+  mistakes.emplace("TSR-S005", [&] { return shard("model=4", tensors, spec); });
   std::set<std::string> listed;
   std::istringstream page(ReadWhole(std::string(TESSERA_SOURCE_DIR) + "/docs/error_codes.md"));
   for (std::string line; std::getline(page, line);) {

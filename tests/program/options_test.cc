@@ -107,6 +107,7 @@ class Ignored : public testing::Test {
  protected:
   void SetUp() override {
     WriteWhole(folder_.File("c.toml"), kContract);
+    WriteWhole(folder_.File("t.toml"), "version = 1\n[parameters]\nwte = \"f32[8, 4]\"\n");
     here_.folder = folder_.path();
     ASSERT_EQ(Tessera({"plan", "c.toml", "--out", "p.plan"}, here_).exit_code, 0);
     ASSERT_EQ(Tessera({"run", "c.toml", "--receipt", "r.json"}, here_).exit_code, 0);
@@ -132,6 +133,8 @@ TEST_F(Ignored, NoOption_ByAnyInput) {
       {"demo", {{}}},
       {"ledger decide", {{"c.toml"}}},
       {"ledger advise", {{"c.toml"}}},
+      {"shard show", {{"t.toml", "--mesh", "data=2"}}},
+      {"shard check", {{"t.toml", "--mesh", "data=2"}}},
   };
   for (const HelpCommand& command : AllCommands()) {
     const auto found = inputs.find(command.Text());

@@ -21,8 +21,9 @@ Use UseOf(const HelpCommand& command, const std::string& name) {
   if (name == "--out" || name == "--dense" || name == "--svg") return Use::kWrites;
   if (name == "--receipt") return words == "view" ? Use::kReads : Use::kWrites;
   if (name == "--ledger") return words == "ledger add" ? Use::kWrites : Use::kReads;
-  const std::set<std::string> read = {"contract", "what",           "file",     "other",    "--batch",   "--inputs",
-                                      "--plan",   "--from-receipt", "--plugin", "--custom", "--default", "--contract"};
+  const std::set<std::string> read = {"contract",  "what",       "file",           "other",    "--batch",
+                                      "--inputs",  "--plan",     "--from-receipt", "--plugin", "--custom",
+                                      "--default", "--contract", "--specs"};
   EXPECT_TRUE(read.count(name) == 1) << "what does " << words << " do with the file of " << name << "?";
   return Use::kReads;
 }

@@ -1,17 +1,9 @@
 // Meshes: names and sizes of axes, the numbers of devices, the groups that collectives are made of, and bad ones.
-#include <gtest/gtest.h>
-
 #include "support/proves.h"
-#include "tessera/shard.h"
+#include "tables.h"
 
 namespace tessera {
 namespace {
-
-Mesh MakeMesh(const std::string& text) {
-  Result<Mesh> mesh = ParseMesh(text);
-  EXPECT_TRUE(mesh.has_value()) << text << ": " << ToText(mesh.error());
-  return mesh.value_or(Mesh{});
-}
 
 std::string FaultOf(const std::string& text) {
   const Result<Mesh> mesh = ParseMesh(text);
@@ -61,6 +53,19 @@ TEST(Mesh, BadTexts_AreRefusedWithEveryFault) {
   EXPECT_NE(both.find("pipeline"), std::string::npos) << both;
   EXPECT_NE(both.find("each name once"), std::string::npos) << both;
   EXPECT_FALSE(CheckMesh(Mesh{}).has_value());
+}
+
+TEST(Mesh, Picture_HasEveryDeviceInItsPlace) {
+  EXPECT_EQ(DrawMesh(MakeMesh("data=2,expert=2,model=3")),
+            "                  model 0 .. 2\n"
+            "data 0, expert 0  [ 0][ 1][ 2]\n"
+            "data 0, expert 1  [ 3][ 4][ 5]\n"
+            "data 1, expert 0  [ 6][ 7][ 8]\n"
+            "data 1, expert 1  [ 9][10][11]\n");
+  EXPECT_EQ(DrawMesh(MakeMesh("data=2")), "  data 0 .. 1\n  [0][1]\n");
+  const std::string large = DrawMesh(MakeMesh("data=1024,model=64"));
+  EXPECT_LT(large.size(), 8000u);
+  EXPECT_TRUE(Has(large, "1,024 lines in all")) << large;
 }
 
 TEST(Mesh, AnotherNumberOfDevices_IsNoLaunch) {

@@ -212,6 +212,10 @@ TEST_F(TpuTest, WhatDoesNotCompile_IsThePluginsOwnError) {
   const Result<pjrt::CompiledProgram> program = topology->Compile("module {", {});
   ASSERT_FALSE(program.has_value());
   EXPECT_EQ(program.error().code, ErrorCode::kPluginFailed) << ToText(program.error());
+  // libtpu would end the process.
+  const Result<pjrt::CompiledProgram> beyond = topology->Compile("module {}", {.device_ids = {7}});
+  ASSERT_FALSE(beyond.has_value());
+  EXPECT_EQ(beyond.error().code, ErrorCode::kBadArgument) << ToText(beyond.error());
 }
 
 }  // namespace

@@ -47,6 +47,7 @@ int Main(int argc, char** argv) {
   AddExport(app, action);
   AddView(app, action);
   AddRows(app, action);
+  AddShard(app, action);
   AddNew(app, action);
   AddError(app, action);
   AddDemo(app, action);

@@ -77,6 +77,8 @@ int ExitCodeOf(ErrorCode code) {
       return kRefused;
     case ErrorCode::kCheckFailed:
     case ErrorCode::kStageInvariant:
+    case ErrorCode::kShardAudit:
+    case ErrorCode::kShardProgram:
       return kCheckFailed;
     default:
       return kBadInput;

@@ -43,6 +43,7 @@ void AddExport(Command& app, Action& action);
 void AddView(Command& app, Action& action);
 void AddBridge(Command& app, Action& action);
 void AddRows(Command& app, Action& action);
+void AddShard(Command& app, Action& action);
 void AddNew(Command& app, Action& action);
 void AddError(Command& app, Action& action);
 void AddDemo(Command& app, Action& action);

@@ -9,6 +9,7 @@
 #include <map>
 #include <set>
 
+#include "base/checked.h"
 #include "lanes/xla/pjrt/sharding.h"
 #include "lanes/xla/pjrt/wire.h"
 
@@ -64,8 +65,9 @@ constexpr int64_t kMostDevices = int64_t{1} << 20;
 
 // What leaves a value what it is, wherever it puts it.
 constexpr std::array<std::string_view, 13> kMoving = {
-    "bitcast", "bitcast-convert", "convert",       "copy",  "copy-start",           "copy-done",    "get-tuple-element",
-    "reshape", "transpose",       "dynamic-slice", "slice", "optimization-barrier", "all-gather-done"};
+    "bitcast",   "bitcast-convert",      "convert",        "copy",      "copy-start",
+    "copy-done", "get-tuple-element",    "reshape",        "transpose", "dynamic-slice",
+    "slice",     "optimization-barrier", "all-gather-done"};
 
 tl::unexpected<Error> Bad(const std::string& message, const std::string& where) {
   return Fail(ErrorCode::kPluginFailed, "not an optimized program: " + message, where);
@@ -230,7 +232,8 @@ Result<Module> ReadModule(std::string_view bytes) {
       if (part.number == computation_field::kId) computation.id = static_cast<int64_t>(part.value);
       if (part.number != computation_field::kInstructions) continue;
       Instruction instruction;
-      if (std::string fault = ReadInstruction(part.bytes, instruction); !fault.empty()) return Bad(fault, "instruction");
+      if (std::string fault = ReadInstruction(part.bytes, instruction); !fault.empty())
+        return Bad(fault, "instruction");
       computation.by_id.emplace(instruction.id, computation.instructions.size());
       computation.instructions.push_back(std::move(instruction));
     }
@@ -276,9 +279,8 @@ std::map<int64_t, Use> FindUses(const Module& module) {
         if (instruction.opcode == "while") {
           const int64_t trips = KnownTrips(instruction.config);
           use.in_loop = true;
-          use.trips = trips < 0 || outer.trips < 0 || (trips > 0 && outer.trips > INT64_MAX / trips)
-                          ? -1
-                          : trips * outer.trips;
+          use.trips =
+              trips < 0 || outer.trips < 0 || (trips > 0 && outer.trips > INT64_MAX / trips) ? -1 : trips * outer.trips;
         }
         const auto known = uses.find(called);
         if (known != uses.end() && (known->second.in_loop || !use.in_loop)) continue;
@@ -385,26 +387,27 @@ int64_t CarriedBytes(const Collective& collective, int64_t num_devices) {
   int64_t operand_bytes = 0;
   for (const std::optional<TensorType>& operand : collective.operands) {
     if (!operand || !CheckTensorType(*operand, collective.name)) return -1;
-    operand_bytes += operand->bytes();
+    if (__builtin_add_overflow(operand_bytes, operand->bytes(), &operand_bytes)) return -1;
   }
+  const auto times = [&](int64_t count) { return CheckedMul(operand_bytes, count).value_or(-1); };
   if (collective.kind == "collective-permute") {
     const auto travels = [](const std::pair<int64_t, int64_t>& pair) { return pair.first != pair.second; };
-    return operand_bytes * std::count_if(collective.pairs.begin(), collective.pairs.end(), travels);
+    return times(std::count_if(collective.pairs.begin(), collective.pairs.end(), travels));
   }
   std::vector<int64_t> sizes;
   for (const std::vector<int64_t>& group : collective.groups) sizes.push_back(static_cast<int64_t>(group.size()));
   if (sizes.empty()) sizes.push_back(num_devices);
-  int64_t carried = 0;
+  // In operands: each of a group's devices, but for what a device keeps of its own.
+  int64_t operands = 0;
   for (const int64_t size : sizes) {
     if (size < 1) continue;
     const int64_t others = size - 1;
-    // Each of `size` devices; what a device keeps of its own does not travel.
-    if (collective.kind == "all-gather") carried += operand_bytes * others * size;
-    if (collective.kind == "reduce-scatter" || collective.kind == "all-to-all") carried += operand_bytes * others;
-    if (collective.kind == "all-reduce") carried += 2 * operand_bytes * others;
-    if (collective.kind == "collective-broadcast") carried += operand_bytes * others;
+    if (collective.kind == "all-gather") operands += others * size;
+    if (collective.kind == "reduce-scatter" || collective.kind == "all-to-all") operands += others;
+    if (collective.kind == "all-reduce") operands += 2 * others;
+    if (collective.kind == "collective-broadcast") operands += others;
   }
-  return carried;
+  return times(operands);
 }
 
 std::string ToText(const Collective& collective) {

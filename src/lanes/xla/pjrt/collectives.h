@@ -14,13 +14,13 @@
 namespace tessera::pjrt {
 
 struct Collective {
-  std::string kind;                           // "all-gather": asynchronous forms under the plain name
-  std::string name;                           // the instruction's
-  HloArrays operands = {};                    // on each device
-  std::vector<std::vector<int64_t>> groups;   // devices that speak to each other; empty: all of them
+  std::string kind;                                     // "all-gather": asynchronous forms under the plain name
+  std::string name;                                     // the instruction's
+  HloArrays operands = {};                              // on each device
+  std::vector<std::vector<int64_t>> groups;             // devices that speak to each other; empty: all of them
   std::vector<std::pair<int64_t, int64_t>> pairs = {};  // of a permute: (source, target)
-  bool in_loop = false;                       // it runs as often as the loops around it do
-  int64_t known_trips = 1;                    // of those loops together, where the compiler knows; else -1
+  bool in_loop = false;                                 // it runs as often as the loops around it do
+  int64_t known_trips = 1;                              // of those loops together, where the compiler knows; else -1
   // The program's own parameters that an operand is made of by moving and converting alone.
   std::vector<int64_t> of_parameters = {};
 };

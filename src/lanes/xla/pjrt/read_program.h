@@ -22,9 +22,9 @@ struct OptimizedProgram {
   // What it takes, on each device; nothing where that is not told or not in our types.
   std::optional<std::vector<TensorType>> parameters;
   std::optional<std::vector<TensorType>> results;  // the same of what it gives
-  int64_t instructions = 0;                     // of all computations, nested ones included
-  std::map<std::string, int64_t> opcodes;       // "dot" -> 2
-  std::map<std::string, int64_t> custom_calls;  // by target
+  int64_t instructions = 0;                        // of all computations, nested ones included
+  std::map<std::string, int64_t> opcodes;          // "dot" -> 2
+  std::map<std::string, int64_t> custom_calls;     // by target
   // The opcodes that speak to other devices, asynchronous forms counted once and under the plain name.
   std::map<std::string, int64_t> collectives;
   std::vector<Collective> collective_calls;  // each of them, with what it sends to whom

@@ -1,5 +1,9 @@
 #include "lanes/xla/pjrt/topology.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+
 namespace tessera::pjrt {
 
 Result<Topology> Topology::Create(const Plugin& plugin, const std::string& name) {
@@ -34,6 +38,14 @@ Status Topology::ReadFacts() {
 
 Result<CompiledProgram> Topology::Compile(std::string_view mlir, const CompileOptions& options) const {
   if (Status ok = CheckCompileOptions(options); !ok) return tl::unexpected(ok.error());
+  // libtpu aborts the process on an id that is not there.
+  std::vector<int64_t> ids = options.device_ids;
+  if (options.device) ids.push_back(*options.device);
+  for (const int64_t id : ids) {
+    const auto is_it = [&](const DeviceInfo& device) { return device.id == id; };
+    if (std::any_of(devices_.begin(), devices_.end(), is_it)) continue;
+    return Fail(ErrorCode::kBadArgument, fmt::format("no device of {} has id {}", name_, id), "device_ids");
+  }
   std::string code(mlir);
   constexpr std::string_view kFormat = "mlir";
   CompileOptions bound = options;
