@@ -40,8 +40,14 @@ T Checked(Result<T> result) {
 
 Contract ContractOf(const std::string& mask, int64_t tokens) {
   Contract contract;
-  contract.shape = {.batch = 1, .q_len = tokens, .kv_len = tokens, .num_q_heads = 8, .num_kv_heads = 8,
-                    .dim_qk = 128, .dim_v = 128, .dtype = DType::kBf16};
+  contract.shape = {.batch = 1,
+                    .q_len = tokens,
+                    .kv_len = tokens,
+                    .num_q_heads = 8,
+                    .num_kv_heads = 8,
+                    .dim_qk = 128,
+                    .dim_v = 128,
+                    .dtype = DType::kBf16};
   contract.mask.heads = {Checked(ParseMaskExpr(mask))};
   contract.score.scale = 0.088;
   return contract;
@@ -51,8 +57,9 @@ Contract ContractOf(const std::string& mask, int64_t tokens) {
 class Case {
  public:
   Case(pjrt::Client& client, const std::string& mask, int64_t tokens, CutForm form, Exchange exchange)
-      : client_(client), planner_(Checked(ContextPlanner::Make(ContractOf(mask, tokens), Checked(FindTarget("v6e")),
-                                                               OptionsOf(form, exchange)))) {}
+      : client_(client),
+        planner_(Checked(
+            ContextPlanner::Make(ContractOf(mask, tokens), Checked(FindTarget("v6e")), OptionsOf(form, exchange)))) {}
 
   void Add(const Batch& batch) {
     const auto start = std::chrono::steady_clock::now();
@@ -73,7 +80,9 @@ class Case {
     pair_balances_.push_back(plan.PairBalance());
   }
 
-  double Mean() const { return std::accumulate(shares_.begin(), shares_.end(), 0.0) / static_cast<double>(shares_.size()); }
+  double Mean() const {
+    return std::accumulate(shares_.begin(), shares_.end(), 0.0) / static_cast<double>(shares_.size());
+  }
   double Worst() const { return Most(shares_); }
   double Balance() const { return Most(balances_); }
   double PairBalance() const { return Most(pair_balances_); }
@@ -136,8 +145,9 @@ void Print(const std::vector<Line>& lines, bool has_json) {
   if (has_json) {
     std::string text;
     for (const Line& line : lines) {
-      text += fmt::format("{}  {{\"what\": \"{}\", \"figure\": \"{}\", \"value\": {:.6f}, \"must\": {}, \"goal\": {}, \"is_met\": {}}}",
-                          text.empty() ? "" : ",\n", line.what, line.figure, line.value, line.must, line.goal, line.value <= line.must);
+      text += fmt::format(
+          "{}  {{\"what\": \"{}\", \"figure\": \"{}\", \"value\": {:.6f}, \"must\": {}, \"goal\": {}, \"is_met\": {}}}",
+          text.empty() ? "" : ",\n", line.what, line.figure, line.value, line.must, line.goal, line.value <= line.must);
     }
     fmt::print("[\n{}\n]\n", text);
     return;
@@ -182,24 +192,30 @@ void RunAll(const Settings& settings) {
   lines.push_back({"window(4095, 0), 128K", "largest shard", window.Balance(), 1.05, 1.02});
   const Batch even = EvenDocuments(random);
   const std::string documents = "causal and documents";
-  lines.push_back({"64 even documents, 128K, as given", "bytes", once(documents, kLong, kContiguous, kSparse, even).Mean(), 0.05, 0.05});
+  lines.push_back({"64 even documents, 128K, as given", "bytes",
+                   once(documents, kLong, kContiguous, kSparse, even).Mean(), 0.05, 0.05});
   const Case placed = once(documents, kLong, kReordered, kSparse, even);
   lines.push_back({"64 even documents, 128K, reordered", "bytes", placed.Mean(), 0, 0});
   lines.push_back({"64 even documents, 128K, reordered", "largest shard", placed.Balance(), 1.05, 1.02});
   for (const bool has_window : {false, true}) {
     Case heavy(client, documents + (has_window ? " and window(1023, 0)" : ""), kLong, kReordered, kSparse);
     for (int64_t i = 0; i < settings.batches; ++i) heavy.Add(HeavyDocuments(random));
-    const std::string what = fmt::format("heavy documents{}, 128K, {} batches", has_window ? " and window(1023, 0)" : "", settings.batches);
+    const std::string what =
+        fmt::format("heavy documents{}, 128K, {} batches", has_window ? " and window(1023, 0)" : "", settings.batches);
     lines.push_back({what, "mean bytes", heavy.Mean(), has_window ? 0.04 : 0.25, has_window ? 0.015 : 0.15});
     lines.push_back({what, "worst bytes", heavy.Worst(), has_window ? 0.04 : 0.40, has_window ? 0.04 : 0.40});
     lines.push_back({what, "largest shard, worst batch", heavy.Balance(), 1.05, 1.05});
     lines.push_back({what, "batches of another class", static_cast<double>(heavy.other_classes()), 0, 0});
-    fmt::print(stderr, "{}: planned in {:.1f} ms each; pairs of the largest shard at worst {:.3f}, received by one device at worst {:.3f} of what an all-gather gives it\n",
+    fmt::print(stderr,
+               "{}: planned in {:.1f} ms each; pairs of the largest shard at worst {:.3f}, received by one device at "
+               "worst {:.3f} of what an all-gather gives it\n",
                what, heavy.MillisecondsEach(), heavy.PairBalance(), heavy.Largest());
   }
-  lines.push_back({"causal 64K, contiguous", "bytes", once("causal", kLong / 2, kContiguous, kSparse, {}).Mean(), 0.55, 0.50});
+  lines.push_back(
+      {"causal 64K, contiguous", "bytes", once("causal", kLong / 2, kContiguous, kSparse, {}).Mean(), 0.55, 0.50});
   lines.push_back({"causal 64K, zigzag", "bytes", once("causal", kLong / 2, kZigzag, kSparse, {}).Mean(), 0.80, 0.75});
-  lines.push_back({"causal 64K, heads (8, g = 1)", "bytes", once("causal", kLong / 2, kContiguous, kHeads, {}).Mean(), 0.25, 0.25});
+  lines.push_back(
+      {"causal 64K, heads (8, g = 1)", "bytes", once("causal", kLong / 2, kContiguous, kHeads, {}).Mean(), 0.25, 0.25});
   Print(lines, settings.has_json);
 }
 

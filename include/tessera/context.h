@@ -106,7 +106,7 @@ struct ContextOptions {
 // What was chosen, and what else there was.
 struct ContextPlan {
   Contract contract;
-  Batch batch;  // documents in this order
+  Batch batch;                       // documents in this order
   std::shared_ptr<const Plan> plan;  // of one device, in this order
   CutForm form = CutForm::kContiguous;
   Exchange exchange = Exchange::kAllGather;
@@ -114,8 +114,8 @@ struct ContextPlan {
   int64_t shards = 0;
   int64_t tile = 0;
   int64_t tiles_per_shard = 0;
-  std::vector<RowCut> rows;       // [batch]
-  std::vector<ShardLoad> loads;   // [shard]
+  std::vector<RowCut> rows;      // [batch]
+  std::vector<ShardLoad> loads;  // [shard]
   // [target][source]: the key tiles that the target's rows touch, ascending, by number over all batch rows.
   std::vector<std::vector<std::vector<int32_t>>> needs;
   std::vector<ExchangeBytes> exchanges;  // of this cut, in the order of kExchanges

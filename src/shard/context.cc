@@ -1,4 +1,6 @@
 // Cut, placement and exchange on one page: the forms that a mask allows are planned, measured and compared.
+#include "tessera/context.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,7 +14,6 @@
 #include "shard/cut.h"
 #include "shard/exchange.h"
 #include "shard/placement.h"
-#include "tessera/context.h"
 
 namespace tessera {
 namespace {
@@ -60,14 +61,15 @@ std::string_view ToText(Exchange exchange) { return kExchangeNames[static_cast<s
 Result<CutForm> ParseCutForm(std::string_view text) {
   const auto* found = std::find(kCutNames.begin(), kCutNames.end(), text);
   if (found != kCutNames.end()) return kCutForms[static_cast<size_t>(found - kCutNames.begin())];
-  return Fail(ErrorCode::kContextCut, fmt::format("expected one of {}, found {}", Names(kCutNames.begin(), kCutNames.end()), text),
-              "cut");
+  return Fail(ErrorCode::kContextCut,
+              fmt::format("expected one of {}, found {}", Names(kCutNames.begin(), kCutNames.end()), text), "cut");
 }
 Result<Exchange> ParseExchange(std::string_view text) {
   const auto* found = std::find(kExchangeNames.begin(), kExchangeNames.end(), text);
   if (found != kExchangeNames.end()) return kExchanges[static_cast<size_t>(found - kExchangeNames.begin())];
   return Fail(ErrorCode::kContextCut,
-              fmt::format("expected one of {}, found {}", Names(kExchangeNames.begin(), kExchangeNames.end()), text), "exchange");
+              fmt::format("expected one of {}, found {}", Names(kExchangeNames.begin(), kExchangeNames.end()), text),
+              "exchange");
 }
 
 double ContextPlan::TileBalance() const { return Balance(loads, &ShardLoad::tiles); }
@@ -105,7 +107,11 @@ class Cutter {
  public:
   using PlanOf = std::function<Result<PlanResult>(const Batch&)>;
   Cutter(const Contract& contract, const ContextOptions& options, int64_t tile, PlanOf plan_of)
-      : contract_(contract), options_(options), tile_(tile), tokens_(contract.shape.q_len), plan_of_(std::move(plan_of)) {}
+      : contract_(contract),
+        options_(options),
+        tile_(tile),
+        tokens_(contract.shape.q_len),
+        plan_of_(std::move(plan_of)) {}
 
   Status Begin(const Batch& batch) {
     batch_ = &batch;
@@ -135,7 +141,8 @@ class Cutter {
     const std::vector<BatchRow> facts = TESSERA_TRY(ResolveBatch(contract_, *batch_));
     std::optional<Candidate> best;
     for (const shard::PlacementTrial& trial : kTrials) {
-      std::vector<std::vector<int64_t>> bias(facts.size(), std::vector<int64_t>(static_cast<size_t>(options_.shards), 0));
+      std::vector<std::vector<int64_t>> bias(facts.size(),
+                                             std::vector<int64_t>(static_cast<size_t>(options_.shards), 0));
       for (int round = 0; round < kCorrections; ++round) {
         Candidate next = TESSERA_TRY(Placed(facts, trial, bias));
         for (size_t b = 0; b < facts.size(); ++b) Correct(next, b, bias[b]);
@@ -208,8 +215,7 @@ class Cutter {
     out.exchanges = shard::CountExchanges(contract_.shape, {options_.shards, tile_, out.tiles_each}, out.facts.needs);
     out.choice = shard::ChooseExchange(out.exchanges);
     const int64_t received = out.exchanges[static_cast<size_t>(out.choice.exchange)].largest;
-    out.cost = MostTiles(out.facts.loads) +
-               received / shard::KeyTileBytes(contract_.shape, tile_) * options_.move_cost;
+    out.cost = MostTiles(out.facts.loads) + received / shard::KeyTileBytes(contract_.shape, tile_) * options_.move_cost;
   }
 
   const Contract& contract_;
@@ -223,19 +229,22 @@ class Cutter {
 
 Status CheckOptions(const Contract& contract, const ContextOptions& options) {
   if (options.shards < 1 || options.shards > kMaxShards) {
-    return Fail(ErrorCode::kContextCut, fmt::format("expected 1 to {} shards, found {}", kMaxShards, options.shards), "shards");
+    return Fail(ErrorCode::kContextCut, fmt::format("expected 1 to {} shards, found {}", kMaxShards, options.shards),
+                "shards");
   }
   if (options.move_cost < 0 || options.move_cost > 1'000'000) {
-    return Fail(ErrorCode::kContextCut, fmt::format("expected a cost from 0 to 1000000, found {}", options.move_cost), "move_cost");
+    return Fail(ErrorCode::kContextCut, fmt::format("expected a cost from 0 to 1000000, found {}", options.move_cost),
+                "move_cost");
   }
   if (contract.shape.q_len != contract.shape.kv_len) {
     return Fail(ErrorCode::kContextCut,
-                fmt::format("queries and keys must be the same tokens, found q_len {} and kv_len {}", contract.shape.q_len,
-                            contract.shape.kv_len),
+                fmt::format("queries and keys must be the same tokens, found q_len {} and kv_len {}",
+                            contract.shape.q_len, contract.shape.kv_len),
                 "shape");
   }
   if (contract.routing) {
-    return Fail(ErrorCode::kContextCut, "picks that are made from q and k are not there when tokens are cut: give them in the batch",
+    return Fail(ErrorCode::kContextCut,
+                "picks that are made from q and k are not there when tokens are cut: give them in the batch",
                 "routing");
   }
   return {};
@@ -243,7 +252,8 @@ Status CheckOptions(const Contract& contract, const ContextOptions& options) {
 
 }  // namespace
 
-Result<ContextPlanner> ContextPlanner::Make(const Contract& contract, const Target& target, const ContextOptions& options) {
+Result<ContextPlanner> ContextPlanner::Make(const Contract& contract, const Target& target,
+                                            const ContextOptions& options) {
   TESSERA_TRY(CheckOptions(contract, options));
   auto state = std::make_shared<State>();
   state->prepared = TESSERA_TRY(PrepareContract(contract));
@@ -286,7 +296,8 @@ Result<ContextPlan> ContextPlanner::Plan(const Batch& batch) const {
   out.contract = contract;
   out.form = best->form;
   out.exchange = asked.value_or(best->choice.exchange);
-  out.reason = fmt::format("{}: {}; {}", ToText(best->form), options.form ? "asked for" : fmt::format("least cost, {}", best->cost),
+  out.reason = fmt::format("{}: {}; {}", ToText(best->form),
+                           options.form ? "asked for" : fmt::format("least cost, {}", best->cost),
                            asked ? fmt::format("{}: asked for", ToText(*asked)) : best->choice.reason);
   out.shards = options.shards;
   out.tile = state_->tile;

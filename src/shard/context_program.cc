@@ -52,7 +52,8 @@ void ForTokens(const ContextPlan& plan, size_t shard, const TokensOf& of, const 
       for (int64_t h = 0; h < of.heads; ++h) {
         const int64_t head = static_cast<int64_t>(b) * of.heads + h;
         copy(static_cast<size_t>((head * whole_len + given) * of.token_bytes),
-             static_cast<size_t>((head * shard_len + own) * of.token_bytes), static_cast<size_t>(count * of.token_bytes));
+             static_cast<size_t>((head * shard_len + own) * of.token_bytes),
+             static_cast<size_t>(count * of.token_bytes));
       }
     });
   }
@@ -65,8 +66,10 @@ Result<std::vector<std::byte>> CutOne(const ContextPlan& plan, size_t shard, std
   if (whole.size() != expected) {
     return Fail(ErrorCode::kTensorMismatch, fmt::format("expected {} bytes, found {}", expected, whole.size()), name);
   }
-  std::vector<std::byte> out(static_cast<size_t>(s.batch * of.heads * plan.tiles_per_shard * plan.tile * of.token_bytes));
-  ForTokens(plan, shard, of, [&](size_t from, size_t to, size_t count) { std::memcpy(out.data() + to, whole.data() + from, count); });
+  std::vector<std::byte> out(
+      static_cast<size_t>(s.batch * of.heads * plan.tiles_per_shard * plan.tile * of.token_bytes));
+  ForTokens(plan, shard, of,
+            [&](size_t from, size_t to, size_t count) { std::memcpy(out.data() + to, whole.data() + from, count); });
   return out;
 }
 
@@ -85,10 +88,11 @@ Result<std::vector<ShardTensors>> CutTensors(const ContextPlan& plan, const Whol
 }
 
 Result<ContextRunner> ContextRunner::Make(pjrt::Client& client, const ContextPlan& plan,
-                                         const std::map<std::string, pjrt::OptionValue>& flags) {
+                                          const std::map<std::string, pjrt::OptionValue>& flags) {
   if (static_cast<int64_t>(client.devices().size()) < plan.shards) {
     return Fail(ErrorCode::kMeshDevices,
-                fmt::format("{} shards need as many devices, and there are {}", plan.shards, client.devices().size()), "devices");
+                fmt::format("{} shards need as many devices, and there are {}", plan.shards, client.devices().size()),
+                "devices");
   }
   ContextRunner runner;
   runner.client_ = &client;
@@ -102,7 +106,8 @@ Result<ContextRunner> ContextRunner::Make(pjrt::Client& client, const ContextPla
   for (const stablehlo::NamedType& input : lowered.program.inputs) options.inputs.push_back(ToPjrt(input.type));
   options.overrides = flags;
   runner.inputs_ = std::move(lowered.program.inputs);
-  runner.executable_ = std::make_shared<const pjrt::Executable>(TESSERA_TRY(client.Compile(lowered.program.text, options)));
+  runner.executable_ =
+      std::make_shared<const pjrt::Executable>(TESSERA_TRY(client.Compile(lowered.program.text, options)));
   runner.collectives_ = TESSERA_TRY(runner.executable_->Optimized()).collective_calls;
   return runner;
 }
@@ -110,7 +115,8 @@ Result<ContextRunner> ContextRunner::Make(pjrt::Client& client, const ContextPla
 Result<ContextOutputs> ContextRunner::Forward(const ContextPlan& plan, std::span<const ShardTensors> shards) const {
   const DeviceTables tables = TESSERA_TRY(MakeDeviceTables(spec_, plan));
   if (shards.size() != tables.size()) {
-    return Fail(ErrorCode::kShardLost, fmt::format("expected the tensors of {} shards, found {}", tables.size(), shards.size()), "shards");
+    return Fail(ErrorCode::kShardLost,
+                fmt::format("expected the tensors of {} shards, found {}", tables.size(), shards.size()), "shards");
   }
   if (plan.contract.score.sink_logits) {
     return Fail(ErrorCode::kContextCut, "a program of several devices takes no sink logits", "score");
@@ -127,11 +133,13 @@ Result<ContextOutputs> ContextRunner::Forward(const ContextPlan& plan, std::span
       if (name == "v") bytes = shards[d].v;
       if (name == "scale") bytes = std::as_bytes(std::span(&scale, 1));
       if (name == "softcap") bytes = std::as_bytes(std::span(&softcap, 1));
-      if (const auto table = tables[d].find(name); table != tables[d].end()) bytes = std::as_bytes(std::span(table->second));
+      if (const auto table = tables[d].find(name); table != tables[d].end())
+        bytes = std::as_bytes(std::span(table->second));
       const pjrt::TensorType& type = executable_->inputs()[i];
       if (bytes.size() != static_cast<size_t>(type.bytes())) {
         return Fail(bytes.empty() ? ErrorCode::kShardLost : ErrorCode::kTensorMismatch,
-                    fmt::format("shard {}: expected {} bytes of {}, found {}", d, type.bytes(), name, bytes.size()), name);
+                    fmt::format("shard {}: expected {} bytes of {}, found {}", d, type.bytes(), name, bytes.size()),
+                    name);
       }
       buffers[d].push_back(TESSERA_TRY(client_->Upload(type, bytes, static_cast<int64_t>(d))));
     }
@@ -164,13 +172,15 @@ Result<ContextOutputs> ContextRunner::Forward(const ContextPlan& plan, std::span
 }
 
 // A device has the statistics of its own tokens, or of all tokens for its heads, shard after shard.
-void ContextRunner::PlaceLse(const ContextPlan& plan, size_t device, std::span<const float> from, std::span<float> to) const {
+void ContextRunner::PlaceLse(const ContextPlan& plan, size_t device, std::span<const float> from,
+                             std::span<float> to) const {
   const Shape& s = plan.contract.shape;
   const bool is_heads = spec_.kind == ContextKind::kHeads;
   const int64_t heads = spec_.local.shape.num_q_heads;
   const int64_t first_head = is_heads ? static_cast<int64_t>(device) * heads : 0;
   for (size_t b = 0; b < plan.rows.size(); ++b) {
-    for (size_t shard = is_heads ? 0 : device; shard < (is_heads ? static_cast<size_t>(spec_.devices) : device + 1); ++shard) {
+    for (size_t shard = is_heads ? 0 : device; shard < (is_heads ? static_cast<size_t>(spec_.devices) : device + 1);
+         ++shard) {
       const int64_t begin = is_heads ? static_cast<int64_t>(shard) * spec_.tokens : 0;
       ForStretches(plan.rows[b], shard, [&](int64_t given, int64_t own, int64_t count) {
         for (int64_t h = 0; h < heads; ++h) {
@@ -189,14 +199,16 @@ Result<std::vector<CarriedCollective>> ContextRunner::Carried(const ContextPlan&
   if (spec_.kind == ContextKind::kSparse) steps = MakeSparseSteps(plan.needs);
   std::vector<CarriedCollective> out;
   for (const pjrt::Collective& call : collectives_) {
-    CarriedCollective one{.text = pjrt::ToText(call), .bytes_per_trip = pjrt::CarriedBytes(call, spec_.devices), .trips = 1};
+    CarriedCollective one{
+        .text = pjrt::ToText(call), .bytes_per_trip = pjrt::CarriedBytes(call, spec_.devices), .trips = 1};
     if (call.in_loop) {
       const auto step = std::find_if(steps.pairs.begin(), steps.pairs.end(), [&](const auto& pairs) {
         return std::equal(pairs.begin(), pairs.end(), call.pairs.begin(), call.pairs.end(),
                           [](const auto& a, const auto& b) { return a.first == b.first && a.second == b.second; });
       });
       if (step == steps.pairs.end()) {
-        return Fail(ErrorCode::kShardProgram, "a compiled loop has a collective that no step of the cut names: " + one.text, "program");
+        return Fail(ErrorCode::kShardProgram,
+                    "a compiled loop has a collective that no step of the cut names: " + one.text, "program");
       }
       one.trips = steps.trips[static_cast<size_t>(step - steps.pairs.begin())];
     }

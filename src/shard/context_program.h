@@ -39,8 +39,8 @@ struct WholeTensors {
 Result<std::vector<ShardTensors>> CutTensors(const ContextPlan& plan, const WholeTensors& whole);
 
 struct ContextOutputs {
-  std::vector<std::byte> o;  // [batch, heads, tokens, dim_v], in the order of the batch as given
-  std::vector<float> lse;    // [batch, heads, tokens]
+  std::vector<std::byte> o;    // [batch, heads, tokens, dim_v], in the order of the batch as given
+  std::vector<float> lse;      // [batch, heads, tokens]
   std::vector<int64_t> tiles;  // [device]: as its program counted them
 };
 

@@ -114,7 +114,8 @@ class Tables {
     const stablehlo::ListShape& list = spec_.local.Of(Direction::kForward);
     const auto rows = static_cast<size_t>(spec_.local.masks * list.rows);
     out[stablehlo::ListInput(Direction::kForward, "counts")].assign(rows, 0);
-    out[stablehlo::ListInput(Direction::kForward, "slots")].assign(rows * static_cast<size_t>(list.width) * stablehlo::kSlotColumns, 0);
+    out[stablehlo::ListInput(Direction::kForward, "slots")].assign(
+        rows * static_cast<size_t>(list.width) * stablehlo::kSlotColumns, 0);
     for (size_t mask = 0; mask < masks_.size(); ++mask) FillMask(device, mask, out);
     if (spec_.local.has_documents) FillDocuments(device, out);
   }
@@ -137,7 +138,8 @@ class Tables {
       for (int64_t part = 0; part < q_parts; ++part, ++row) {
         const int64_t q_row = tile * q_parts + part;
         if (q_row >= static_cast<int64_t>(list.rows_per_mask)) continue;  // tokens that only round the row up
-        const std::span<const Slot> from = list.Row(uint64_t{plan_mask} * list.rows_per_mask + static_cast<uint64_t>(q_row));
+        const std::span<const Slot> from =
+            list.Row(uint64_t{plan_mask} * list.rows_per_mask + static_cast<uint64_t>(q_row));
         counts[static_cast<size_t>(row)] = static_cast<int32_t>(from.size());
         size_t at = static_cast<size_t>(row * shape.width * stablehlo::kSlotColumns);
         for (const Slot& slot : from) {
@@ -206,7 +208,7 @@ class Tables {
   const PlanView& view_;
   const int64_t tiles_;  // of a batch row
   lanes::xla::PlanTables whole_;
-  std::vector<std::vector<int32_t>> place_;            // [batch row][tile]: within its shard
+  std::vector<std::vector<int32_t>> place_;          // [batch row][tile]: within its shard
   std::vector<std::pair<int64_t, uint32_t>> masks_;  // batch row, mask of the plan
   std::vector<int32_t> mask_of_;
 };
@@ -216,11 +218,15 @@ class Tables {
 Result<ContextSpec> ContextSpecOf(const ContextPlan& plan) {
   const Shape& shape = plan.contract.shape;
   if (plan.exchange == Exchange::kRing) {
-    return Fail(ErrorCode::kContextCut, "there is no program that brings keys around a ring: its bytes can be planned, and a sparse exchange run",
-                "exchange");
+    return Fail(
+        ErrorCode::kContextCut,
+        "there is no program that brings keys around a ring: its bytes can be planned, and a sparse exchange run",
+        "exchange");
   }
   if (shape.q_len % plan.tile != 0) {
-    return Fail(ErrorCode::kContextCut, fmt::format("a program of several devices needs whole tiles: {} tokens are no multiple of {}", shape.q_len, plan.tile),
+    return Fail(ErrorCode::kContextCut,
+                fmt::format("a program of several devices needs whole tiles: {} tokens are no multiple of {}",
+                            shape.q_len, plan.tile),
                 "shape");
   }
   ContextSpec spec;
@@ -240,7 +246,9 @@ Result<ContextSpec> ContextSpecOf(const ContextPlan& plan) {
   }
   const stablehlo::ProgramSpec whole = WholeSpec(plan);
   if (whole.has_valid) {
-    return Fail(ErrorCode::kContextCut, "a program of several devices has no form for valid counts: give the tokens past them no document", "mask");
+    return Fail(ErrorCode::kContextCut,
+                "a program of several devices has no form for valid counts: give the tokens past them no document",
+                "mask");
   }
   stablehlo::SetLocalSpec(whole, spec);
   return spec;
@@ -248,13 +256,15 @@ Result<ContextSpec> ContextSpecOf(const ContextPlan& plan) {
 
 Result<DeviceTables> MakeDeviceTables(const ContextSpec& spec, const ContextPlan& plan) {
   const ContextSpec own = TESSERA_TRY(ContextSpecOf(plan));
-  const bool fits = own.kind == spec.kind && own.shape == spec.shape && own.devices == spec.devices && own.tokens == spec.tokens &&
-                    own.tile == spec.tile && own.local == spec.local;
+  const bool fits = own.kind == spec.kind && own.shape == spec.shape && own.devices == spec.devices &&
+                    own.tokens == spec.tokens && own.tile == spec.tile && own.local == spec.local;
   if (!fits) {
-    return Fail(ErrorCode::kContextMismatch,
-                fmt::format("the program is one of {} devices with {} tokens each and the class {}; the cut is for {} with {} and the class {}",
-                            spec.devices, spec.tokens, spec.local.class_key, own.devices, own.tokens, own.local.class_key),
-                "cut");
+    return Fail(
+        ErrorCode::kContextMismatch,
+        fmt::format("the program is one of {} devices with {} tokens each and the class {}; the cut is for {} with {} "
+                    "and the class {}",
+                    spec.devices, spec.tokens, spec.local.class_key, own.devices, own.tokens, own.local.class_key),
+        "cut");
   }
   return Tables(spec, plan).Make();
 }

@@ -55,7 +55,14 @@ std::string ToJson(const ContextPlan& plan) {
   json.Key("tile_balance").Real(plan.TileBalance()).Key("pair_balance").Real(plan.PairBalance());
   json.Key("loads").BeginArray();
   for (const ShardLoad& load : plan.loads) {
-    json.BeginObject().Key("tiles").Int(load.tiles).Key("pairs").Int(load.pairs).Key("received").Int(load.received).EndObject();
+    json.BeginObject()
+        .Key("tiles")
+        .Int(load.tiles)
+        .Key("pairs")
+        .Int(load.pairs)
+        .Key("received")
+        .Int(load.received)
+        .EndObject();
   }
   json.EndArray();
   json.Key("exchanges");
@@ -73,11 +80,13 @@ std::string ToJson(const ContextPlan& plan) {
 }
 
 std::string Summary(const ContextPlan& plan) {
-  std::string out = fmt::format("{} shards, {} tiles of {} tokens each: {}\n", plan.shards, plan.tiles_per_shard, plan.tile,
-                                plan.reason);
-  out += fmt::format("largest shard over the mean: {:.4f} in tiles, {:.4f} in pairs\n", plan.TileBalance(), plan.PairBalance());
+  std::string out = fmt::format("{} shards, {} tiles of {} tokens each: {}\n", plan.shards, plan.tiles_per_shard,
+                                plan.tile, plan.reason);
+  out += fmt::format("largest shard over the mean: {:.4f} in tiles, {:.4f} in pairs\n", plan.TileBalance(),
+                     plan.PairBalance());
   for (const ContextPlan::Considered& one : plan.considered) {
-    out += fmt::format("cut {:<11} {}\n", ToText(one.form), one.is_possible ? fmt::format("cost {}", one.cost) : "no: " + one.why);
+    out += fmt::format("cut {:<11} {}\n", ToText(one.form),
+                       one.is_possible ? fmt::format("cost {}", one.cost) : "no: " + one.why);
   }
   out += fmt::format("{:<10} {:>16} {:>10} {:>16} {:>8}\n", "exchange", "bytes", "of all", "largest device", "trips");
   for (const ExchangeBytes& bytes : plan.exchanges) {
@@ -85,14 +94,16 @@ std::string Summary(const ContextPlan& plan) {
       out += fmt::format("{:<10} no: {}\n", ToText(bytes.exchange), bytes.why);
       continue;
     }
-    out += fmt::format("{:<10} {:>16} {:>10.4f} {:>16} {:>8}\n", ToText(bytes.exchange), bytes.total, ShareOf(plan, bytes.total),
-                       bytes.largest, bytes.trips);
+    out += fmt::format("{:<10} {:>16} {:>10.4f} {:>16} {:>8}\n", ToText(bytes.exchange), bytes.total,
+                       ShareOf(plan, bytes.total), bytes.largest, bytes.trips);
   }
-  out += fmt::format("{:<6} {:>10} {:>16} {:>10}  {}\n", "shard", "tiles", "pairs", "received", "pieces of the first row: start+count");
+  out += fmt::format("{:<6} {:>10} {:>16} {:>10}  {}\n", "shard", "tiles", "pairs", "received",
+                     "pieces of the first row: start+count");
   for (size_t s = 0; s < plan.loads.size(); ++s) {
     std::string pieces;
     for (const Piece& piece : plan.rows[0].rows[s]) pieces += fmt::format(" {}+{}", piece.start, piece.count);
-    out += fmt::format("{:<6} {:>10} {:>16} {:>10} {}\n", s, plan.loads[s].tiles, plan.loads[s].pairs, plan.loads[s].received, pieces);
+    out += fmt::format("{:<6} {:>10} {:>16} {:>10} {}\n", s, plan.loads[s].tiles, plan.loads[s].pairs,
+                       plan.loads[s].received, pieces);
   }
   return out;
 }

@@ -57,9 +57,10 @@ std::vector<std::vector<Piece>> ShardRows(const std::vector<uint32_t>& shard_of,
 Result<int64_t> CommonTile(TileSize tile) {
   const auto [least, most] = std::minmax(tile.q, tile.kv);
   if (most % least != 0) {
-    return Fail(ErrorCode::kContextCut,
-                fmt::format("expected a tile whose longer side is a multiple of the shorter, found {} x {}", tile.q, tile.kv),
-                "tile");
+    return Fail(
+        ErrorCode::kContextCut,
+        fmt::format("expected a tile whose longer side is a multiple of the shorter, found {} x {}", tile.q, tile.kv),
+        "tile");
   }
   return most;
 }
@@ -118,7 +119,8 @@ CutFacts MeasureCut(const PlanView& plan, const std::vector<RowCut>& rows, int64
 int64_t PairsInRows(const RowSet& set, int64_t q_begin, int64_t q_end) {
   int64_t pairs = 0;
   const std::span<const Slab> slabs = set.slabs();
-  const auto first = std::partition_point(slabs.begin(), slabs.end(), [&](const Slab& s) { return s.q_end <= q_begin; });
+  const auto first =
+      std::partition_point(slabs.begin(), slabs.end(), [&](const Slab& s) { return s.q_end <= q_begin; });
   for (auto slab = first; slab != slabs.end() && slab->q_begin < q_end; ++slab) {
     const int64_t begin = std::max<int64_t>(slab->q_begin, q_begin);
     const int64_t last = std::min<int64_t>(slab->q_end, q_end) - 1;
@@ -168,16 +170,18 @@ Status VerifyCut(const RowCut& cut, int64_t tokens, int64_t tile, int64_t shards
   }
   const auto tiles = static_cast<int64_t>(cut.shard_of.size());
   if (tiles % shards != 0 || tiles * tile < tokens) {
-    return fail(fmt::format("expected tiles of {} tokens for {} tokens, as many on each of {} shards, found {}", tile, tokens,
-                            shards, tiles));
+    return fail(fmt::format("expected tiles of {} tokens for {} tokens, as many on each of {} shards, found {}", tile,
+                            tokens, shards, tiles));
   }
   std::vector<int64_t> counts(static_cast<size_t>(shards), 0);
   for (const uint32_t shard : cut.shard_of) {
-    if (shard >= static_cast<uint64_t>(shards)) return fail(fmt::format("a tile is given to shard {} of {}", shard, shards));
+    if (shard >= static_cast<uint64_t>(shards))
+      return fail(fmt::format("a tile is given to shard {} of {}", shard, shards));
     ++counts[shard];
   }
   for (const int64_t count : counts) {
-    if (count != tiles / shards) return fail(fmt::format("expected {} tiles on each shard, found {}", tiles / shards, count));
+    if (count != tiles / shards)
+      return fail(fmt::format("expected {} tiles on each shard, found {}", tiles / shards, count));
   }
   if (cut.rows != shard::ShardRows(cut.shard_of, shards, tokens, tile)) {
     return fail("the pieces of the shards are not those of their tiles");

@@ -176,19 +176,22 @@ ExchangeChoice ChooseExchange(const std::vector<ExchangeBytes>& exchanges) {
   const int64_t all = of(Exchange::kAllGather).total;
   const ExchangeBytes& sparse = of(Exchange::kSparse);
   const ExchangeBytes& heads = of(Exchange::kHeads);
-  const auto share = [&](int64_t bytes) { return all == 0 ? 0.0 : static_cast<double>(bytes) / static_cast<double>(all); };
+  const auto share = [&](int64_t bytes) {
+    return all == 0 ? 0.0 : static_cast<double>(bytes) / static_cast<double>(all);
+  };
   // Many small collectives for the last 40 % are slower than one.
   const bool is_sparse_worth_it = sparse.total * 10 <= all * 6;
   if (heads.is_possible && heads.total < all && (!is_sparse_worth_it || heads.total < sparse.total)) {
-    return {Exchange::kHeads, fmt::format("heads: {:.4f} of an all-gather's bytes, sparse exchange {:.4f}", share(heads.total),
-                                          share(sparse.total))};
+    return {Exchange::kHeads, fmt::format("heads: {:.4f} of an all-gather's bytes, sparse exchange {:.4f}",
+                                          share(heads.total), share(sparse.total))};
   }
   if (is_sparse_worth_it) {
     return {Exchange::kSparse,
             fmt::format("sparse: {:.4f} of an all-gather's bytes, heads {}", share(sparse.total),
                         heads.is_possible ? fmt::format("{:.4f}", share(heads.total)) : "not possible: " + heads.why)};
   }
-  return {Exchange::kAllGather, fmt::format("allgather: a sparse exchange would carry {:.4f} of its bytes, above 0.6", share(sparse.total))};
+  return {Exchange::kAllGather,
+          fmt::format("allgather: a sparse exchange would carry {:.4f} of its bytes, above 0.6", share(sparse.total))};
 }
 
 }  // namespace shard

@@ -1,6 +1,6 @@
-// See placement.h. Documents with more work than half a shard's come first in the row, where their tiles can be given to
-// any shard; the others follow, shard by shard. What a tile executes above what the same tokens of other documents would
-// is its excess: shards that have equal excess of the large documents can be filled up with the others alike.
+// See placement.h. Documents with more work than half a shard's come first in the row, where their tiles can be given
+// to any shard; the others follow, shard by shard. What a tile executes above what the same tokens of other documents
+// would is its excess: shards that have equal excess of the large documents can be filled up with the others alike.
 #include "shard/placement.h"
 
 #include <algorithm>
@@ -122,7 +122,8 @@ class Placer {
     // Rounding may leave something: whoever has room takes it.
     for (const Range& range : ranges) {
       for (int64_t t = range.begin; t < range.end; ++t) {
-        Give(t, t + 1, static_cast<size_t>(std::min_element(taken_tiles_.begin(), taken_tiles_.end()) - taken_tiles_.begin()));
+        Give(t, t + 1,
+             static_cast<size_t>(std::min_element(taken_tiles_.begin(), taken_tiles_.end()) - taken_tiles_.begin()));
       }
     }
   }
@@ -228,8 +229,8 @@ class Placer {
     return best;
   }
 
-  // From the end, and from the beginning too where more tiles must go than that: those cost little and fill the shard up.
-  // At least one tile goes. Gives their excess.
+  // From the end, and from the beginning too where more tiles must go than that: those cost little and fill the shard
+  // up. At least one tile goes. Gives their excess.
   int64_t Peel(size_t shard, int64_t wanted, int64_t must_take, size_t which, std::vector<Range>& ranges) {
     const Range range = ranges[which];
     const int64_t most = std::min(tiles_each_ - taken_tiles_[shard], range.end - range.begin);
@@ -305,7 +306,8 @@ class Placer {
     for (size_t i = 0; i < others_.size(); ++i) {
       if (bin[i] == shard) mine.push_back(i);
     }
-    std::stable_sort(mine.begin(), mine.end(), [&](size_t a, size_t b) { return others_[a].tokens() < others_[b].tokens(); });
+    std::stable_sort(mine.begin(), mine.end(),
+                     [&](size_t a, size_t b) { return others_[a].tokens() < others_[b].tokens(); });
     std::vector<PlacedItem> items(mine.size());
     for (size_t i = 0; i < mine.size(); ++i) {
       items[i % 2 == 0 ? i / 2 : mine.size() - 1 - i / 2] = others_[mine[i]].item;

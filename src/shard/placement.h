@@ -35,7 +35,7 @@ struct Placement {
 };
 
 struct PlacementTrial {
-  int64_t share_parts = 2;   // a document with more work than one such part of a shard's may be cut
+  int64_t share_parts = 2;    // a document with more work than one such part of a shard's may be cut
   bool tokens_first = false;  // as in placement_bins.h
   // Their tiles are dealt by what each executes, whichever document it is of: level where little else is there to fill
   // shards up with, for more bytes.
@@ -44,7 +44,6 @@ struct PlacementTrial {
 
 // `bias` is what each shard was found to execute above the mean when it was placed before, in the unit of tile_costs:
 // it gets that much less. Zero at first.
-Placement PlaceDocuments(const PlacementInput& input, const PlacementTrial& trial,
-                         const std::vector<int64_t>& bias);
+Placement PlaceDocuments(const PlacementInput& input, const PlacementTrial& trial, const std::vector<int64_t>& bias);
 
 }  // namespace tessera::shard

@@ -10,13 +10,18 @@ namespace {
 // Deviations in parts of a shard's: fine enough for a token, and no sum of their squares is too large.
 constexpr int64_t kUnit = int64_t{1} << 20;
 constexpr int64_t kMost = int64_t{1} << 26;
-constexpr int64_t kSteps = 1 << 18;   // candidates looked at in all
+constexpr int64_t kSteps = 1 << 18;  // candidates looked at in all
 constexpr size_t kMostInPairs = 24;  // of a bin, for exchanges of two against two
 
 class Filler {
  public:
   Filler(const std::vector<BinItem>& items, const std::vector<BinGoal>& goals, const BinScale& scale)
-      : items_(items), bin_(items.size(), 0), tokens_(goals.size()), work_(goals.size()), members_(goals.size()), has_tokens_first_(scale.tokens_first) {
+      : items_(items),
+        bin_(items.size(), 0),
+        tokens_(goals.size()),
+        work_(goals.size()),
+        members_(goals.size()),
+        has_tokens_first_(scale.tokens_first) {
     // Whole numbers for each token, so that sums are exact.
     const int64_t token = std::max<int64_t>(kUnit / std::max<int64_t>(scale.tokens, 1), 1);
     for (const BinItem& item : items) {
@@ -49,7 +54,6 @@ class Filler {
     const int64_t one = std::max<int64_t>(whole, 1);
     return std::min(value / one, kMost / kUnit) * kUnit + value % one * kUnit / one;
   }
-
 
   void LongestFirst() {
     std::vector<size_t> order(items_.size());

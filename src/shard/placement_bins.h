@@ -14,8 +14,8 @@ struct BinGoal {
   int64_t tokens = 0;
   int64_t work = 0;
 };
-// What a deviation counts for: tokens and work of a whole shard alike, or tokens first and work where those are equal, so
-// that no document reaches over an edge that it can be kept from.
+// What a deviation counts for: tokens and work of a whole shard alike, or tokens first and work where those are equal,
+// so that no document reaches over an edge that it can be kept from.
 struct BinScale {
   int64_t tokens = 1;
   int64_t work = 1;

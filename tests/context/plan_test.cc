@@ -25,8 +25,14 @@ Contract ContractOf(const std::string& mask, const Shape& shape, int64_t tile) {
 }
 
 Shape ShapeOf(int64_t tokens, int64_t batch = 1, int64_t q_heads = 2, int64_t kv_heads = 1) {
-  return {.batch = batch, .q_len = tokens, .kv_len = tokens, .num_q_heads = q_heads, .num_kv_heads = kv_heads,
-          .dim_qk = 8, .dim_v = 8, .dtype = DType::kBf16};
+  return {.batch = batch,
+          .q_len = tokens,
+          .kv_len = tokens,
+          .num_q_heads = q_heads,
+          .num_kv_heads = kv_heads,
+          .dim_qk = 8,
+          .dim_v = 8,
+          .dtype = DType::kBf16};
 }
 
 Batch RandomDocuments(std::mt19937_64& random, const Shape& shape, int64_t longest) {
@@ -177,7 +183,8 @@ TEST(Context, AnyCut_IsWhatTheDenseMaskSays) {
     const bool has_documents = mask.find("documents") != std::string::npos;
     const Batch batch = has_documents ? RandomDocuments(random, shape, 60) : Batch();
     const auto form = kCutForms[random() % (has_documents ? 3 : 2)];
-    SCOPED_TRACE(mask + " " + std::to_string(shape.q_len) + " tile " + std::to_string(tile) + " " + std::string(ToText(form)));
+    SCOPED_TRACE(mask + " " + std::to_string(shape.q_len) + " tile " + std::to_string(tile) + " " +
+                 std::string(ToText(form)));
     const ContextPlan plan = Planned(contract, batch, OptionsOf(1 + static_cast<int64_t>(random() % 6), tile, form));
     ASSERT_EQ(plan.form, form);
     for (const RowCut& row : plan.rows) {
@@ -206,12 +213,19 @@ TEST(Context, InverseOrder_PutsEveryTokenBack) {
 }
 
 double Share(const ContextPlan& plan, Exchange exchange) {
-  return static_cast<double>(plan.BytesOf(exchange).total) / static_cast<double>(plan.BytesOf(Exchange::kAllGather).total);
+  return static_cast<double>(plan.BytesOf(exchange).total) /
+         static_cast<double>(plan.BytesOf(Exchange::kAllGather).total);
 }
 
 TEST(Context, KnownMasks_CarryTheirFloors) {
-  const Shape long_row = {.batch = 1, .q_len = 131072, .kv_len = 131072, .num_q_heads = 8, .num_kv_heads = 8,
-                          .dim_qk = 128, .dim_v = 128, .dtype = DType::kBf16};
+  const Shape long_row = {.batch = 1,
+                          .q_len = 131072,
+                          .kv_len = 131072,
+                          .num_q_heads = 8,
+                          .num_kv_heads = 8,
+                          .dim_qk = 128,
+                          .dim_v = 128,
+                          .dtype = DType::kBf16};
   Shape half = long_row;
   half.q_len = half.kv_len = 65536;
   const ContextPlan window = Planned(ContractOf("window(4095, 0)", long_row, 256), {}, OptionsOf(8, 256));
@@ -254,10 +268,12 @@ TEST(Context, OneLongDocument_IsCut) {
   Shape shape = ShapeOf(16384);
   Batch batch;
   batch.doc_lengths = IntRows{{12000, 1000, 900, 800, 700, 500, 300, 184}};
-  const ContextPlan plan = Planned(ContractOf("causal and documents", shape, 64), batch, OptionsOf(4, 64, CutForm::kReordered));
+  const ContextPlan plan =
+      Planned(ContractOf("causal and documents", shape, 64), batch, OptionsOf(4, 64, CutForm::kReordered));
   EXPECT_LE(plan.TileBalance(), 1.05);
   // The same bytes of a plan from the same documents, whoever asks.
-  const ContextPlan again = Planned(ContractOf("causal and documents", shape, 64), batch, OptionsOf(4, 64, CutForm::kReordered));
+  const ContextPlan again =
+      Planned(ContractOf("causal and documents", shape, 64), batch, OptionsOf(4, 64, CutForm::kReordered));
   EXPECT_EQ(plan.rows, again.rows);
 }
 

@@ -24,8 +24,14 @@ const std::map<std::string, pjrt::OptionValue> kQuickly = {{"xla_backend_optimiz
 
 Contract ContractOf(const std::string& mask, int64_t tokens, int64_t batch = 1) {
   Contract contract;
-  contract.shape = {.batch = batch, .q_len = tokens, .kv_len = tokens, .num_q_heads = 8, .num_kv_heads = 4,
-                    .dim_qk = 8, .dim_v = 4, .dtype = DType::kF32};
+  contract.shape = {.batch = batch,
+                    .q_len = tokens,
+                    .kv_len = tokens,
+                    .num_q_heads = 8,
+                    .num_kv_heads = 4,
+                    .dim_qk = 8,
+                    .dim_v = 4,
+                    .dtype = DType::kF32};
   contract.mask.heads = {ParseMaskExpr(mask).value()};
   contract.score.scale = 0.35;
   contract.tiles = {kTile, kTile};
@@ -70,7 +76,8 @@ std::vector<float> Reordered(const ContextPlan& plan, const std::vector<float>& 
     for (const Piece& piece : is_back ? InverseOrder(plan.rows[b].order) : plan.rows[b].order) {
       for (int64_t h = 0; h < heads; ++h) {
         const int64_t head = (static_cast<int64_t>(b) * heads + h) * len;
-        std::copy_n(from.begin() + (head + piece.start) * dim, piece.count * dim, to.begin() + (head + piece.offset) * dim);
+        std::copy_n(from.begin() + (head + piece.start) * dim, piece.count * dim,
+                    to.begin() + (head + piece.offset) * dim);
       }
     }
   }
@@ -116,7 +123,7 @@ class ContextProgramTest : public pjrt::PluginTest {
     std::vector<std::span<const std::byte>> bytes;
     for (const stablehlo::NamedType& input : program.inputs) {
       const bool is_float = stablehlo::IsFloat(input.type.element);
-      options.inputs.push_back({is_float                                           ? pjrt::ElementType::kF32
+      options.inputs.push_back({is_float                                          ? pjrt::ElementType::kF32
                                 : input.type.element == stablehlo::Element::kUi32 ? pjrt::ElementType::kU32
                                                                                   : pjrt::ElementType::kS32,
                                 input.type.dims});
@@ -149,7 +156,8 @@ class ContextProgramTest : public pjrt::PluginTest {
   }
 
   static Outputs Run(const ContextRunner& runner, const ContextPlan& plan, const Inputs& in) {
-    const WholeTensors whole = {std::as_bytes(std::span(in.q)), std::as_bytes(std::span(in.k)), std::as_bytes(std::span(in.v))};
+    const WholeTensors whole = {std::as_bytes(std::span(in.q)), std::as_bytes(std::span(in.k)),
+                                std::as_bytes(std::span(in.v))};
     const std::vector<ShardTensors> shards = CutTensors(plan, whole).value();
     const Result<ContextOutputs> done = runner.Forward(plan, shards);
     EXPECT_TRUE(done.has_value()) << (done ? "" : ToText(done.error()));
@@ -258,7 +266,8 @@ TEST_F(ContextProgramTest, WhatDoesNotBelongTogether_IsRefused) {
   const ContextRunner runner = ContextRunner::Make(client(), plan, kQuickly).value();
   std::mt19937_64 random(1);
   const Inputs in = RandomInputs(random, contract.shape);
-  const WholeTensors whole = {std::as_bytes(std::span(in.q)), std::as_bytes(std::span(in.k)), std::as_bytes(std::span(in.v))};
+  const WholeTensors whole = {std::as_bytes(std::span(in.q)), std::as_bytes(std::span(in.k)),
+                              std::as_bytes(std::span(in.v))};
   std::vector<ShardTensors> shards = CutTensors(plan, whole).value();
   const auto expect = [](const auto& result, std::string_view code, const std::string& part) {
     ASSERT_FALSE(result.has_value());
@@ -274,7 +283,8 @@ TEST_F(ContextProgramTest, WhatDoesNotBelongTogether_IsRefused) {
   expect(ContextRunner::Make(client(), many), "TSR-S002", "16 shards need as many devices, and there are 8");
   const ContextPlan ring = Planned(contract, {}, OptionsOf(2, CutForm::kContiguous, Exchange::kRing));
   expect(ContextRunner::Make(client(), ring), "TSR-S020", "ring");
-  const ContextPlan ragged = Planned(ContractOf("causal", 60), {}, OptionsOf(2, CutForm::kContiguous, Exchange::kAllGather));
+  const ContextPlan ragged =
+      Planned(ContractOf("causal", 60), {}, OptionsOf(2, CutForm::kContiguous, Exchange::kAllGather));
   expect(ContextRunner::Make(client(), ragged), "TSR-S020", "60 tokens are no multiple of 16");
   expect(CutTensors(plan, {whole.q, whole.k, {}}), "TSR-R001", "found 0");
 }

@@ -133,9 +133,9 @@ class Builder {
   };
   Values CallKernel(const Kernel& kernel, const Values& operands, const std::vector<Type>& results);
 
-  // What one of `devices` has of a value goes to others. Permute: to the targets of its pairs; a device that is none gets
-  // zeros. Gather: everybody gets all, one after the other along `axis`. Trade: along `split` it is cut into as many
-  // pieces as there are devices, and those that come are put together along `join`.
+  // What one of `devices` has of a value goes to others. Permute: to the targets of its pairs; a device that is none
+  // gets zeros. Gather: everybody gets all, one after the other along `axis`. Trade: along `split` it is cut into as
+  // many pieces as there are devices, and those that come are put together along `join`.
   Value Permute(const Value& x, const DevicePairs& pairs);
   Value Gather(const Value& x, int64_t axis, int64_t devices);
   struct Axes {

@@ -44,9 +44,10 @@ Value Builder::Permute(const Value& x, const DevicePairs& pairs) {
   for (const auto& [source, target] : pairs) Append(text, fmt::format("[{}, {}]", source, target));
   if (pairs.empty()) Mistake("collective_permute: no pairs");
   Value out{NewName(), x.type, regions_.back()};
-  Line(fmt::format("{} = \"stablehlo.collective_permute\"({}) {{source_target_pairs = dense<[{}]> : tensor<{}x2xi64>, {}}} : "
-                   "({}) -> {}",
-                   out.name, x.name, text, pairs.size(), Channel(), ToText(x.type), ToText(x.type)));
+  Line(fmt::format(
+      "{} = \"stablehlo.collective_permute\"({}) {{source_target_pairs = dense<[{}]> : tensor<{}x2xi64>, {}}} : "
+      "({}) -> {}",
+      out.name, x.name, text, pairs.size(), Channel(), ToText(x.type), ToText(x.type)));
   return out;
 }
 
@@ -57,9 +58,10 @@ Value Builder::Gather(const Value& x, int64_t axis, int64_t devices) {
     return x;
   }
   Value out{NewName(), Whole(x.type, axis, devices), regions_.back()};
-  Line(fmt::format("{} = \"stablehlo.all_gather\"({}) {{all_gather_dim = {} : i64, replica_groups = {}, {}, "
-                   "use_global_device_ids}} : ({}) -> {}",
-                   out.name, x.name, axis, Groups(devices), Channel(), ToText(x.type), ToText(out.type)));
+  Line(
+      fmt::format("{} = \"stablehlo.all_gather\"({}) {{all_gather_dim = {} : i64, replica_groups = {}, {}, "
+                  "use_global_device_ids}} : ({}) -> {}",
+                  out.name, x.name, axis, Groups(devices), Channel(), ToText(x.type), ToText(out.type)));
   return out;
 }
 
@@ -67,15 +69,16 @@ Value Builder::Trade(const Value& x, Axes axes, int64_t devices) {
   Uses({&x}, "all_to_all");
   if (!HasAxis(x.type, axes.split) || !HasAxis(x.type, axes.join) ||
       x.type.dims[static_cast<size_t>(axes.split)] % devices != 0) {
-    Mistake(fmt::format("all_to_all: {} along {} and {} on {} devices", ToText(x.type), axes.split, axes.join, devices));
+    Mistake(
+        fmt::format("all_to_all: {} along {} and {} on {} devices", ToText(x.type), axes.split, axes.join, devices));
     return x;
   }
   Value out{NewName(), Whole(x.type, axes.join, devices), regions_.back()};
   out.type.dims[static_cast<size_t>(axes.split)] /= devices;
-  Line(fmt::format("{} = \"stablehlo.all_to_all\"({}) {{split_dimension = {} : i64, concat_dimension = {} : i64, split_count = "
-                   "{} : i64, replica_groups = {}, {}}} : ({}) -> {}",
-                   out.name, x.name, axes.split, axes.join, devices, Groups(devices), Channel(), ToText(x.type),
-                   ToText(out.type)));
+  Line(fmt::format(
+      "{} = \"stablehlo.all_to_all\"({}) {{split_dimension = {} : i64, concat_dimension = {} : i64, split_count = "
+      "{} : i64, replica_groups = {}, {}}} : ({}) -> {}",
+      out.name, x.name, axes.split, axes.join, devices, Groups(devices), Channel(), ToText(x.type), ToText(out.type)));
   return out;
 }
 
@@ -112,9 +115,11 @@ Result<std::string> Builder::FinishFor(const DeviceAxis& devices, const Values& 
   }
   const std::string count = outputs.size() == 1 ? "" : fmt::format(":{}", outputs.size());
   return fmt::format(
-      "module @{} attributes {{mhlo.frontend_attributes = {{{}}}, mhlo.num_partitions = {} : i32, mhlo.num_replicas = 1 : "
+      "module @{} attributes {{mhlo.frontend_attributes = {{{}}}, mhlo.num_partitions = {} : i32, mhlo.num_replicas = "
+      "1 : "
       "i32}} {{\n  sdy.mesh @mesh = <[\"{}\"={}]>\n  func.func public @main({}) -> ({}) {{\n    %all{} = "
-      "sdy.manual_computation({}) in_shardings=[{}] out_shardings=[{}] manual_axes={{\"{}\"}} ({}) {{\n{}    sdy.return {} : "
+      "sdy.manual_computation({}) in_shardings=[{}] out_shardings=[{}] manual_axes={{\"{}\"}} ({}) {{\n{}    "
+      "sdy.return {} : "
       "{}\n    }} : ({}) -> ({})\n    return {} : {}\n  }}\n}}\n",
       module_name_, Attributes(), devices.size, devices.name, devices.size, arguments, results, count, passed, cuts,
       result_cuts, devices.name, own, body_, own_names, own_types, passed_types, result_types, returned, result_types);

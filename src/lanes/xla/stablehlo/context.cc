@@ -19,7 +19,9 @@ std::string_view ToText(ContextKind kind) {
 class Context {
  public:
   explicit Context(const ContextSpec& spec)
-      : spec_(spec), inputs_(Inputs(spec)), b_(BeginModule(spec.local, fmt::format("{}_{}", kPass, ToText(spec.kind)), inputs_)) {}
+      : spec_(spec),
+        inputs_(Inputs(spec)),
+        b_(BeginModule(spec.local, fmt::format("{}_{}", kPass, ToText(spec.kind)), inputs_)) {}
 
   Result<ContextProgram> Lower() {
     const Values rows = ForwardRows(b_, spec_.local, Bring());
@@ -59,7 +61,8 @@ class Context {
     return inputs;
   }
 
-  // Along which axis an input is cut. Where every device has the same keys in the same order, their tables are the same.
+  // Along which axis an input is cut. Where every device has the same keys in the same order, their tables are the
+  // same.
   int64_t AxisOf(const std::string& name) const {
     const bool is_heads = spec_.kind == ContextKind::kHeads;
     if (name == "q" || name == "k" || name == "v") return 2;

@@ -16,13 +16,13 @@ enum class ContextKind : uint8_t { kGather, kHeads, kSparse };
 
 struct ContextSpec {
   ContextKind kind = ContextKind::kGather;
-  Shape shape;                   // of all devices together; lengths are those of the padded tokens
-  ProgramSpec local;             // what a device walks: see LocalSpec
+  Shape shape;        // of all devices together; lengths are those of the padded tokens
+  ProgramSpec local;  // what a device walks: see LocalSpec
   int64_t devices = 1;
-  int64_t tokens = 0;            // that a device has of each batch row
-  int64_t tile = 0;              // that is sent at once
-  int64_t received = 0;          // sparse: tiles of others that a device has room for, of each batch row
-  int64_t rounds = 0;            // sparse: that the tables have room for
+  int64_t tokens = 0;    // that a device has of each batch row
+  int64_t tile = 0;      // that is sent at once
+  int64_t received = 0;  // sparse: tiles of others that a device has room for, of each batch row
+  int64_t rounds = 0;    // sparse: that the tables have room for
   std::vector<DevicePairs> steps = {};
 };
 // Fills in `local` from the class of the program of one device.
