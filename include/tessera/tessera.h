@@ -7,6 +7,7 @@
 #include "tessera/bridge.h"
 #include "tessera/check.h"
 #include "tessera/compile.h"
+#include "tessera/context.h"
 #include "tessera/contract.h"
 #include "tessera/cpu_guard.h"
 #include "tessera/documents.h"

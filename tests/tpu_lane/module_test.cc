@@ -87,10 +87,10 @@ TEST(KernelModules, SeveralChips_ShareHeadsOrRows) {
   };
   const Kind kinds[] = {
       {"chips_share_heads", 2, 4,
-       "tensor<2x8x300x128xbf16> {sdy.sharding = #sdy.sharding<@chips, [{}, {\"chip\"}, {}, {}]>}",
+       "tensor<2x8x300x128xbf16> {sdy.sharding = #sdy.sharding<@mesh, [{}, {\"chip\"}, {}, {}]>}",
        "tensor<2x2x300x128xbf16>"},
       {"chips_share_rows", 4, 1,
-       "tensor<4x8x300x128xbf16> {sdy.sharding = #sdy.sharding<@chips, [{\"chip\"}, {}, {}, {}]>}",
+       "tensor<4x8x300x128xbf16> {sdy.sharding = #sdy.sharding<@mesh, [{\"chip\"}, {}, {}, {}]>}",
        "tensor<1x8x300x128xbf16>"},
   };
   for (const Kind& kind : kinds) {

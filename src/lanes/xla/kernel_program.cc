@@ -409,11 +409,11 @@ class Lowerer {
   // Inputs and outputs are those of all chips; rows of tiles are [batch, heads * rows, ...], and each chip counts its
   // own tiles.
   Result<stablehlo::Program> FinishOver(const std::vector<std::pair<std::string, Value>>& named) {
-    stablehlo::Mesh mesh{.chips = spec_.chips};
+    stablehlo::DeviceAxis chips{.name = "chip", .size = spec_.chips};
     std::vector<stablehlo::NamedType> inputs = inputs_;
     for (stablehlo::NamedType& input : inputs) {
-      mesh.inputs.push_back(ChipAxis(spec_, input.name));
-      input.type = stablehlo::WholeType(input.type, mesh.inputs.back(), mesh.chips);
+      chips.inputs.push_back(ChipAxis(spec_, input.name));
+      input.type = stablehlo::WholeType(input.type, chips.inputs.back(), chips.size);
     }
     Values values;
     std::vector<stablehlo::NamedType> outputs;
@@ -426,10 +426,10 @@ class Lowerer {
         dims.insert(dims.begin(), shape_.batch);
       }
       values.push_back(b_.Reshape(value, dims));
-      mesh.outputs.push_back(!is_count && spec_.chips_share_heads ? 1 : 0);
-      outputs.push_back({name, stablehlo::WholeType(values.back().type, mesh.outputs.back(), mesh.chips)});
+      chips.outputs.push_back(!is_count && spec_.chips_share_heads ? 1 : 0);
+      outputs.push_back({name, stablehlo::WholeType(values.back().type, chips.outputs.back(), chips.size)});
     }
-    return b_.FinishOver(mesh, values).map([&](std::string text) {
+    return b_.FinishOver(chips, values).map([&](std::string text) {
       return stablehlo::Program{stablehlo::ModuleName(name_, spec_.class_key), std::move(text), std::move(inputs),
                                 std::move(outputs), 1};
     });

@@ -48,20 +48,25 @@ struct NamedType {
   std::string name;  // for the reader of the text, and of an error
   Type type;
 };
+
+// Devices along one axis, each running the program on what it has: for every input and output the axis of it that is
+// cut, or kWhole where every device has all of it.
+struct DeviceAxis {
+  std::string name;
+  int64_t size = 1;
+  std::vector<int64_t> inputs = {};
+  std::vector<int64_t> outputs = {};
+};
+inline constexpr int64_t kWhole = -1;
+using DevicePairs = std::vector<std::pair<int32_t, int32_t>>;  // source, target
+
 struct ModuleAttribute {
   std::string name;
   std::string value;
 };
 
-// A program for several chips at once, each with an equal share of some tensors: which axis of each input and of each
-// output they share, -1 where every chip has all of it.
-struct Mesh {
-  int64_t chips = 1;
-  std::vector<int64_t> inputs = {};
-  std::vector<int64_t> outputs = {};
-};
-// Of all chips together, from what each has.
-Type WholeType(const Type& of_chip, int64_t axis, int64_t chips);
+// As all devices together have it, from what each has.
+Type WholeType(const Type& own, int64_t axis, int64_t devices);
 
 class Builder {
  public:
@@ -155,23 +160,35 @@ class Builder {
   // Output `output` takes the memory of an input of the same type, which is gone after a run.
   void Donate(std::string_view input, int64_t output) { donated_.emplace(input, output); }
 
+  // What one of `devices` has of a value goes to others. Permute: to the targets of its pairs; a device that is none
+  // gets zeros. Gather: everybody gets all, one after the other along `axis`. Trade: along `split` it is cut into as
+  // many pieces as there are devices, and those that come are put together along `join`.
+  Value Permute(const Value& x, const DevicePairs& pairs);
+  Value Gather(const Value& x, int64_t axis, int64_t devices);
+  struct Axes {
+    int64_t split = 0;
+    int64_t join = 0;
+  };
+  Value Trade(const Value& x, Axes axes, int64_t devices);
+
   // The whole text. TSR-L010 with the first mistake when there was one.
   Result<std::string> Finish(const Values& outputs);
-  // The same as one region that every chip of the mesh runs on its own share (Shardy's manual computation): what was
-  // built is of one chip, and the program takes and gives the tensors of all.
-  Result<std::string> FinishOver(const Mesh& mesh, const Values& outputs);
+  // The same as one region that every device runs on its own share (Shardy's manual computation): what was built is of
+  // one device, and the program takes and gives the tensors of all.
+  Result<std::string> FinishOver(const DeviceAxis& devices, const Values& outputs);
 
  private:
   Value Emit(const Type& type, std::string text);
   std::string NewName() { return "%" + std::to_string(next_++); }
   void Line(const std::string& text);
-  Status CheckOutputs(const Values& outputs);
+  Status CheckOutputs(const Values& outputs);  // the first mistake
   std::string Attributes(int64_t num_partitions) const;
   void Mistake(std::string text);
   bool Uses(std::initializer_list<const Value*> values, std::string_view op);
   void Open();
   void Close();
   void Return(const Values& values);
+  std::string Channel();
   Value At(const Value& x, const Value& like);  // a scalar spread over another's shape
   Values EmitMany(const std::string& text, const std::vector<Type>& results);
 
@@ -183,6 +200,7 @@ class Builder {
   std::vector<std::map<std::string, Value>> constants_;  // of each: text -> value, so that each is written once
   int32_t next_region_ = 0;
   int64_t next_ = 0;
+  int64_t next_channel_ = 1;
   std::string mistake_;
   std::string functions_;
   std::map<std::string, int64_t, std::less<>> donated_;

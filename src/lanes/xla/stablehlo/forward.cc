@@ -11,32 +11,21 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 
 class Forward {
  public:
-  explicit Forward(const ProgramSpec& spec)
-      : spec_(spec),
-        shape_(spec.shape),
-        list_(spec.Of(Direction::kForward)),
-        inputs_(CommonInputs(spec, {Direction::kForward})),
-        b_(BeginModule(spec, "xla_chunked_forward", inputs_)) {}
+  Forward(Builder& b, const ProgramSpec& spec)
+      : spec_(spec), shape_(spec.shape), list_(spec.Of(Direction::kForward)), b_(b) {}
 
-  Result<Program> Lower() {
+  Values Rows(const AttentionTensors& tensors) {
     const int64_t kv_tokens = RoundUp(shape_.kv_len, list_.tile_kv);
-    q_ = PadTokens(b_, b_.Input("q"), list_.rows * list_.tile_q);
-    k_ = PadTokens(b_, b_.Input("k"), kv_tokens);
-    v_ = PadTokens(b_, b_.Input("v"), kv_tokens);
+    q_ = PadTokens(b_, tensors.q, list_.rows * list_.tile_q);
+    k_ = PadTokens(b_, tensors.k, kv_tokens);
+    v_ = PadTokens(b_, tensors.v, kv_tokens);
     tables_ = LoadTables(b_, spec_, list_);
     const int64_t rows = spec_.RowsOf(Direction::kForward).per_part;
     const Type o{Element::kF32, {rows, list_.tile_q, shape_.dim_v}};
     const Type stat{Element::kF32, {rows, list_.tile_q}};
     const Values init = {b_.Constant(o, 0.0), b_.Constant(stat, 0.0), b_.Constant(stat, 0.0), b_.Int(0)};
-    const Values done = ForRowsOfPart(b_, spec_, Direction::kForward, init,
-                                      [&](const PartRow& at, const Values& carried) { return RunRow(at, carried); });
-    return b_.Finish(done).map([&](std::string text) {
-      return Program{ModuleName("xla_chunked_forward", spec_.class_key),
-                     std::move(text),
-                     inputs_,
-                     {{"o", o}, {"lse", stat}, {"max", stat}, {"tiles", done[3].type}},
-                     spec_.parts};
-    });
+    return ForRowsOfPart(b_, spec_, Direction::kForward, init,
+                         [&](const PartRow& at, const Values& carried) { return RunRow(at, carried); });
   }
 
  private:
@@ -123,14 +112,28 @@ class Forward {
   const ProgramSpec& spec_;
   const Shape& shape_;
   const ListShape& list_;
-  std::vector<NamedType> inputs_;
-  Builder b_;
+  Builder& b_;
   Value q_, k_, v_;
   MaskTables tables_;
 };
 
 }  // namespace
 
-Result<Program> LowerForward(const ProgramSpec& spec) { return Forward(spec).Lower(); }
+Values ForwardRows(Builder& b, const ProgramSpec& spec, const AttentionTensors& tensors) {
+  return Forward(b, spec).Rows(tensors);
+}
+
+Result<Program> LowerForward(const ProgramSpec& spec) {
+  const std::vector<NamedType> inputs = CommonInputs(spec, {Direction::kForward});
+  Builder b = BeginModule(spec, "xla_chunked_forward", inputs);
+  const Values done = ForwardRows(b, spec, {b.Input("q"), b.Input("k"), b.Input("v")});
+  return b.Finish(done).map([&](std::string text) {
+    return Program{ModuleName("xla_chunked_forward", spec.class_key),
+                   std::move(text),
+                   inputs,
+                   {{"o", done[0].type}, {"lse", done[1].type}, {"max", done[2].type}, {"tiles", done[3].type}},
+                   spec.parts};
+  });
+}
 
 }  // namespace tessera::stablehlo

@@ -25,6 +25,15 @@ struct HeadAt {
   Value head;
 };
 
+// What attention is of.
+struct AttentionTensors {
+  Value q;
+  Value k;
+  Value v;
+};
+// The rows of the part: o [per_part, tile_q, dim_v], lse and max [per_part, tile_q], and how many tiles that took.
+Values ForwardRows(Builder& b, const ProgramSpec& spec, const AttentionTensors& tensors);
+
 // A [batch, heads, tokens, dim] tensor or a [batch, heads, tokens] statistic with its tokens padded to whole tiles.
 Value PadTokens(Builder& b, const Value& input, int64_t padded_tokens);
 

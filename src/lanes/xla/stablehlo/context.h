@@ -1,0 +1,40 @@
+// Attention over tokens that several devices share, as one program: what a device needs of others is brought first, and
+// then its rows are walked as the program of one device walks them, tiles ascending, so that every bit is the same.
+// What is needed is data: tiles to send, where they go, and how often each step is taken.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "lanes/xla/stablehlo/program.h"
+
+namespace tessera::stablehlo {
+
+// gather: everybody gets all keys. heads: tokens of all devices for some of the heads. sparse: rounds of one-tile
+// permutes.
+enum class ContextKind : uint8_t { kGather, kHeads, kSparse };
+
+struct ContextSpec {
+  ContextKind kind = ContextKind::kGather;
+  Shape shape;        // of all devices together; lengths are those of the padded tokens
+  ProgramSpec local;  // what a device walks: see LocalSpec
+  int64_t devices = 1;
+  int64_t tokens = 0;    // that a device has of each batch row
+  int64_t tile = 0;      // that is sent at once
+  int64_t received = 0;  // sparse: tiles of others that a device has room for, of each batch row
+  int64_t rounds = 0;    // sparse: that the tables have room for
+  std::vector<DevicePairs> steps = {};
+};
+// Fills in `local` from the class of the program of one device.
+void SetLocalSpec(const ProgramSpec& whole, ContextSpec& spec);
+
+struct ContextProgram {
+  Program program;  // inputs and outputs of one device
+  DeviceAxis devices;
+};
+// Inputs as LowerForward, of one device: q, k and v have its own tokens; sparse also has sends and receives [rounds],
+// and bounds [steps + 1], the round each step begins with. Outputs o [batch, heads, tokens, dim_v] in the input's type,
+// lse [batch, heads, tokens] in f32, and tiles [1]; with heads, lse has all tokens of a device's heads.
+Result<ContextProgram> LowerContextForward(const ContextSpec& spec);
+
+}  // namespace tessera::stablehlo

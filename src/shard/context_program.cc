@@ -1,0 +1,220 @@
+// See context_program.h.
+#include "shard/context_program.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/try.h"
+#include "tessera/dtype.h"
+
+namespace tessera::shard {
+namespace {
+
+using stablehlo::ContextKind;
+using stablehlo::ContextSpec;
+
+pjrt::TensorType ToPjrt(const stablehlo::Type& type) {
+  using stablehlo::Element;
+  pjrt::ElementType element = pjrt::ElementType::kS32;
+  if (type.element == Element::kF32) element = pjrt::ElementType::kF32;
+  if (type.element == Element::kBf16) element = pjrt::ElementType::kBf16;
+  if (type.element == Element::kF16) element = pjrt::ElementType::kF16;
+  if (type.element == Element::kUi32) element = pjrt::ElementType::kU32;
+  return {element, type.dims};
+}
+
+// Calls visit(given token, token in the shard, count) for every stretch of a shard's tokens.
+template <class Visit>
+void ForStretches(const RowCut& row, size_t shard, const Visit& visit) {
+  for (const Piece& mine : row.rows[shard]) {
+    for (const Piece& piece : row.order) {
+      const int64_t begin = std::max(mine.start, piece.offset);
+      const int64_t end = std::min(mine.start + mine.count, piece.offset + piece.count);
+      if (begin < end) visit(piece.start + begin - piece.offset, mine.offset + begin - mine.start, end - begin);
+    }
+  }
+}
+
+struct TokensOf {
+  int64_t heads = 0;
+  int64_t token_bytes = 0;
+};
+
+// Whole tensor [batch, heads, tokens, ..] and a shard's, one way or the other.
+template <class Copy>
+void ForTokens(const ContextPlan& plan, size_t shard, const TokensOf& of, const Copy& copy) {
+  const int64_t whole_len = plan.contract.shape.q_len;
+  const int64_t shard_len = plan.tiles_per_shard * plan.tile;
+  for (size_t b = 0; b < plan.rows.size(); ++b) {
+    ForStretches(plan.rows[b], shard, [&](int64_t given, int64_t own, int64_t count) {
+      for (int64_t h = 0; h < of.heads; ++h) {
+        const int64_t head = static_cast<int64_t>(b) * of.heads + h;
+        copy(static_cast<size_t>((head * whole_len + given) * of.token_bytes),
+             static_cast<size_t>((head * shard_len + own) * of.token_bytes),
+             static_cast<size_t>(count * of.token_bytes));
+      }
+    });
+  }
+}
+
+Result<std::vector<std::byte>> CutOne(const ContextPlan& plan, size_t shard, std::span<const std::byte> whole,
+                                      const TokensOf& of, const char* name) {
+  const Shape& s = plan.contract.shape;
+  const auto expected = static_cast<size_t>(s.batch * of.heads * s.q_len * of.token_bytes);
+  if (whole.size() != expected) {
+    return Fail(ErrorCode::kTensorMismatch, fmt::format("expected {} bytes, found {}", expected, whole.size()), name);
+  }
+  std::vector<std::byte> out(
+      static_cast<size_t>(s.batch * of.heads * plan.tiles_per_shard * plan.tile * of.token_bytes));
+  ForTokens(plan, shard, of,
+            [&](size_t from, size_t to, size_t count) { std::memcpy(out.data() + to, whole.data() + from, count); });
+  return out;
+}
+
+}  // namespace
+
+Result<std::vector<ShardTensors>> CutTensors(const ContextPlan& plan, const WholeTensors& whole) {
+  const Shape& s = plan.contract.shape;
+  const int64_t e = BytesOf(s.dtype);
+  std::vector<ShardTensors> out(static_cast<size_t>(plan.shards));
+  for (size_t shard = 0; shard < out.size(); ++shard) {
+    out[shard].q = TESSERA_TRY(CutOne(plan, shard, whole.q, {s.num_q_heads, s.dim_qk * e}, "q"));
+    out[shard].k = TESSERA_TRY(CutOne(plan, shard, whole.k, {s.num_kv_heads, s.dim_qk * e}, "k"));
+    out[shard].v = TESSERA_TRY(CutOne(plan, shard, whole.v, {s.num_kv_heads, s.dim_v * e}, "v"));
+  }
+  return out;
+}
+
+Result<ContextRunner> ContextRunner::Make(pjrt::Client& client, const ContextPlan& plan,
+                                          const std::map<std::string, pjrt::OptionValue>& flags) {
+  if (static_cast<int64_t>(client.devices().size()) < plan.shards) {
+    return Fail(ErrorCode::kMeshDevices,
+                fmt::format("{} shards need as many devices, and there are {}", plan.shards, client.devices().size()),
+                "devices");
+  }
+  ContextRunner runner;
+  runner.client_ = &client;
+  runner.spec_ = TESSERA_TRY(ContextSpecOf(plan));
+  stablehlo::ContextProgram lowered = TESSERA_TRY(stablehlo::LowerContextForward(runner.spec_));
+  pjrt::CompileOptions options;
+  options.num_partitions = plan.shards;
+  options.use_spmd = true;
+  options.use_shardy = true;
+  for (int64_t d = 0; d < plan.shards; ++d) options.device_ids.push_back(client.devices()[static_cast<size_t>(d)].id);
+  for (const stablehlo::NamedType& input : lowered.program.inputs) options.inputs.push_back(ToPjrt(input.type));
+  options.overrides = flags;
+  runner.inputs_ = std::move(lowered.program.inputs);
+  runner.executable_ =
+      std::make_shared<const pjrt::Executable>(TESSERA_TRY(client.Compile(lowered.program.text, options)));
+  runner.collectives_ = TESSERA_TRY(runner.executable_->Optimized()).collective_calls;
+  return runner;
+}
+
+Result<ContextOutputs> ContextRunner::Forward(const ContextPlan& plan, std::span<const ShardTensors> shards) const {
+  const DeviceTables tables = TESSERA_TRY(MakeDeviceTables(spec_, plan));
+  if (shards.size() != tables.size()) {
+    return Fail(ErrorCode::kShardLost,
+                fmt::format("expected the tensors of {} shards, found {}", tables.size(), shards.size()), "shards");
+  }
+  if (plan.contract.score.sink_logits) {
+    return Fail(ErrorCode::kContextCut, "a program of several devices takes no sink logits", "score");
+  }
+  const auto scale = static_cast<float>(plan.contract.score.scale);
+  const auto softcap = static_cast<float>(plan.contract.score.softcap);
+  std::vector<std::vector<pjrt::Buffer>> buffers(shards.size());
+  for (size_t d = 0; d < shards.size(); ++d) {
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      const std::string& name = inputs_[i].name;
+      std::span<const std::byte> bytes;
+      if (name == "q") bytes = shards[d].q;
+      if (name == "k") bytes = shards[d].k;
+      if (name == "v") bytes = shards[d].v;
+      if (name == "scale") bytes = std::as_bytes(std::span(&scale, 1));
+      if (name == "softcap") bytes = std::as_bytes(std::span(&softcap, 1));
+      if (const auto table = tables[d].find(name); table != tables[d].end())
+        bytes = std::as_bytes(std::span(table->second));
+      const pjrt::TensorType& type = executable_->inputs()[i];
+      if (bytes.size() != static_cast<size_t>(type.bytes())) {
+        return Fail(bytes.empty() ? ErrorCode::kShardLost : ErrorCode::kTensorMismatch,
+                    fmt::format("shard {}: expected {} bytes of {}, found {}", d, type.bytes(), name, bytes.size()),
+                    name);
+      }
+      buffers[d].push_back(TESSERA_TRY(client_->Upload(type, bytes, static_cast<int64_t>(d))));
+    }
+  }
+  std::vector<std::vector<const pjrt::Buffer*>> args(shards.size());
+  for (size_t d = 0; d < shards.size(); ++d) {
+    for (const pjrt::Buffer& buffer : buffers[d]) args[d].push_back(&buffer);
+  }
+  const std::vector<pjrt::Launched> launched = TESSERA_TRY(executable_->ExecuteOnAll(args));
+  for (const pjrt::Launched& one : launched) TESSERA_TRY(one.done.Await());
+
+  const Shape& s = plan.contract.shape;
+  const int64_t o_token = s.dim_v * BytesOf(s.dtype);
+  ContextOutputs out;
+  out.o.resize(static_cast<size_t>(s.batch * s.num_q_heads * s.q_len * o_token));
+  out.lse.resize(static_cast<size_t>(s.batch * s.num_q_heads * s.q_len));
+  for (size_t d = 0; d < launched.size(); ++d) {
+    std::vector<std::byte> own(static_cast<size_t>(launched[d].outputs[0].type().bytes()));
+    TESSERA_TRY(launched[d].outputs[0].Download(own));
+    ForTokens(plan, d, {s.num_q_heads, o_token},
+              [&](size_t to, size_t from, size_t count) { std::memcpy(out.o.data() + to, own.data() + from, count); });
+    std::vector<float> lse(static_cast<size_t>(launched[d].outputs[1].type().bytes()) / sizeof(float));
+    TESSERA_TRY(launched[d].outputs[1].Download(std::as_writable_bytes(std::span(lse))));
+    PlaceLse(plan, d, lse, out.lse);
+    int32_t tiles = 0;
+    TESSERA_TRY(launched[d].outputs[2].Download(std::as_writable_bytes(std::span(&tiles, 1))));
+    out.tiles.push_back(tiles);
+  }
+  return out;
+}
+
+// A device has the statistics of its own tokens, or of all tokens for its heads, shard after shard.
+void ContextRunner::PlaceLse(const ContextPlan& plan, size_t device, std::span<const float> from,
+                             std::span<float> to) const {
+  const Shape& s = plan.contract.shape;
+  const bool is_heads = spec_.kind == ContextKind::kHeads;
+  const int64_t heads = spec_.local.shape.num_q_heads;
+  const int64_t first_head = is_heads ? static_cast<int64_t>(device) * heads : 0;
+  for (size_t b = 0; b < plan.rows.size(); ++b) {
+    for (size_t shard = is_heads ? 0 : device; shard < (is_heads ? static_cast<size_t>(spec_.devices) : device + 1);
+         ++shard) {
+      const int64_t begin = is_heads ? static_cast<int64_t>(shard) * spec_.tokens : 0;
+      ForStretches(plan.rows[b], shard, [&](int64_t given, int64_t own, int64_t count) {
+        for (int64_t h = 0; h < heads; ++h) {
+          const int64_t out_head = static_cast<int64_t>(b) * s.num_q_heads + first_head + h;
+          const int64_t in_head = static_cast<int64_t>(b) * heads + h;
+          std::copy_n(from.begin() + in_head * spec_.local.shape.q_len + begin + own, count,
+                      to.begin() + out_head * s.q_len + given);
+        }
+      });
+    }
+  }
+}
+
+Result<std::vector<CarriedCollective>> ContextRunner::Carried(const ContextPlan& plan) const {
+  SparseSteps steps;
+  if (spec_.kind == ContextKind::kSparse) steps = MakeSparseSteps(plan.needs);
+  std::vector<CarriedCollective> out;
+  for (const pjrt::Collective& call : collectives_) {
+    CarriedCollective one{
+        .text = pjrt::ToText(call), .bytes_per_trip = pjrt::CarriedBytes(call, spec_.devices), .trips = 1};
+    if (call.in_loop) {
+      const auto step = std::find_if(steps.pairs.begin(), steps.pairs.end(), [&](const auto& pairs) {
+        return std::equal(pairs.begin(), pairs.end(), call.pairs.begin(), call.pairs.end(),
+                          [](const auto& a, const auto& b) { return a.first == b.first && a.second == b.second; });
+      });
+      if (step == steps.pairs.end()) {
+        return Fail(ErrorCode::kShardProgram,
+                    "a compiled loop has a collective that no step of the cut names: " + one.text, "program");
+      }
+      one.trips = steps.trips[static_cast<size_t>(step - steps.pairs.begin())];
+    }
+    out.push_back(std::move(one));
+  }
+  return out;
+}
+
+}  // namespace tessera::shard

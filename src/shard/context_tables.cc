@@ -1,0 +1,272 @@
+// What a program of several devices reads in place of a mask. See context_program.h.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/try.h"
+#include "lanes/xla/operands.h"
+#include "lanes/xla/stablehlo/tiles.h"
+#include "shard/context_program.h"
+
+namespace tessera::shard {
+namespace {
+
+using stablehlo::ContextKind;
+using stablehlo::ContextSpec;
+
+stablehlo::ProgramSpec WholeSpec(const ContextPlan& plan) {
+  return stablehlo::SpecOf(plan.contract, plan.plan->view(), TargetKind::kTpu);  // a device walks its rows in one part
+}
+
+class Tables {
+ public:
+  Tables(const ContextSpec& spec, const ContextPlan& plan)
+      : spec_(spec), plan_(plan), view_(plan.plan->view()), tiles_(plan.shards * plan.tiles_per_shard) {
+    const stablehlo::ProgramSpec whole = WholeSpec(plan);
+    whole_ = lanes::xla::MakeTables(whole, view_, stablehlo::CommonInputs(whole, {Direction::kForward}));
+    place_.resize(plan.rows.size());
+    for (size_t b = 0; b < plan.rows.size(); ++b) {
+      std::vector<int32_t> filled(static_cast<size_t>(plan.shards), 0);
+      for (const uint32_t shard : plan.rows[b].shard_of) place_[b].push_back(filled[shard]++);
+    }
+    NumberMasks();
+  }
+
+  DeviceTables Make() {
+    DeviceTables devices(static_cast<size_t>(spec_.devices));
+    for (size_t d = 0; d < devices.size(); ++d) FillDevice(d, devices[d]);
+    if (spec_.kind == ContextKind::kSparse) FillRounds(devices);
+    return devices;
+  }
+
+ private:
+  // A mask of the plan may stand for several batch rows, whose tiles lie elsewhere.
+  void NumberMasks() {
+    for (int64_t b = 0; b < view_.batch; ++b) {
+      for (int64_t h = 0; h < view_.num_q_heads; ++h) {
+        const std::pair key{b, view_.mask_of[static_cast<size_t>(b * view_.num_q_heads + h)]};
+        const auto found = std::find(masks_.begin(), masks_.end(), key);
+        mask_of_.push_back(static_cast<int32_t>(found - masks_.begin()));
+        if (found == masks_.end()) masks_.push_back(key);
+      }
+    }
+  }
+
+  // The tiles whose rows a device walks, in order.
+  std::vector<int64_t> RowTiles(size_t device, size_t b) const {
+    std::vector<int64_t> out;
+    const std::vector<uint32_t>& shard_of = plan_.rows[b].shard_of;
+    const auto append = [&](size_t shard) {
+      for (size_t t = 0; t < shard_of.size(); ++t) {
+        if (shard_of[t] == shard) out.push_back(static_cast<int64_t>(t));
+      }
+    };
+    if (spec_.kind != ContextKind::kHeads) {
+      append(device);
+    } else {
+      for (size_t shard = 0; shard < static_cast<size_t>(spec_.devices); ++shard) append(shard);
+    }
+    return out;
+  }
+  // The tiles whose keys it has, in order: its own, and then what came; -1 for room that is empty.
+  std::vector<int64_t> KeyTiles(size_t device, size_t b) const {
+    std::vector<int64_t> out;
+    const std::vector<uint32_t>& shard_of = plan_.rows[b].shard_of;
+    const auto append = [&](size_t shard) {
+      for (size_t t = 0; t < shard_of.size(); ++t) {
+        if (shard_of[t] == shard) out.push_back(static_cast<int64_t>(t));
+      }
+    };
+    if (spec_.kind != ContextKind::kSparse) {
+      for (size_t shard = 0; shard < static_cast<size_t>(spec_.devices); ++shard) append(shard);
+      return out;
+    }
+    append(device);
+    const std::vector<int64_t> came = Came(device, b);
+    out.insert(out.end(), came.begin(), came.end());
+    out.resize(static_cast<size_t>(plan_.tiles_per_shard + spec_.received + 1), -1);
+    return out;
+  }
+  // Ascending.
+  std::vector<int64_t> Came(size_t device, size_t b) const {
+    std::vector<int64_t> out;
+    for (const std::vector<int32_t>& from : plan_.needs[device]) {
+      for (const int32_t id : from) {
+        if (id / tiles_ == static_cast<int64_t>(b)) out.push_back(id % tiles_);
+      }
+    }
+    std::sort(out.begin(), out.end());
+    return out;
+  }
+
+  void FillDevice(size_t device, std::map<std::string, std::vector<int32_t>>& out) const {
+    out["items"] = whole_.at("items");
+    out["words"] = whole_.at("words");
+    out["part"] = {0};
+    const Shape& local = spec_.local.shape;
+    const auto first_head = spec_.kind == ContextKind::kHeads ? static_cast<int64_t>(device) * local.num_q_heads : 0;
+    std::vector<int32_t>& mask_of = out["mask_of"];
+    for (int64_t b = 0; b < view_.batch; ++b) {
+      for (int64_t h = 0; h < local.num_q_heads; ++h) {
+        mask_of.push_back(mask_of_[static_cast<size_t>(b * view_.num_q_heads + first_head + h)]);
+      }
+    }
+    const stablehlo::ListShape& list = spec_.local.Of(Direction::kForward);
+    const auto rows = static_cast<size_t>(spec_.local.masks * list.rows);
+    out[stablehlo::ListInput(Direction::kForward, "counts")].assign(rows, 0);
+    out[stablehlo::ListInput(Direction::kForward, "slots")].assign(
+        rows * static_cast<size_t>(list.width) * stablehlo::kSlotColumns, 0);
+    for (size_t mask = 0; mask < masks_.size(); ++mask) FillMask(device, mask, out);
+    if (spec_.local.has_documents) FillDocuments(device, out);
+  }
+
+  void FillMask(size_t device, size_t mask, std::map<std::string, std::vector<int32_t>>& out) const {
+    const auto [b, plan_mask] = masks_[mask];
+    const stablehlo::ListShape& shape = spec_.local.Of(Direction::kForward);
+    const Worklist& list = view_.Of(Direction::kForward);
+    const int64_t q_parts = spec_.tile / shape.tile_q;
+    const int64_t kv_parts = spec_.tile / shape.tile_kv;
+    std::vector<int64_t> key_place(static_cast<size_t>(tiles_), -1);
+    const std::vector<int64_t> keys = KeyTiles(device, static_cast<size_t>(b));
+    for (size_t i = 0; i < keys.size(); ++i) {
+      if (keys[i] >= 0) key_place[static_cast<size_t>(keys[i])] = static_cast<int64_t>(i);
+    }
+    std::vector<int32_t>& counts = out[stablehlo::ListInput(Direction::kForward, "counts")];
+    std::vector<int32_t>& slots = out[stablehlo::ListInput(Direction::kForward, "slots")];
+    int64_t row = static_cast<int64_t>(mask) * shape.rows;
+    for (const int64_t tile : RowTiles(device, static_cast<size_t>(b))) {
+      for (int64_t part = 0; part < q_parts; ++part, ++row) {
+        const int64_t q_row = tile * q_parts + part;
+        if (q_row >= static_cast<int64_t>(list.rows_per_mask)) continue;  // tokens that only round the row up
+        const std::span<const Slot> from =
+            list.Row(uint64_t{plan_mask} * list.rows_per_mask + static_cast<uint64_t>(q_row));
+        counts[static_cast<size_t>(row)] = static_cast<int32_t>(from.size());
+        size_t at = static_cast<size_t>(row * shape.width * stablehlo::kSlotColumns);
+        for (const Slot& slot : from) {
+          const int64_t column = slot.index;
+          const int64_t place = key_place[static_cast<size_t>(column / kv_parts)] * kv_parts + column % kv_parts;
+          const bool is_full = slot.cleanup == 0;
+          slots[at++] = static_cast<int32_t>(place);
+          slots[at++] = is_full ? 0 : static_cast<int32_t>(view_.cleanup_offsets[slot.cleanup]);
+          slots[at++] = is_full ? 0 : static_cast<int32_t>(view_.cleanup_offsets[slot.cleanup + 1]);
+        }
+      }
+    }
+  }
+
+  void FillDocuments(size_t device, std::map<std::string, std::vector<int32_t>>& out) const {
+    const auto gather = [&](const char* name, bool is_of_keys, int32_t none) {
+      const std::vector<int32_t>& from = whole_.at(name);
+      std::vector<int32_t>& to = out[name];
+      for (size_t b = 0; b < plan_.rows.size(); ++b) {
+        for (const int64_t tile : is_of_keys ? KeyTiles(device, b) : RowTiles(device, b)) {
+          const int64_t begin = tile * spec_.tile;
+          if (tile < 0 || begin >= view_.q_len) {
+            to.insert(to.end(), static_cast<size_t>(spec_.tile), none);
+            continue;
+          }
+          const auto at = from.begin() + static_cast<int64_t>(b) * view_.q_len + begin;
+          to.insert(to.end(), at, at + spec_.tile);
+        }
+      }
+    };
+    gather("q_documents", false, -1);
+    gather("kv_documents", true, -2);
+    gather("kv_ranks", true, 0);
+  }
+
+  void FillRounds(DeviceTables& devices) const {
+    const SparseSteps steps = MakeSparseSteps(plan_.needs);
+    std::vector<int32_t> bounds = {0};
+    for (const int32_t trips : steps.trips) bounds.push_back(bounds.back() + trips);
+    for (size_t d = 0; d < devices.size(); ++d) {
+      std::vector<int32_t>& sends = devices[d]["sends"];
+      std::vector<int32_t>& receives = devices[d]["receives"];
+      sends.assign(static_cast<size_t>(spec_.rounds), 0);
+      receives.assign(static_cast<size_t>(spec_.rounds), static_cast<int32_t>(spec_.received));
+      std::vector<std::vector<int64_t>> came;
+      for (size_t b = 0; b < plan_.rows.size(); ++b) came.push_back(Came(d, b));
+      for (size_t r = 0; r < steps.rounds[d].size(); ++r) {
+        const Round& round = steps.rounds[d][r];
+        if (round.send >= 0) {
+          const auto b = static_cast<size_t>(round.send / tiles_);
+          sends[r] = static_cast<int32_t>(static_cast<int64_t>(b) * plan_.tiles_per_shard +
+                                          place_[b][static_cast<size_t>(round.send % tiles_)]);
+        }
+        if (round.receive >= 0) {
+          const auto b = static_cast<size_t>(round.receive / tiles_);
+          const auto at = std::lower_bound(came[b].begin(), came[b].end(), round.receive % tiles_);
+          receives[r] = static_cast<int32_t>(static_cast<int64_t>(b) * (spec_.received + 1) + (at - came[b].begin()));
+        }
+      }
+      devices[d]["bounds"] = bounds;
+    }
+  }
+
+  const ContextSpec& spec_;
+  const ContextPlan& plan_;
+  const PlanView& view_;
+  const int64_t tiles_;  // of a batch row
+  lanes::xla::PlanTables whole_;
+  std::vector<std::vector<int32_t>> place_;          // [batch row][tile]: within its shard
+  std::vector<std::pair<int64_t, uint32_t>> masks_;  // batch row, mask of the plan
+  std::vector<int32_t> mask_of_;
+};
+
+}  // namespace
+
+Result<ContextSpec> ContextSpecOf(const ContextPlan& plan) {
+  const Shape& shape = plan.contract.shape;
+  if (plan.exchange == Exchange::kRing) {
+    return Fail(
+        ErrorCode::kContextCut,
+        "there is no program that brings keys around a ring: its bytes can be planned, and a sparse exchange run",
+        "exchange");
+  }
+  if (shape.q_len % plan.tile != 0) {
+    return Fail(ErrorCode::kContextCut,
+                fmt::format("a program of several devices needs whole tiles: {} tokens are no multiple of {}",
+                            shape.q_len, plan.tile),
+                "shape");
+  }
+  ContextSpec spec;
+  spec.kind = plan.exchange == Exchange::kAllGather ? ContextKind::kGather
+              : plan.exchange == Exchange::kHeads   ? ContextKind::kHeads
+                                                    : ContextKind::kSparse;
+  spec.shape = shape;
+  spec.devices = plan.shards;
+  spec.tile = plan.tile;
+  spec.tokens = plan.tiles_per_shard * plan.tile;
+  spec.shape.q_len = spec.shape.kv_len = spec.tokens * spec.devices;
+  if (spec.kind == ContextKind::kSparse) {
+    const int64_t others = (plan.shards - 1) * plan.tiles_per_shard;
+    spec.received = others;
+    spec.rounds = std::max<int64_t>(others * plan.shards * shape.batch, 1);
+    spec.steps = SparsePairs(plan.shards);
+  }
+  const stablehlo::ProgramSpec whole = WholeSpec(plan);
+  if (whole.has_valid) {
+    return Fail(ErrorCode::kContextCut,
+                "a program of several devices has no form for valid counts: give the tokens past them no document",
+                "mask");
+  }
+  stablehlo::SetLocalSpec(whole, spec);
+  return spec;
+}
+
+Result<DeviceTables> MakeDeviceTables(const ContextSpec& spec, const ContextPlan& plan) {
+  const ContextSpec own = TESSERA_TRY(ContextSpecOf(plan));
+  const bool fits = own.kind == spec.kind && own.shape == spec.shape && own.devices == spec.devices &&
+                    own.tokens == spec.tokens && own.tile == spec.tile && own.local == spec.local;
+  if (!fits) {
+    return Fail(
+        ErrorCode::kContextMismatch,
+        fmt::format("the program is one of {} devices with {} tokens each and the class {}; the cut is for {} with {} "
+                    "and the class {}",
+                    spec.devices, spec.tokens, spec.local.class_key, own.devices, own.tokens, own.local.class_key),
+        "cut");
+  }
+  return Tables(spec, plan).Make();
+}
+
+}  // namespace tessera::shard

@@ -1,0 +1,198 @@
+// See exchange.h.
+#include "shard/exchange.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tessera/dtype.h"
+
+namespace tessera {
+namespace {
+
+using Pairs = std::vector<std::pair<int32_t, int32_t>>;
+
+// What a round costs beside its tiles, in tiles: a step of several pairs runs on for the one that needs most as long as
+// that is cheaper than to serve it alone.
+constexpr int64_t kRoundCost = 1;
+
+int64_t CountOf(const shard::Needs& needs, const std::pair<int32_t, int32_t>& pair) {
+  return static_cast<int64_t>(needs[static_cast<size_t>(pair.second)][static_cast<size_t>(pair.first)].size());
+}
+
+// Rounds that all pairs of a step take together; the rest of each pair is served alone.
+int64_t SharedTrips(const std::vector<int64_t>& counts, bool has_singles) {
+  const int64_t most = counts.empty() ? 0 : *std::max_element(counts.begin(), counts.end());
+  if (!has_singles) return most;
+  const auto cost = [&](int64_t trips) {
+    int64_t sum = trips * (static_cast<int64_t>(counts.size()) + kRoundCost);
+    for (const int64_t count : counts) sum += std::max<int64_t>(0, count - trips) * (1 + kRoundCost);
+    return sum;
+  };
+  int64_t best = 0;
+  for (const int64_t count : counts) {
+    if (cost(count) < cost(best) || (cost(count) == cost(best) && count > best)) best = count;
+  }
+  return best;
+}
+
+bool HasSingles(size_t shards) { return static_cast<int64_t>(shards) <= kMaxSinglePairs; }
+
+}  // namespace
+
+std::vector<Pairs> SparsePairs(int64_t shards) {
+  std::vector<Pairs> steps;
+  for (const bool is_right : {true, false}) {
+    for (int64_t distance = 1; distance < shards; ++distance) {
+      Pairs& pairs = steps.emplace_back();
+      for (int64_t i = 0; i + distance < shards; ++i) {
+        const auto low = static_cast<int32_t>(i);
+        const auto high = static_cast<int32_t>(i + distance);
+        pairs.push_back(is_right ? std::pair{low, high} : std::pair{high, low});
+      }
+    }
+  }
+  if (!HasSingles(static_cast<size_t>(shards))) return steps;
+  const size_t together = steps.size();
+  for (size_t step = 0; step < together; ++step) {
+    if (steps[step].size() < 2) continue;
+    for (size_t i = 0; i < steps[step].size(); ++i) {
+      const Pairs alone = {steps[step][i]};
+      steps.push_back(alone);
+    }
+  }
+  return steps;
+}
+
+SparseSteps MakeSparseSteps(const shard::Needs& needs) {
+  const size_t n = needs.size();
+  SparseSteps steps;
+  steps.pairs = SparsePairs(static_cast<int64_t>(n));
+  steps.rounds.resize(n);
+  // How much of each pair's list is served already.
+  std::vector<std::vector<int64_t>> served(n, std::vector<int64_t>(n, 0));
+  size_t num_rounds = 0;
+  for (const Pairs& pairs : steps.pairs) {
+    std::vector<int64_t> left;
+    for (const auto& pair : pairs) {
+      left.push_back(CountOf(needs, pair) - served[static_cast<size_t>(pair.second)][static_cast<size_t>(pair.first)]);
+    }
+    const int64_t trips = pairs.size() == 1 ? left[0] : SharedTrips(left, HasSingles(n));
+    steps.trips.push_back(static_cast<int32_t>(trips));
+    for (std::vector<Round>& rounds : steps.rounds) rounds.resize(num_rounds + static_cast<size_t>(trips));
+    for (const auto& [source, target] : pairs) {
+      const std::vector<int32_t>& tiles = needs[static_cast<size_t>(target)][static_cast<size_t>(source)];
+      int64_t& at = served[static_cast<size_t>(target)][static_cast<size_t>(source)];
+      for (int64_t r = 0; r < trips && at < static_cast<int64_t>(tiles.size()); ++r, ++at) {
+        const size_t round = num_rounds + static_cast<size_t>(r);
+        steps.rounds[static_cast<size_t>(source)][round].send = tiles[static_cast<size_t>(at)];
+        steps.rounds[static_cast<size_t>(target)][round].receive = tiles[static_cast<size_t>(at)];
+      }
+    }
+    num_rounds += static_cast<size_t>(trips);
+  }
+  return steps;
+}
+
+int64_t SparseSteps::TilesCarried() const {
+  int64_t tiles = 0;
+  for (size_t step = 0; step < pairs.size(); ++step) tiles += static_cast<int64_t>(pairs[step].size()) * trips[step];
+  return tiles;
+}
+
+namespace shard {
+namespace {
+
+ExchangeBytes AllGather(const CutSize& size, int64_t row_bytes) {
+  const int64_t received = (size.shards - 1) * size.tiles_each * row_bytes;
+  return {.exchange = Exchange::kAllGather, .total = received * size.shards, .largest = received, .trips = 1};
+}
+
+// Tokens against heads: q, k and v go, o comes back; row statistics stay with their heads.
+ExchangeBytes Heads(const Shape& shape, const CutSize& size) {
+  ExchangeBytes out{.exchange = Exchange::kHeads, .trips = 4};
+  if (shape.num_kv_heads % size.shards != 0) {
+    out.is_possible = false;
+    out.why = fmt::format("{} key heads do not divide by {} shards", shape.num_kv_heads, size.shards);
+    return out;
+  }
+  const int64_t token = (shape.num_q_heads + shape.num_kv_heads) * (shape.dim_qk + shape.dim_v) * BytesOf(shape.dtype);
+  const int64_t local = shape.batch * size.tiles_each * size.tile * token;  // divides by shards, as heads do
+  out.largest = local / size.shards * (size.shards - 1);
+  out.total = out.largest * size.shards;
+  return out;
+}
+
+// Whole shards go around as far as somebody needs them, to whichever side is shorter over all.
+ExchangeBytes Ring(const CutSize& size, const Needs& needs, int64_t row_bytes) {
+  ExchangeBytes best{.exchange = Exchange::kRing};
+  for (const bool is_right : {true, false}) {
+    ExchangeBytes out{.exchange = Exchange::kRing};
+    std::vector<int64_t> received(needs.size(), 0);
+    for (int64_t source = 0; source < size.shards; ++source) {
+      int64_t reach = 0;
+      const auto device = [&](int64_t hops) {
+        return static_cast<size_t>((source + (is_right ? hops : size.shards - hops)) % size.shards);
+      };
+      for (int64_t hops = 1; hops < size.shards; ++hops) {
+        if (!needs[device(hops)][static_cast<size_t>(source)].empty()) reach = hops;
+      }
+      for (int64_t hops = 1; hops <= reach; ++hops) received[device(hops)] += size.tiles_each * row_bytes;
+      out.trips = std::max(out.trips, reach);
+    }
+    for (const int64_t bytes : received) out.total += bytes;
+    out.largest = *std::max_element(received.begin(), received.end());
+    if (is_right || out.total < best.total) best = out;
+  }
+  return best;
+}
+
+ExchangeBytes Sparse(const CutSize& size, const Needs& needs, int64_t tile_bytes) {
+  const SparseSteps steps = MakeSparseSteps(needs);
+  ExchangeBytes out{.exchange = Exchange::kSparse, .total = steps.TilesCarried() * tile_bytes};
+  std::vector<int64_t> received(static_cast<size_t>(size.shards), 0);
+  for (size_t step = 0; step < steps.pairs.size(); ++step) {
+    out.trips += steps.trips[step];
+    for (const auto& pair : steps.pairs[step]) received[static_cast<size_t>(pair.second)] += steps.trips[step];
+  }
+  out.largest = *std::max_element(received.begin(), received.end()) * tile_bytes;
+  return out;
+}
+
+}  // namespace
+
+int64_t KeyTileBytes(const Shape& shape, int64_t tile) {
+  return tile * shape.num_kv_heads * (shape.dim_qk + shape.dim_v) * BytesOf(shape.dtype);
+}
+
+std::vector<ExchangeBytes> CountExchanges(const Shape& shape, const CutSize& size, const Needs& needs) {
+  const int64_t tile_bytes = KeyTileBytes(shape, size.tile);
+  return {AllGather(size, shape.batch * tile_bytes), Heads(shape, size), Ring(size, needs, shape.batch * tile_bytes),
+          Sparse(size, needs, tile_bytes)};
+}
+
+ExchangeChoice ChooseExchange(const std::vector<ExchangeBytes>& exchanges) {
+  const auto of = [&](Exchange which) -> const ExchangeBytes& { return exchanges[static_cast<size_t>(which)]; };
+  const int64_t all = of(Exchange::kAllGather).total;
+  const ExchangeBytes& sparse = of(Exchange::kSparse);
+  const ExchangeBytes& heads = of(Exchange::kHeads);
+  const auto share = [&](int64_t bytes) {
+    return all == 0 ? 0.0 : static_cast<double>(bytes) / static_cast<double>(all);
+  };
+  // Many small collectives for the last 40 % are slower than one.
+  const bool is_sparse_worth_it = sparse.total * 10 <= all * 6;
+  if (heads.is_possible && heads.total < all && (!is_sparse_worth_it || heads.total < sparse.total)) {
+    return {Exchange::kHeads, fmt::format("heads: {:.4f} of an all-gather's bytes, sparse exchange {:.4f}",
+                                          share(heads.total), share(sparse.total))};
+  }
+  if (is_sparse_worth_it) {
+    return {Exchange::kSparse,
+            fmt::format("sparse: {:.4f} of an all-gather's bytes, heads {}", share(sparse.total),
+                        heads.is_possible ? fmt::format("{:.4f}", share(heads.total)) : "not possible: " + heads.why)};
+  }
+  return {Exchange::kAllGather,
+          fmt::format("allgather: a sparse exchange would carry {:.4f} of its bytes, above 0.6", share(sparse.total))};
+}
+
+}  // namespace shard
+}  // namespace tessera

@@ -1,0 +1,34 @@
+// What each exchange carries for a cut, padding included, and which one is taken.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tessera/context.h"
+
+namespace tessera::shard {
+
+// [target][source]: key tiles.
+using Needs = std::vector<std::vector<std::vector<int32_t>>>;
+
+struct CutSize {
+  int64_t shards = 0;
+  int64_t tile = 0;
+  int64_t tiles_each = 0;  // of a batch row, on each shard
+};
+
+// Of one key tile, keys and values of all heads.
+int64_t KeyTileBytes(const Shape& shape, int64_t tile);
+
+// In the order of kExchanges.
+std::vector<ExchangeBytes> CountExchanges(const Shape& shape, const CutSize& size, const Needs& needs);
+
+struct ExchangeChoice {
+  Exchange exchange = Exchange::kAllGather;
+  std::string reason;
+};
+// The one with the fewest bytes, of those that give the bits of one device; one collective instead of many where they
+// would save little.
+ExchangeChoice ChooseExchange(const std::vector<ExchangeBytes>& exchanges);
+
+}  // namespace tessera::shard
