@@ -77,7 +77,7 @@ _primitive.def_abstract_eval(_abstract)
 
 @functools.cache
 def register() -> None:
-    from jax._src.interpreters import mlir
+    from jax.interpreters import mlir
 
     mlir.register_lowering(_primitive, _lower, platform="tpu")
 

@@ -162,7 +162,7 @@ def _refuse_platform(context: Any, operand: Any) -> Any:
 
 
 def _register_host_plan() -> None:
-    from jax._src.interpreters import batching, mlir
+    from jax.interpreters import batching, mlir
 
     mlir.register_lowering(_host_plan, _refuse_platform)
     mlir.register_lowering(_host_plan, lambda context, operand: [operand], platform="cpu")
