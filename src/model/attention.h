@@ -58,6 +58,7 @@ class AttentionSubstitute {
 struct LayerAttention {
   ModelSpec spec;
   std::vector<Attention> attentions;
+  std::vector<MaskFacts> facts;
 };
 
 // Our cpu lane, called from inside the program. Registers what the plugin is to call.
@@ -65,7 +66,7 @@ Result<std::unique_ptr<AttentionSubstitute>> MakeHostAttention(LayerAttention la
 // Loops over tiles in the program's own language; a plan's tables are operands.
 Result<std::unique_ptr<AttentionSubstitute>> MakeChunkedAttention(LayerAttention layers, const Target& target);
 
-// What a batch says to a contract: documents and valid tokens, each where its mask names it.
-Result<Batch> BatchFor(const Contract& contract, const RowBatch& rows);
+// What rows say to a mask: documents and valid tokens, each where it names them.
+Batch BatchFor(const MaskFacts& facts, const RowBatch& rows);
 
 }  // namespace tessera::model

@@ -61,8 +61,7 @@ Result<RowOperands> ToOperands(const ModelSpec& spec, const RowBatch& rows) {
   return out;
 }
 
-Result<Batch> BatchFor(const Contract& contract, const RowBatch& rows) {
-  const MaskFacts facts = TESSERA_TRY(DescribeMask(contract));
+Batch BatchFor(const MaskFacts& facts, const RowBatch& rows) {
   Batch batch;
   if (facts.names_documents) batch.doc_ids = IdRows{rows.rows, rows.row_tokens, rows.doc_ids};
   if (facts.names_valid) {

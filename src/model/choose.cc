@@ -12,14 +12,15 @@ namespace {
 
 constexpr std::string_view kCpu = "cpu";
 
-Result<std::vector<Attention>> PrepareAll(const Engine& engine, const ModelSpec& spec, const Target& target,
-                                          const AttentionOptions& options) {
-  std::vector<Attention> attentions;
+Result<LayerAttention> PrepareAll(const Engine& engine, const ModelSpec& spec, const Target& target,
+                                  const AttentionOptions& options) {
+  LayerAttention layers{.spec = spec, .attentions = {}, .facts = {}};
   for (const std::string& mask : DistinctMasks(spec)) {
     const Contract contract = TESSERA_TRY(ContractOf(spec, mask));
-    attentions.push_back(TESSERA_TRY(engine.Prepare(contract, target, options)));
+    layers.attentions.push_back(TESSERA_TRY(engine.Prepare(contract, target, options)));
+    layers.facts.push_back(TESSERA_TRY(DescribeMask(contract)));
   }
-  return attentions;
+  return layers;
 }
 
 AttentionOptions OptionsFor(std::string_view lane, const TrainerOptions& options) {
@@ -34,9 +35,10 @@ Result<Chosen> ChooseCpu(const Engine& engine, const ModelSpec& spec, const Targ
     return Fail(ErrorCode::kLaneRefused, "the program does not run on this machine's processor");
   }
   Chosen chosen{.attention = {}, .attentions = {}, .name = std::string(kCpu), .reason = {}};
-  chosen.attentions = TESSERA_TRY(PrepareAll(engine, spec, target, OptionsFor(kCpu, options)));
-  for (const Attention& attention : chosen.attentions) TESSERA_TRY(attention.CheckAccepted());
-  chosen.attention = TESSERA_TRY(MakeHostAttention({spec, chosen.attentions}, place.session.client->plugin()));
+  LayerAttention layers = TESSERA_TRY(PrepareAll(engine, spec, target, OptionsFor(kCpu, options)));
+  for (const Attention& attention : layers.attentions) TESSERA_TRY(attention.CheckAccepted());
+  chosen.attentions = layers.attentions;
+  chosen.attention = TESSERA_TRY(MakeHostAttention(std::move(layers), place.session.client->plugin()));
   chosen.reason = "our kernels for this processor, called from inside the program";
   return chosen;
 }
@@ -44,8 +46,9 @@ Result<Chosen> ChooseCpu(const Engine& engine, const ModelSpec& spec, const Targ
 Result<Chosen> ChooseChunked(const Engine& engine, const ModelSpec& spec, const Target& target,
                              const TrainerOptions& options) {
   Chosen chosen{.attention = {}, .attentions = {}, .name = std::string(kXlaChunked), .reason = {}};
-  chosen.attentions = TESSERA_TRY(PrepareAll(engine, spec, target, OptionsFor(kXlaChunked, options)));
-  chosen.attention = TESSERA_TRY(MakeChunkedAttention({spec, chosen.attentions}, target));
+  LayerAttention layers = TESSERA_TRY(PrepareAll(engine, spec, target, OptionsFor(kXlaChunked, options)));
+  chosen.attentions = layers.attentions;
+  chosen.attention = TESSERA_TRY(MakeChunkedAttention(std::move(layers), target));
   chosen.reason = "loops over the plan's tiles inside the program, on any plugin";
   return chosen;
 }
@@ -53,8 +56,9 @@ Result<Chosen> ChooseChunked(const Engine& engine, const ModelSpec& spec, const 
 }  // namespace
 
 Result<Chosen> ChooseAttention(const Engine& engine, const ModelSpec& spec, const Target& target,
-                               const TrainerOptions& options, const lanes::xla::Place& place) {
-  const std::string& asked = options.attention;
+                               const AttentionRequest& request, const lanes::xla::Place& place) {
+  const std::string& asked = request.name;
+  const TrainerOptions& options = request.options;
   if (asked != "auto" && asked != kCpu && asked != kXlaChunked) {
     return Fail(ErrorCode::kLaneUnknown,
                 fmt::format("attention: \"auto\", \"cpu\" or \"xla_chunked\" expected, got \"{}\"", asked));

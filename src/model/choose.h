@@ -18,8 +18,12 @@ struct Chosen {
 };
 // Our CPU kernels where the plugin runs on this machine's processor and calls them, else loops of the program's own.
 // TSR-L002 where the one that was asked for cannot.
+struct AttentionRequest {
+  const std::string& name;  // "auto", or a substitute's
+  const TrainerOptions& options;
+};
 Result<Chosen> ChooseAttention(const Engine& engine, const ModelSpec& spec, const Target& target,
-                               const TrainerOptions& options, const lanes::xla::Place& place);
+                               const AttentionRequest& request, const lanes::xla::Place& place);
 
 // All seven; `attention` as it was chosen, the others none.
 std::vector<Substitute> SubstitutesOf(const std::string& attention, const std::string& reason);

@@ -99,8 +99,7 @@ class ChunkedAttention final : public AttentionSubstitute {
     auto bound = std::make_unique<BoundAttention>();
     std::vector<Plan> plans;
     for (size_t i = 0; i < masks_.size(); ++i) {
-      const Batch batch = TESSERA_TRY(BatchFor(layers_.attentions[i].contract(), rows));
-      PlanResult planned = TESSERA_TRY(layers_.attentions[i].Plan(batch));
+      PlanResult planned = TESSERA_TRY(layers_.attentions[i].Plan(BatchFor(layers_.facts[i], rows)));
       TESSERA_TRY(CheckRoom(masks_[i].spec, planned.plan.view()));
       plans.push_back(std::move(planned.plan));
     }
@@ -199,9 +198,9 @@ RowBatch WholeRows(const ModelSpec& spec) {
   return rows;
 }
 
-Result<ProgramSpec> SpecFor(const Attention& attention, const ModelSpec& model, const Target& target) {
-  const Batch batch = TESSERA_TRY(BatchFor(attention.contract(), WholeRows(model)));
-  const PlanResult planned = TESSERA_TRY(attention.Plan(batch));
+Result<ProgramSpec> SpecFor(const LayerAttention& layers, size_t mask, const Target& target) {
+  const Attention& attention = layers.attentions[mask];
+  const PlanResult planned = TESSERA_TRY(attention.Plan(BatchFor(layers.facts[mask], WholeRows(layers.spec))));
   ProgramSpec spec = stablehlo::SpecOf(attention.contract(), planned.plan.view(), target.kind);
   spec.parts = 1;  // a program runs all of them
   int64_t rows = 0;
@@ -218,7 +217,7 @@ Result<std::unique_ptr<AttentionSubstitute>> MakeChunkedAttention(LayerAttention
   std::vector<MaskPrograms> masks;
   for (size_t i = 0; i < layers.attentions.size(); ++i) {
     MaskPrograms mask;
-    mask.spec = TESSERA_TRY(SpecFor(layers.attentions[i], layers.spec, target));
+    mask.spec = TESSERA_TRY(SpecFor(layers, i, target));
     Program forward = TESSERA_TRY(stablehlo::LowerForward(mask.spec));
     Program backward = TESSERA_TRY(stablehlo::LowerBackward(mask.spec));
     mask.forward = ToPass(std::move(forward), fmt::format("attention_forward_{}", i));

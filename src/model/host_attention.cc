@@ -128,9 +128,9 @@ class HostAttention final : public AttentionSubstitute {
 
   Result<std::unique_ptr<BoundAttention>> Bind(const RowBatch& rows, bool) const override {
     auto calls = std::make_unique<HostCalls>();
-    for (const Attention& attention : layers_.attentions) {
-      const Batch batch = TESSERA_TRY(BatchFor(attention.contract(), rows));
-      PlanResult planned = TESSERA_TRY(attention.Plan(batch));
+    for (size_t i = 0; i < layers_.attentions.size(); ++i) {
+      const Attention& attention = layers_.attentions[i];
+      PlanResult planned = TESSERA_TRY(attention.Plan(BatchFor(layers_.facts[i], rows)));
       calls->bounds.push_back(TESSERA_TRY(attention.Bind(std::move(planned.plan))));
     }
     const HostCalls* address = calls.get();

@@ -5,10 +5,10 @@
 
 namespace tessera::model {
 
-inline constexpr int64_t kMaxVocab = int64_t{1} << 22;
-inline constexpr int64_t kMaxLayers = 1024;
-inline constexpr int64_t kMaxWidth = 65536;
-inline constexpr int64_t kMaxTokens = int64_t{1} << 24;  // of a micro-batch
-inline constexpr int64_t kMaxParameters = int64_t{1} << 34;
+inline constexpr int64_t kMaxModelVocab = int64_t{1} << 22;
+inline constexpr int64_t kMaxModelLayers = 1024;
+inline constexpr int64_t kMaxModelWidth = 65536;
+inline constexpr int64_t kMaxModelTokens = int64_t{1} << 24;  // of a micro-batch
+inline constexpr int64_t kMaxModelParameters = int64_t{1} << 34;
 
 }  // namespace tessera::model

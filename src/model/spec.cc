@@ -26,17 +26,17 @@ class Checker {
   explicit Checker(const ModelSpec& spec) : spec_(spec) {}
 
   std::vector<Violation> Run() {
-    Count("vocab", spec_.vocab, model::kMaxVocab);
-    Count("vocab_multiple", spec_.vocab_multiple, model::kMaxVocab);
-    Count("layers", spec_.layers, model::kMaxLayers);
-    Count("width", spec_.width, model::kMaxWidth);
-    Count("num_q_heads", spec_.num_q_heads, model::kMaxWidth);
-    Count("num_kv_heads", spec_.num_kv_heads, model::kMaxWidth);
-    Count("head_dim", spec_.head_dim, model::kMaxWidth);
-    Count("mlp_width", spec_.mlp_width, model::kMaxWidth);
-    Count("structure_width", spec_.structure_width, model::kMaxWidth);
-    Count("rows", spec_.rows, model::kMaxTokens);
-    Count("row_tokens", spec_.row_tokens, model::kMaxTokens);
+    Count("vocab", spec_.vocab, model::kMaxModelVocab);
+    Count("vocab_multiple", spec_.vocab_multiple, model::kMaxModelVocab);
+    Count("layers", spec_.layers, model::kMaxModelLayers);
+    Count("width", spec_.width, model::kMaxModelWidth);
+    Count("num_q_heads", spec_.num_q_heads, model::kMaxModelWidth);
+    Count("num_kv_heads", spec_.num_kv_heads, model::kMaxModelWidth);
+    Count("head_dim", spec_.head_dim, model::kMaxModelWidth);
+    Count("mlp_width", spec_.mlp_width, model::kMaxModelWidth);
+    Count("structure_width", spec_.structure_width, model::kMaxModelWidth);
+    Count("rows", spec_.rows, model::kMaxModelTokens);
+    Count("row_tokens", spec_.row_tokens, model::kMaxModelTokens);
     if (spec_.dtype == DType::kF16) Say("dtype", "expected \"f32\" or \"bf16\", found \"f16\"");
     Real("rope_base", spec_.rope_base, spec_.rope_base > 0, "a positive number");
     Real("norm_eps", spec_.norm_eps, spec_.norm_eps > 0, "a positive number");
@@ -49,11 +49,11 @@ class Checker {
       Say("num_kv_heads", fmt::format("expected a divisor of num_q_heads ({})", spec_.num_q_heads));
     }
     if (spec_.head_dim % 2 != 0) Say("head_dim", "expected an even number, whose halves are rotated together");
-    if (spec_.rows > model::kMaxTokens / spec_.row_tokens) {
-      Say("rows", fmt::format("expected at most {} tokens in a batch", model::kMaxTokens));
+    if (spec_.rows > model::kMaxModelTokens / spec_.row_tokens) {
+      Say("rows", fmt::format("expected at most {} tokens in a batch", model::kMaxModelTokens));
     }
-    if (NumParameters() > model::kMaxParameters) {
-      Say("width", fmt::format("expected at most {} parameters in all", model::kMaxParameters));
+    if (NumParameters() > model::kMaxModelParameters) {
+      Say("width", fmt::format("expected at most {} parameters in all", model::kMaxModelParameters));
     }
     if (violations_.empty()) Masks();
     return violations_;
@@ -123,7 +123,7 @@ ModelSpec ReadSpec(const DocumentValue* table, std::vector<Violation>& problems)
   section.Integer("vocab_multiple", &spec.vocab_multiple);
   section.RequiredInteger("layers", &spec.layers);
   const bool has_width =
-      section.RequiredInteger("width", &spec.width) && spec.width > 0 && spec.width <= model::kMaxWidth;
+      section.RequiredInteger("width", &spec.width) && spec.width > 0 && spec.width <= model::kMaxModelWidth;
   section.RequiredInteger("num_q_heads", &spec.num_q_heads);
   spec.num_kv_heads = spec.num_q_heads;
   section.Integer("num_kv_heads", &spec.num_kv_heads);
@@ -150,6 +150,12 @@ ModelSpec ReadSpec(const DocumentValue* table, std::vector<Violation>& problems)
   section.Integer("structure_width", &spec.structure_width);
   section.Finish();
   return spec;
+}
+
+// As TOML and JSON both read a number that is not an integer.
+std::string Real(double value) {
+  std::string text = fmt::format("{}", value);
+  return text.find_first_of(".e") == std::string::npos ? text + ".0" : text;
 }
 
 }  // namespace
@@ -181,12 +187,12 @@ std::string ToToml(const ModelSpec& spec) {
               structure_width] = spec;
   return fmt::format(
       "[model]\nvocab = {}\nvocab_multiple = {}\nlayers = {}\nwidth = {}\nnum_q_heads = {}\nnum_kv_heads = {}\n"
-      "head_dim = {}\nmlp_width = {}\nrows = {}\nrow_tokens = {}\ndtype = \"{}\"\nrope_base = {:#}\nnorm_eps = {:#}\n"
-      "masks = [{}]\nsoftcap = {:#}\nfinal_softcap = {:#}\nsink_logits = {}\noutput_gate = {}\nstructure = {}\n"
+      "head_dim = {}\nmlp_width = {}\nrows = {}\nrow_tokens = {}\ndtype = \"{}\"\nrope_base = {}\nnorm_eps = {}\n"
+      "masks = [{}]\nsoftcap = {}\nfinal_softcap = {}\nsink_logits = {}\noutput_gate = {}\nstructure = {}\n"
       "structure_width = {}\n",
       vocab, vocab_multiple, layers, width, num_q_heads, num_kv_heads, head_dim, mlp_width, rows, row_tokens,
-      ToText(dtype), rope_base, norm_eps, masks, softcap, final_softcap, sink_logits, output_gate, structure,
-      structure_width);
+      ToText(dtype), Real(rope_base), Real(norm_eps), masks, Real(softcap), Real(final_softcap), sink_logits,
+      output_gate, structure, structure_width);
 }
 
 std::string Digest(const ModelSpec& spec) {

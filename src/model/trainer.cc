@@ -8,6 +8,7 @@
 #include "base/try.h"
 #include "engine/state.h"
 #include "lanes/xla/place.h"
+#include "lanes/xla/xla.h"
 #include "model/attention.h"
 #include "model/batch.h"
 #include "model/check_state.h"
@@ -61,7 +62,13 @@ struct Trainer::Impl {
     return {};
   }
 
-  Status MakeTraining() {
+  // With an attention by name; `refusal` is why it is not another.
+  Status MakePrograms(const Engine& from, const std::string& name, const std::string& refusal) {
+    model::Chosen chosen = TESSERA_TRY(model::ChooseAttention(from, spec, target, {name, options}, place));
+    if (!refusal.empty()) chosen.reason += fmt::format("; not cpu: {}", refusal);
+    attention = std::move(chosen.attention);
+    attentions = std::move(chosen.attentions);
+    substitutes = model::SubstitutesOf(chosen.name, chosen.reason);
     stablehlo::Program lowered = TESSERA_TRY(model::LowerGradients(spec, *attention));
     TESSERA_TRY(Make(gradients, std::move(lowered), "gradients"));
     stablehlo::Program moved = TESSERA_TRY(model::LowerUpdate(spec));
@@ -198,12 +205,13 @@ Result<Trainer> Trainer::Create(const Engine& engine, const ModelSpec& spec, con
                 std::string(ReasonText(open.reason)));
   }
   impl->device = lanes::xla::UseOf(impl->place, impl->options.xla.device);
-  model::Chosen chosen = TESSERA_TRY(model::ChooseAttention(engine, spec, target, impl->options, impl->place));
-  impl->attention = std::move(chosen.attention);
-  impl->attentions = std::move(chosen.attentions);
-  impl->substitutes = model::SubstitutesOf(chosen.name, chosen.reason);
   impl->notes = model::NotesOf(spec, target);
-  TESSERA_TRY(impl->MakeTraining());
+  Status made = impl->MakePrograms(engine, impl->options.attention, "");
+  // A plugin may refuse calls into this process only when it compiles one.
+  if (!made && impl->options.attention == "auto" && impl->programs.empty()) {
+    made = impl->MakePrograms(engine, std::string(kXlaChunked), made.error().message);
+  }
+  TESSERA_TRY(std::move(made));
   if (options.compile_only) return Trainer(std::move(impl));
   impl->arrays.emplace(impl->engine, impl->place.session);
   TESSERA_TRY(impl->PutZeros(model::FirstMoment));

@@ -14,6 +14,7 @@
 #include "io/limits.h"
 #include "lanes/xla/store/limits.h"
 #include "ledger/limits.h"
+#include "model/limits.h"
 #include "plan/layout.h"
 #include "receipt/fields.h"
 #include "receipt/limits.h"
@@ -103,6 +104,11 @@ TEST(LimitsPage, Table_MatchesTheConstants) {
   const auto number = [](auto value) { return static_cast<uint64_t>(value); };
   const std::map<std::string, uint64_t> constants = {
       {"kMaxFileBytes", number(kMaxFileBytes)},
+      {"kMaxModelVocab", number(model::kMaxModelVocab)},
+      {"kMaxModelLayers", number(model::kMaxModelLayers)},
+      {"kMaxModelWidth", number(model::kMaxModelWidth)},
+      {"kMaxModelTokens", number(model::kMaxModelTokens)},
+      {"kMaxModelParameters", number(model::kMaxModelParameters)},
       {"kMaxDocumentBytes", number(rows::kMaxDocumentBytes)},
       {"kMaxRowTokens", number(rows::kMaxRowTokens)},
       {"kMaxShardTokens", number(rows::kMaxShardTokens)},
@@ -168,8 +174,9 @@ TEST(LimitsPage, Table_MatchesTheConstants) {
       {"kMaxConditions", number(plan::kMaxConditions)},
   };
   std::set<std::string> in_code = ConstantsIn("plan/layout.h", "kMax");
-  for (const char* header : {"io/limits.h", "contract/limits.h", "receipt/limits.h", "ledger/limits.h",
-                             "dispatch/limits.h", "export/limits.h", "lanes/xla/store/limits.h", "rows/limits.h"})
+  for (const char* header :
+       {"io/limits.h", "contract/limits.h", "receipt/limits.h", "ledger/limits.h", "dispatch/limits.h",
+        "export/limits.h", "lanes/xla/store/limits.h", "rows/limits.h", "model/limits.h"})
     in_code.merge(ConstantsIn(header, "k"));
   std::set<std::string> known;
   for (const auto& [name, value] : constants) known.insert(name);

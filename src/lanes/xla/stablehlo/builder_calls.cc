@@ -45,7 +45,9 @@ std::string Signature(const Values& operands, const std::vector<Type>& results) 
   return fmt::format("({}) -> {}", Types(operands), results.size() == 1 ? out : "(" + out + ")");
 }
 
-// The main function of a module as Finish writes it, and what follows it.
+// Elements of a one-hot matrix that a sum of rows makes at once.
+constexpr int64_t kMostOneHot = int64_t{1} << 24;
+// The main function of a module, as Finish writes it.
 constexpr std::string_view kMain = "  func.func public @main(";
 
 }  // namespace
@@ -141,9 +143,25 @@ Value Builder::SumRows(const Value& values, const Value& numbers, int64_t rows) 
     Mistake(fmt::format("sum of rows: {} by {}", ToText(values.type), ToText(numbers.type)));
     return values;
   }
-  const std::vector<int64_t> dims = {numbers.type.dims[0], rows};
-  const Value is_one = Is(Compare::kEq, Iota({Element::kI32, dims}, 1), Spread(numbers, dims, {0}));
-  return Dot(Convert(is_one, values.type.element), values, {0, 0});
+  const auto sum = [&](const Value& some, const Value& at) {
+    const std::vector<int64_t> dims = {at.type.dims[0], rows};
+    const Value is_one = Is(Compare::kEq, Iota({Element::kI32, dims}, 1), Spread(at, dims, {0}));
+    return Dot(Convert(is_one, some.type.element), some, {0, 0});
+  };
+  const int64_t count = numbers.type.dims[0];
+  const int64_t width = values.type.dims[1];
+  const int64_t piece = std::max<int64_t>(kMostOneHot / rows, 1);
+  if (count <= piece) return sum(values, numbers);
+  // Piece by piece; what fills the last one up is zero.
+  const int64_t pieces = (count + piece - 1) / piece;
+  const Value all = PadEnd(values, {pieces * piece, width});
+  const Value at = PadEnd(numbers, {pieces * piece});
+  const Values init = {Constant({Element::kF32, {rows, width}}, 0.0)};
+  return For(Int(0), Int(pieces), init, [&](const Value& i, const Values& carried) {
+    const Value first = Mul(i, Int(piece));
+    const Value from[] = {first, Int(0)};
+    return Values{Add(carried[0], sum(SliceAt(all, from, {piece, width}), SliceAt(at, std::span(&first, 1), {piece})))};
+  })[0];
 }
 
 }  // namespace tessera::stablehlo
