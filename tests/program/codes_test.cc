@@ -31,6 +31,9 @@ const std::map<std::string, std::string> kElsewhere = {
     {"TSR-M003", "tests/mosaic"},
     {"TSR-M004", "tests/mosaic"},
     {"TSR-M005", "tests/mosaic"},
+    {"TSR-T001", "tests/model: a run file's own are TSR-T101"},
+    {"TSR-T002", "tests/model: a run's rows are checked before"},
+    {"TSR-T003", "tests/model: a checkpoint's tensors are checked before"},
     {"TSR-T105", "tests/train: needs a second process"},
     {"TSR-T106", "tests/train: needs a plugin"},
 };
