@@ -273,6 +273,7 @@ class Bench {
     } else {
       fmt::print(people_, "  no peer: --python names a Python with JAX\n");
     }
+    std::fflush(people_);
     document_["results"].push_back(row);
   }
 
