@@ -233,8 +233,8 @@ TEST_F(Codes, EveryCodeOfThePage_IsWhatTheProgramAnswers) {
   });
   const auto train = [&](const std::string& files) {
     return Put("run.toml",
-               "version = 1\n[model]\nvocab = 256\nlayers = 1\nwidth = 16\nhead_dim = 8\nmlp_width = 16\n"
-               "row_tokens = 64\n[data]\nfiles = [\"" +
+               "version = 1\n[model]\nvocab = 256\nlayers = 1\nwidth = 16\nnum_q_heads = 1\nhead_dim = 8\n"
+               "mlp_width = 16\nrow_tokens = 64\n[data]\nfiles = [\"" +
                    files + "\"]\n[train]\nsteps = 1\n");
   };
   mistakes.emplace("TSR-T101", [&] { return Arguments{"train", Put("run.toml", "version = 1\n")}; });
