@@ -1,6 +1,7 @@
 // Training steps beside the same model in jitted JAX (bench/peers/train_jax.py): equal parameters, rows, optimizer and
 // order of batches, one after the other in one run, in turns, so that whoever else is on the machine disturbs both. The
-// losses of both are compared first: a peer that computes something else is no peer. The figure is the median step.
+// losses of both are compared: a peer that computes something else is no peer. The figure is the median step of the
+// better turn, by the clock and by the time of all threads on cores, which a busy machine does not add to.
 #include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,6 +12,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -114,6 +116,7 @@ nlohmann::json SpecJson(const Case& problem) {
 struct Timed {
   std::vector<double> losses;
   std::vector<double> seconds;
+  std::vector<double> cpu_seconds;  // of all threads of the process: what others on the machine do not add to
   std::string note;
 };
 
@@ -122,6 +125,12 @@ double Median(std::vector<double> seconds) {
   seconds.erase(seconds.begin(), seconds.begin() + std::min<int64_t>(2, static_cast<int64_t>(seconds.size()) - 1));
   std::sort(seconds.begin(), seconds.end());
   return seconds[seconds.size() / 2];
+}
+
+double CpuSeconds() {
+  timespec now{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
 class Bench {
@@ -181,28 +190,27 @@ class Bench {
     options.seed = 1;
     auto trainer = Trainer::Create(TheEngine(), problem.spec, *FindTarget("cpu"), options);
     if (!trainer) return tl::unexpected(trainer.error());
-    std::vector<double> losses;
-    std::vector<double> seconds;
+    Timed turn;
     for (int64_t step = 1; step <= options_.steps; ++step) {
       const RowBatch batch = BatchOf(shard, problem.spec, step);
       const RowBatch* one = &batch;
       const auto begin = std::chrono::steady_clock::now();
+      const double cpu_begin = CpuSeconds();
       auto result = trainer->Step({&one, 1}, {kLearningRate, step});
       if (!result) return tl::unexpected(result.error());
-      seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
-      losses.push_back(result->loss);
+      turn.seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+      turn.cpu_seconds.push_back(CpuSeconds() - cpu_begin);
+      turn.losses.push_back(result->loss);
     }
     for (const Substitute& substitute : trainer->substitutes())
-      if (substitute.key == "attention") timed.note = substitute.name;
-    Keep(losses, seconds, timed);
+      if (substitute.key == "attention") turn.note = substitute.name;
+    Keep(std::move(turn), timed);
     return {};
   }
 
   // Of several turns the faster one: noise only ever adds.
-  static void Keep(const std::vector<double>& losses, const std::vector<double>& seconds, Timed& timed) {
-    if (!timed.seconds.empty() && Median(timed.seconds) <= Median(seconds)) return;
-    timed.losses = losses;
-    timed.seconds = seconds;
+  static void Keep(Timed turn, Timed& timed) {
+    if (timed.seconds.empty() || Median(turn.cpu_seconds) < Median(timed.cpu_seconds)) timed = std::move(turn);
   }
 
   void TimePeer(const Case& problem, const std::string& folder, const std::string& shard, Timed& timed) {
@@ -226,33 +234,46 @@ class Bench {
       fmt::print(stderr, "the peer failed: {}\n", out.substr(0, 400));
       return;
     }
-    timed.note = "JAX " + answer.at("jax").get<std::string>();
-    Keep(answer.at("losses"), answer.at("seconds"), timed);
+    Keep({answer.at("losses"), answer.at("seconds"), answer.at("cpu_seconds"),
+          "JAX " + answer.at("jax").get<std::string>()},
+         timed);
   }
 
-  void Tell(const Case& problem, const Timed& ours, const Timed& peer, double step_tokens) {
-    const double our_speed = step_tokens / Median(ours.seconds);
+  void Side(const Timed& timed, double step_tokens) {
+    fmt::print(people_, "  {:24} {:8.0f} tokens/s, {:.1f} ms a step, {:.1f} ms of cores\n", timed.note,
+               step_tokens / Median(timed.seconds), 1e3 * Median(timed.seconds), 1e3 * Median(timed.cpu_seconds));
+  }
+
+  void Tell(const Case& problem, Timed ours, const Timed& peer, double step_tokens) {
+    ours.note = "tessera, attention " + ours.note;
     fmt::print(people_, "{}: {} rows of {} tokens, {} layers, width {}\n", problem.name, problem.spec.rows,
                problem.spec.row_tokens, problem.spec.layers, problem.spec.width);
-    fmt::print(people_, "  tessera ({:14}) {:10.0f} tokens/s, {:.1f} ms a step\n", ours.note, our_speed,
-               1e3 * Median(ours.seconds));
-    nlohmann::json row = {{"name", problem.name}, {"tessera", our_speed}, {"attention", ours.note}};
+    Side(ours, step_tokens);
+    nlohmann::json row = {{"name", problem.name},
+                          {"tessera", ours.note},
+                          {"tokens_per_s", step_tokens / Median(ours.seconds)},
+                          {"cpu_s", Median(ours.cpu_seconds)}};
     if (!peer.seconds.empty()) {
-      const double peer_speed = step_tokens / Median(peer.seconds);
+      Side(peer, step_tokens);
+      const double ratio = Median(peer.seconds) / Median(ours.seconds);
+      const double cpu_ratio = Median(peer.cpu_seconds) / Median(ours.cpu_seconds);
       double worst = 0.0;
       for (size_t i = 0; i < ours.losses.size() && i < peer.losses.size(); ++i)
         worst = std::max(worst, std::abs(ours.losses[i] - peer.losses[i]));
-      fmt::print(people_, "  {:24} {:10.0f} tokens/s, {:.1f} ms a step\n", peer.note, peer_speed,
-                 1e3 * Median(peer.seconds));
-      fmt::print(people_, "  ratio {:.2f}x ({}); losses of {} steps differ by at most {:.1e} of {:.3f}\n",
-                 our_speed / peer_speed, problem.goal, ours.losses.size(), worst, ours.losses.back());
+      fmt::print(people_, "  ratio {:.2f}x by the clock, {:.2f}x by time on cores ({})\n", ratio, cpu_ratio,
+                 problem.goal);
+      fmt::print(people_, "  losses of {} steps differ by at most {:.1e} of {:.3f}\n", ours.losses.size(), worst,
+                 ours.losses.back());
       row.update({{"peer", peer.note},
-                  {"peer_tokens_per_s", peer_speed},
-                  {"ratio", our_speed / peer_speed},
+                  {"peer_tokens_per_s", step_tokens / Median(peer.seconds)},
+                  {"peer_cpu_s", Median(peer.cpu_seconds)},
+                  {"ratio", ratio},
+                  {"cpu_ratio", cpu_ratio},
                   {"loss_difference", worst}});
     } else {
       fmt::print(people_, "  no peer: --python names a Python with JAX\n");
     }
+    std::fflush(people_);
     document_["results"].push_back(row);
   }
 

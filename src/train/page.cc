@@ -156,7 +156,7 @@ h1 { font-size: 1.4rem; } figure { margin: 1.5rem 0; } figcaption { font-weight:
 svg { width: 100%; height: auto; } svg text { fill: var(--soft); font-size: 12px; }
 text.y { text-anchor: end; } text.x { text-anchor: middle; } line.grid { stroke: var(--faint); }
 path { fill: none; stroke-width: 2; } path.a, circle.a { stroke: var(--a); } path.b, circle.b { stroke: var(--b); }
-path.c { stroke: var(--c); stroke-dasharray: 5 4; } path.d, circle.d { stroke: var(--d); }
+path.c, circle.c { stroke: var(--c); } path.c { stroke-dasharray: 5 4; } path.d, circle.d { stroke: var(--d); }
 circle { fill: var(--paper); stroke-width: 2; }
 .legend { color: var(--soft); margin: 0; } .legend span { margin-right: 1rem; white-space: nowrap; }
 .legend i { display: inline-block; width: 1rem; height: 3px; margin-right: .4rem; vertical-align: middle; }
@@ -213,7 +213,9 @@ std::string ToHtml(const TrainReceipt& receipt, const std::vector<LogPoint>& poi
     Series held_out = SeriesOf("held out", "b", points, [](const LogPoint& point) { return point.held_out_loss; });
     if (!held_out.points.empty()) losses.push_back(std::move(held_out));
     if (receipt.bigram_loss) {
-      losses.push_back(SeriesOf("bigram, held out", "c", points, [&](const LogPoint&) { return receipt.bigram_loss; }));
+      const auto first = static_cast<double>(points.front().step);
+      const auto last = static_cast<double>(points.back().step);
+      losses.push_back({"bigram, held out", "c", {{first, *receipt.bigram_loss}, {last, *receipt.bigram_loss}}});
     }
     page += Plot("Loss, nats a token, by step", std::move(losses)).Draw();
     page += Plot("Goodput: the share of time that was spent in steps",

@@ -149,7 +149,7 @@ class HostModel {
     if (spec_.sink_logits) inputs["sink_logits"] = parameters_.at(model::LayerName(layer, "sink_logits"));
     const std::string& mask = spec_.masks[static_cast<size_t>(layer) % spec_.masks.size()];
     const Contract contract = TESSERA_TRY(model::ContractOf(spec_, mask));
-    const Batch batch = TESSERA_TRY(model::BatchFor(contract, row_));
+    const Batch batch = model::BatchFor(TESSERA_TRY(DescribeMask(contract)), row_);
     const RunOutcome outcome = Run(engine_, contract, batch, inputs, TESSERA_TRY(FindTarget("cpu")));
     if (outcome.error) return tl::unexpected(*outcome.error);
     TESSERA_TRY(ProbeSinks(contract, batch, inputs, probe));

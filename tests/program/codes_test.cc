@@ -35,6 +35,9 @@ const std::map<std::string, std::string> kElsewhere = {
     {"TSR-S006", "tests/shard: needs a plugin"},
     {"TSR-S007", "tests/shard: the program keeps no sharded programs"},
     {"TSR-S008", "tests/shard: needs a device that failed"},
+    {"TSR-T001", "tests/model: a run file's own are TSR-T101"},
+    {"TSR-T002", "tests/model: a run's rows are checked before"},
+    {"TSR-T003", "tests/model: a checkpoint's tensors are checked before"},
     {"TSR-T105", "tests/train: needs a second process"},
     {"TSR-T106", "tests/train: needs a plugin"},
 };
@@ -247,8 +250,8 @@ TEST_F(Codes, EveryCodeOfThePage_IsWhatTheProgramAnswers) {
   mistakes.emplace("TSR-S005", [&] { return shard("model=4", tensors, spec); });
   const auto train = [&](const std::string& files) {
     return Put("run.toml",
-               "version = 1\n[model]\nvocab = 256\nlayers = 1\nwidth = 16\nhead_dim = 8\nmlp_width = 16\n"
-               "row_tokens = 64\n[data]\nfiles = [\"" +
+               "version = 1\n[model]\nvocab = 256\nlayers = 1\nwidth = 16\nnum_q_heads = 1\nhead_dim = 8\n"
+               "mlp_width = 16\nrow_tokens = 64\n[data]\nfiles = [\"" +
                    files + "\"]\n[train]\nsteps = 1\n");
   };
   mistakes.emplace("TSR-T101", [&] { return Arguments{"train", Put("run.toml", "version = 1\n")}; });
