@@ -3,11 +3,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <numeric>
+#include <random>
 
 #include "pjrt/plugin_test.h"
 #include "shard/audit_program.h"
 #include "support/proves.h"
+#include "support/seed.h"
 #include "tables.h"
 
 namespace tessera {
@@ -356,15 +357,34 @@ TEST_F(ShardProgram, CollectivesInLoops_AreMarked) {
     return %r : tensor<64x4xf32>
   }
 })";
-  const OptimizedProgram program = Compiled(
+  const Result<Executable> compiled = client().Compile(
       mlir, OptionsFor(MakeMesh("context=8"), {{pjrt::ElementType::kF32, {8, 4}}, {pjrt::ElementType::kS32, {}}}));
-  ASSERT_EQ(program.collective_calls.size(), 1u);
-  const pjrt::Collective& permute = program.collective_calls[0];
+  ASSERT_TRUE(compiled) << ToText(compiled.error());
+  const Result<std::vector<std::byte>> bytes = compiled->program().OptimizedBytes();
+  ASSERT_TRUE(bytes) << ToText(bytes.error());
+  const Result<OptimizedProgram> program = pjrt::ReadProgram(*bytes);
+  ASSERT_TRUE(program) << ToText(program.error());
+  ASSERT_EQ(program->collective_calls.size(), 1u);
+  const pjrt::Collective& permute = program->collective_calls[0];
   EXPECT_EQ(permute.kind, "collective-permute");
   EXPECT_EQ(permute.pairs, (std::vector<std::pair<int64_t, int64_t>>{{0, 1}, {1, 2}, {2, 3}}));
   EXPECT_TRUE(permute.in_loop);
   EXPECT_EQ(permute.known_trips, -1) << "the trips are data";
   EXPECT_EQ(pjrt::CarriedBytes(permute, 8), 3 * 8 * 4 * 4);
+
+  // Cuts of it, and copies with wrong bytes in them, are read to the end or refused.
+  std::mt19937_64 random(PrintedSeed());
+  const std::string good(reinterpret_cast<const char*>(bytes->data()), bytes->size());
+  for (int i = 0; i < 500; ++i) {
+    std::string text = i % 4 == 0 ? good.substr(0, random() % good.size()) : good;
+    if (i % 4 != 0) text[random() % text.size()] = static_cast<char>(random());
+    const Result<OptimizedProgram> damaged = pjrt::ReadProgram(std::as_bytes(std::span(text.data(), text.size())));
+    if (!damaged) continue;
+    for (const pjrt::Collective& collective : damaged->collective_calls) {
+      EXPECT_GE(pjrt::CarriedBytes(collective, 8), -1);
+      EXPECT_FALSE(pjrt::ToText(collective).empty());
+    }
+  }
 }
 
 }  // namespace
