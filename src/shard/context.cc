@@ -26,6 +26,7 @@ constexpr std::array kTrials = {shard::PlacementTrial{.share_parts = 2, .tokens_
                                 shard::PlacementTrial{.share_parts = 2, .tokens_first = false, .by_cost = true},
                                 shard::PlacementTrial{.share_parts = 8, .tokens_first = false, .by_cost = true}};
 constexpr int kCorrections = 5;
+constexpr int kLeastCorrections = 2;  // also where the first is level: a later one may carry less
 constexpr int64_t kLevelPercent = 5;  // the largest shard above the mean
 
 std::string Names(const std::string_view* begin, const std::string_view* end) {
@@ -147,6 +148,7 @@ class Cutter {
         Candidate next = TESSERA_TRY(Placed(facts, trial, bias));
         for (size_t b = 0; b < facts.size(); ++b) Correct(next, b, bias[b]);
         if (!best || IsBetter(next, *best)) best = std::move(next);
+        if (round >= kLeastCorrections && IsLevel(best->facts.loads)) break;
       }
       if (IsLevel(best->facts.loads)) break;
     }

@@ -232,6 +232,19 @@ TEST_F(ContextProgramTest, OneCompilation_ServesNewDocuments) {
   }
 }
 
+// XLA's compiler for CPUs would widen collectives of bf16: what is compiled says what is carried.
+TEST_F(ContextProgramTest, HalfFloats_AreCarriedAsTheyAre) {
+  Contract contract = ContractOf("causal", 64);
+  contract.shape.dtype = DType::kBf16;
+  for (const Exchange exchange : {Exchange::kAllGather, Exchange::kHeads, Exchange::kSparse}) {
+    SCOPED_TRACE(ToText(exchange));
+    const ContextPlan plan = Planned(contract, {}, OptionsOf(2, CutForm::kContiguous, exchange));
+    const Result<ContextRunner> runner = ContextRunner::Make(client(), plan, kQuickly);
+    ASSERT_TRUE(runner.has_value()) << ToText(runner.error());
+    ExpectCarried(*runner, plan);
+  }
+}
+
 // A value that is not finite reaches its own document alone, whichever devices have it; shards may have no tokens.
 TEST_F(ContextProgramTest, NotANumber_StaysInItsDocument_AndShardsMayBeEmpty) {
   std::mt19937_64 random(PrintedSeed());

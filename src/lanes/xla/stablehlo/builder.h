@@ -104,6 +104,7 @@ class Builder {
   Value Select(const Value& condition, const Value& then, const Value& otherwise);
 
   Value Convert(const Value& x, Element to);
+  Value Bitcast(const Value& x, Element to);  // the same bits, of an element as wide
   Value Reshape(const Value& x, std::vector<int64_t> dims);
   // Axis i of x becomes axis axes[i] of a tensor of these dims.
   Value Spread(const Value& x, std::vector<int64_t> dims, std::vector<int64_t> axes);

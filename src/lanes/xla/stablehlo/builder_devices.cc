@@ -42,6 +42,16 @@ Type WholeType(const Type& own, int64_t axis, int64_t devices) {
   return whole;
 }
 
+Value Builder::Bitcast(const Value& x, Element to) {
+  Uses({&x}, "bitcast_convert");
+  const auto is_half = [](Element e) { return e == Element::kI16 || e == Element::kBf16 || e == Element::kF16; };
+  const Type type{to, x.type.dims};
+  if (!is_half(x.type.element) || !is_half(to)) {
+    Mistake(fmt::format("bitcast_convert: {} to {}", ToText(x.type), ToText(type)));
+  }
+  return Emit(type, fmt::format("bitcast_convert {} : ({}) -> {}", x.name, ToText(x.type), ToText(type)));
+}
+
 std::string Builder::Channel() {
   return fmt::format("channel_handle = #stablehlo.channel_handle<handle = {}, type = 1>", next_channel_++);
 }

@@ -30,7 +30,7 @@ class Context {
                                ElementOf(local.dtype));
     const Value lse = b_.Reshape(rows[1], {local.batch, local.num_q_heads, local.q_len});
     const bool is_heads = spec_.kind == ContextKind::kHeads;
-    const Values outputs = {is_heads ? b_.Trade(o, {2, 1}, spec_.devices) : o, lse, b_.Reshape(rows[3], {1})};
+    const Values outputs = {is_heads ? Trade(o, {2, 1}) : o, lse, b_.Reshape(rows[3], {1})};
     ContextProgram out;
     out.devices = {.name = "context", .size = spec_.devices, .inputs = {}, .outputs = {2, is_heads ? 1 : 2, 0}};
     for (const NamedType& input : inputs_) out.devices.inputs.push_back(AxisOf(input.name));
@@ -75,16 +75,28 @@ class Context {
     return name == "sends" || name == "receives" ? 0 : kWhole;
   }
 
+  // Halves travel as integers: XLA's compiler for CPUs makes collectives of bf16 ones of f32, and so twice the bytes.
+  template <class Collective>
+  Value Carry(const Value& x, const Collective& collective) {
+    if (x.type.element == Element::kF32) return collective(x);
+    return b_.Bitcast(collective(b_.Bitcast(x, Element::kI16)), x.type.element);
+  }
+  Value Trade(const Value& x, Builder::Axes axes) {
+    return Carry(x, [&](const Value& bits) { return b_.Trade(bits, axes, spec_.devices); });
+  }
+  Value Gather(const Value& x) {
+    return Carry(x, [&](const Value& bits) { return b_.Gather(bits, 2, spec_.devices); });
+  }
+
   AttentionTensors Bring() {
     const Value q = b_.Input("q");
     const Value k = b_.Input("k");
     const Value v = b_.Input("v");
     switch (spec_.kind) {
       case ContextKind::kGather:
-        return {q, b_.Gather(k, 2, spec_.devices), b_.Gather(v, 2, spec_.devices)};
+        return {q, Gather(k), Gather(v)};
       case ContextKind::kHeads:
-        return {b_.Trade(q, {1, 2}, spec_.devices), b_.Trade(k, {1, 2}, spec_.devices),
-                b_.Trade(v, {1, 2}, spec_.devices)};
+        return {Trade(q, {1, 2}), Trade(k, {1, 2}), Trade(v, {1, 2})};
       case ContextKind::kSparse:
         return BringTiles(q, k, v);
     }
@@ -124,7 +136,7 @@ class Context {
     const Value length = b_.Int(spec_.tile);
     const Value from[] = {b_.Div(tile, own_tiles), b_.Int(0), b_.Mul(b_.Rem(tile, own_tiles), length), b_.Int(0)};
     const Value sent = b_.SliceAt(own, from, {1, s.num_kv_heads, spec_.tile, s.dim_qk + s.dim_v});
-    const Value came = b_.Permute(sent, pairs);
+    const Value came = Carry(sent, [&](const Value& bits) { return b_.Permute(bits, pairs); });
     const Value slot = Entry("receives", round);
     const Value room = b_.Int(spec_.received + 1);
     const Value to[] = {b_.Div(slot, room), b_.Int(0), b_.Mul(b_.Rem(slot, room), length), b_.Int(0)};
