@@ -69,6 +69,37 @@ TEST(Builder, BatchDot_KeepsTheLeadingAxes) {
   EXPECT_NE(text.find("batching_dims = [0, 1] x [0, 1], contracting_dims = [2] x [2]"), std::string::npos) << text;
 }
 
+TEST(Builder, RowsAndAxes_TypesFollow) {
+  Builder b("test", {}, {{"t", {kF32, {6, 3}}}, {"i", {kI32, {4}}}, {"x", {kF32, {2, 3, 4}}}});
+  EXPECT_EQ(b.TakeRows(b.Input("t"), b.Input("i")).type, (Type{kF32, {4, 3}}));
+  EXPECT_EQ(b.SumRows(b.TakeRows(b.Input("t"), b.Input("i")), b.Input("i"), 6).type, (Type{kF32, {6, 3}}));
+  EXPECT_EQ(b.Transpose(b.Input("x"), {2, 0, 1}).type, (Type{kF32, {4, 2, 3}}));
+  EXPECT_EQ(b.Reverse(b.Input("x"), 1).type, (Type{kF32, {2, 3, 4}}));
+  EXPECT_TRUE(b.Finish({b.Input("t")}));
+}
+
+TEST(Builder, OtherPrograms_BecomeFunctions) {
+  Builder inner("inner", {}, {{"a", {kF32, {2}}}});
+  const std::string text = inner.Finish({inner.Neg(inner.Input("a"))}).value();
+  Builder b("outer", {}, {{"a", {kF32, {2}}}});
+  b.AddFunction("turn", text);
+  b.Donate("a", 0);
+  const Result<std::string> whole = b.Finish(b.CallFunction("turn", {b.Input("a")}, {{kF32, {2}}}));
+  ASSERT_TRUE(whole) << ToText(whole.error());
+  EXPECT_EQ(*whole,
+            "module @outer attributes {mhlo.frontend_attributes = {}, mhlo.num_partitions = 1 : i32, "
+            "mhlo.num_replicas = 1 : i32} {\n"
+            "  func.func public @main(%a: tensor<2xf32> {tf.aliasing_output = 0 : i32}) -> (tensor<2xf32>) {\n"
+            "    %0 = func.call @turn(%a) : (tensor<2xf32>) -> tensor<2xf32>\n"
+            "    return %0 : tensor<2xf32>\n"
+            "  }\n"
+            "  func.func private @turn(%a: tensor<2xf32>) -> (tensor<2xf32>) {\n"
+            "    %0 = stablehlo.negate %a : tensor<2xf32>\n"
+            "    return %0 : tensor<2xf32>\n"
+            "  }\n"
+            "}\n");
+}
+
 TEST(Builder, SameConstantInOnePlace_IsWrittenOnce) {
   Builder b = Begin();
   const Value one = b.Constant({kF32, {}}, 1.0);
@@ -120,6 +151,26 @@ INSTANTIATE_TEST_SUITE_P(
                 },
                 "add"},
         Mistake{"elements", [](Builder& b) { return b.Add(b.Input("a"), b.Input("h")); }, "add"},
+        Mistake{"transpose",
+                [](Builder& b) {
+                  return b.Transpose(b.Input("a"), {0, 0});
+                },
+                "transpose"},
+        Mistake{"reverse", [](Builder& b) { return b.Reverse(b.Input("a"), 2); }, "reverse"},
+        Mistake{"rows", [](Builder& b) { return b.TakeRows(b.Input("a"), b.Input("n")); }, "gather"},
+        Mistake{"sum_of_rows", [](Builder& b) { return b.SumRows(b.Input("a"), b.Input("n"), 2); }, "sum of rows"},
+        Mistake{"donation",
+                [](Builder& b) {
+                  b.Donate("n", 0);
+                  return b.Input("a");
+                },
+                "n cannot be output 0"},
+        Mistake{"function",
+                [](Builder& b) {
+                  b.AddFunction("f", "no program");
+                  return b.Input("a");
+                },
+                "not a program"},
         Mistake{"reshape",
                 [](Builder& b) {
                   return b.Reshape(b.Input("a"), {5, 8});

@@ -108,7 +108,8 @@ class Builder {
   // Rows [n, width] of a table [rows, width] by i32 numbers [n]; and the sum of rows by where they came from. Numbers
   // are below `rows`, which callers see to.
   Value TakeRows(const Value& table, const Value& numbers);
-  Value SumRows(const Value& values, const Value& numbers, int64_t rows);
+  // A sum makes a one-hot matrix of at most `most` elements at a time.
+  Value SumRows(const Value& values, const Value& numbers, int64_t rows, int64_t most = int64_t{1} << 24);
 
   // `at` has one scalar per axis. Out-of-range starts are moved inside by XLA, so callers keep them inside.
   Value SliceAt(const Value& x, std::span<const Value> at, std::vector<int64_t> sizes);

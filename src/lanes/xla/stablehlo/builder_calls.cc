@@ -45,8 +45,6 @@ std::string Signature(const Values& operands, const std::vector<Type>& results) 
   return fmt::format("({}) -> {}", Types(operands), results.size() == 1 ? out : "(" + out + ")");
 }
 
-// Elements of a one-hot matrix that a sum of rows makes at once.
-constexpr int64_t kMostOneHot = int64_t{1} << 24;
 // The main function of a module, as Finish writes it.
 constexpr std::string_view kMain = "  func.func public @main(";
 
@@ -138,7 +136,7 @@ Value Builder::TakeRows(const Value& table, const Value& numbers) {
 
 // A product with the one-hot matrix of the numbers: the same sum in the same order on every machine, where a scatter
 // is in whatever order its threads come.
-Value Builder::SumRows(const Value& values, const Value& numbers, int64_t rows) {
+Value Builder::SumRows(const Value& values, const Value& numbers, int64_t rows, int64_t most) {
   if (values.type.dims.size() != 2 || numbers.type.dims.size() != 1) {
     Mistake(fmt::format("sum of rows: {} by {}", ToText(values.type), ToText(numbers.type)));
     return values;
@@ -150,7 +148,7 @@ Value Builder::SumRows(const Value& values, const Value& numbers, int64_t rows) 
   };
   const int64_t count = numbers.type.dims[0];
   const int64_t width = values.type.dims[1];
-  const int64_t piece = std::max<int64_t>(kMostOneHot / rows, 1);
+  const int64_t piece = std::max<int64_t>(most / rows, 1);
   if (count <= piece) return sum(values, numbers);
   // Piece by piece; what fills the last one up is zero.
   const int64_t pieces = (count + piece - 1) / piece;
