@@ -58,7 +58,7 @@ std::vector<Case> Cases() {
   packed.num_q_heads = 6;
   packed.num_kv_heads = 2;
   packed.head_dim = 16;
-  packed.rows = 2;
+  packed.rows = 1;
   packed.row_tokens = 4096;
   packed.masks = {"causal and documents and window(511, 0)", "causal and documents and window(511, 0)",
                   "causal and documents and window(511, 0)", "causal and documents"};

@@ -9,7 +9,6 @@
 
 #include "base/try.h"
 #include "check/mask_test.h"
-#include "model/attention.h"
 #include "model/contracts.h"
 #include "model/names.h"
 #include "tessera/run.h"
@@ -149,7 +148,11 @@ class HostModel {
     if (spec_.sink_logits) inputs["sink_logits"] = parameters_.at(model::LayerName(layer, "sink_logits"));
     const std::string& mask = spec_.masks[static_cast<size_t>(layer) % spec_.masks.size()];
     const Contract contract = TESSERA_TRY(model::ContractOf(spec_, mask));
-    const Batch batch = model::BatchFor(TESSERA_TRY(DescribeMask(contract)), row_);
+    // What the row says to the mask, each where that names it.
+    const MaskFacts facts = TESSERA_TRY(DescribeMask(contract));
+    Batch batch;
+    if (facts.names_documents) batch.doc_ids = IdRows{1, row_.row_tokens, row_.doc_ids};
+    if (facts.names_valid) batch.valid_tokens = std::vector<int64_t>{row_.valid_token_count[0]};
     const RunOutcome outcome = Run(engine_, contract, batch, inputs, TESSERA_TRY(FindTarget("cpu")));
     if (outcome.error) return tl::unexpected(*outcome.error);
     TESSERA_TRY(ProbeSinks(contract, batch, inputs, probe));
