@@ -94,8 +94,9 @@ class Filler {
     Set(at, ItemField::kQEnd, item.q_end);
     Set(at, ItemField::kKvBegin, item.kv_begin);
     Set(at, ItemField::kKvEnd, item.kv_end);
-    Set(at, ItemField::kDiagBegin, item.diag_begin);
-    Set(at, ItemField::kDiagEnd, item.diag_end);
+    // As far as no tile reaches, so that a token's number may be added.
+    Set(at, ItemField::kDiagBegin, std::max(item.diag_begin, -kAnyRank));
+    Set(at, ItemField::kDiagEnd, std::min(item.diag_end, kAnyRank));
     Set(at, ItemField::kPlane, plane);
     int32_t needs = 0;
     int32_t sink_count = kAnyRank;

@@ -67,14 +67,14 @@ class Backward {
     Value p = b_.Exp(exponent);
     // On the results and not before: what a row may not see can make dP overflow, and a row whose own scores did has no
     // log-sum-exp; neither is undone by a weight of zero.
-    if (mask) p = b_.Select(*mask, p, b_.F32(0));
+    p = Masked(b_, mask, p, 0);
     const Value dp = b_.Matmul(v, dout, 1, 1, precision);
     Value ds = b_.Mul(b_.Sub(dp, Row("delta", block)), p);
     if (spec_.has_softcap) {
       const Value one = b_.Broadcast(b_.F32(1.0), ds.type.dims);
       ds = b_.Mul(ds, b_.Sub(one, b_.Mul(compared, compared)));
     }
-    if (mask) ds = b_.Select(*mask, ds, b_.F32(0));
+    ds = Masked(b_, mask, ds, 0);
     const Value ds_operand = AsOperand(b_, spec_, ds);
     AddTo("dv", there, b_.Matmul(LoadLanes(b_, args_["do_lanes"], here, block.num_q), AsOperand(b_, spec_, p), 1, 1, precision));
     AddTo("dk", there, b_.Matmul(LoadLanes(b_, args_["q_lanes"], here, block.num_q), ds_operand, 1, 1, precision));

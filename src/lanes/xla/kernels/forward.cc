@@ -59,8 +59,7 @@ class Forward {
     const Value k = LoadRows(b_, args_["k"], Along(b_, keys.first, block.key), block.num_keys);
     const Value q = LoadRows(b_, args_["q"], b_.Index(block.q), block.num_q);
     const Value scores = Compared(b_, spec_, args_, b_.Matmul(k, q, 1, 1, PrecisionOf(spec_)));
-    const std::optional<Value> mask = keys.mask(block);
-    return mask ? b_.Select(*mask, scores, b_.F32(-kInf)) : scores;
+    return Masked(b_, keys.mask(block), scores, -kInf);
   }
 
   Weights WeightsOf(const Block& block, const Value& scores, State& state) {

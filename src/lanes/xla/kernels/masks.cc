@@ -1,8 +1,9 @@
 // The walk over a row's tiles, and the masks of partial ones. See worklist.h.
 //
 // An item lets each query see one run of keys: its rectangle cut by its diagonals, and by the query's document where
-// documents are runs of tokens too. So the mask of a tile with one such item is two comparisons of a key's number with
-// numbers of its query. Every other cleanup is written to memory first, item by item.
+// documents are runs of tokens too. So the mask of a tile with one such item is one comparison, of how far a key lies
+// behind the first that its query sees. Every other cleanup is written to memory first, item by item.
+#include <limits>
 #include <utility>
 
 #include "lanes/xla/kernels/worklist.h"
@@ -19,6 +20,7 @@ using mosaic::Values;
 
 constexpr int64_t kFar = 1 << 29;  // a place that no key has, and that may be added to one
 constexpr int64_t kGeneralKeys = 128;
+constexpr int64_t kLeast = std::numeric_limits<int32_t>::min();
 
 // Of one visited tile.
 class TileMasks {
@@ -33,9 +35,11 @@ class TileMasks {
         q_begin_(b.Mul(place.row, b.I32(spec.list.tile_q))),
         kv_begin_(b.Mul(column, b.I32(spec.list.tile_kv))) {}
 
-  // Keys that an item lets each query see: from begin to end, numbers in the tile, [1, tile_q] both.
+  // Keys that an item lets each query see, [8, tile_q] both. `behind`: how far row r of the tile's keys lies behind the
+  // first of them; `count`: of how many. Both are lowered by 2^31, so that a key before the first is far behind it and
+  // one signed comparison does.
   struct Span {
-    Value begin, end;
+    Value behind, count;
   };
   Span SpanOf(const Value& item, bool has_spans) {
     const Value needs = Field(item, ItemField::kNeeds);
@@ -70,22 +74,22 @@ class TileMasks {
     }
     const Value is_after = b_.Is(Compare::kGe, query, Field(item, ItemField::kQBegin));
     const Value is_query = b_.And(is_after, b_.Is(Compare::kLt, query, q_end));
-    end = b_.Select(is_query, end, b_.I32(-1));
-    const auto row = [&](const Value& x) { return b_.Slice(x, {0, 0}, {1, spec_.list.tile_q}); };
-    const Value begin_row = row(begin);
-    return {begin_row, row(end)};
+    end = b_.Select(is_query, end, begin);
+    const Value count = b_.Max(b_.Sub(end, begin), Spread(b_.I32(0), query));
+    const Value behind = b_.Sub(b_.Iota(query.type.dims, 0), begin);
+    const Value low = b_.Add(behind, b_.I32(kLeast));
+    return {low, b_.Add(count, b_.I32(kLeast))};
   }
 
-  // Of a block: keys between the two, `first_key` the number in the tile of the keys that blocks count from.
-  Value Within(const Span& span, const Block& block) {
-    const std::vector<int64_t> dims = {block.num_keys, block.num_q};
-    const Value key = b_.Iota(dims, 0);
-    const auto bound = [&](const Value& x) {
-      const Value part = b_.Slice(x, {0, block.q}, {1, block.num_q});
-      return b_.Broadcast(b_.Sub(part, b_.I32(block.key)), dims);
-    };
-    const Value is_after = b_.Is(Compare::kGe, key, bound(span.begin));
-    return b_.And(is_after, b_.Is(Compare::kLt, key, bound(span.end)));
+  // Of a block whose keys are counted from `first` of the tile on.
+  Value Within(const Span& span, const Block& block, const Value& first) {
+    const std::vector<int64_t> dims = block.mask_dims();
+    const auto part = [&](const Value& x) { return b_.Slice(x, {0, block.q}, {kSublanes, block.num_q}); };
+    const Value begin = b_.Add(first, b_.I32(block.key));
+    const Value behind = b_.Broadcast(b_.Add(part(span.behind), begin), dims);
+    const Value rows = b_.Mul(b_.Iota(dims, 0), b_.I32(kSublanes));
+    const Value there = b_.Add(behind, rows);
+    return b_.Is(Compare::kLt, there, b_.Broadcast(part(span.count), dims));
   }
 
   // Writes to scratch which of kGeneralKeys keys, from `first` of the tile on, each query may see; `at` is their place
@@ -95,15 +99,12 @@ class TileMasks {
     const Value end = lists_.At("cleanup_offsets", b_.Add(cleanup, b_.I32(1)));
     const Value allowed = args_["allowed"];
     Fill(b_, allowed, 0);
-    const std::vector<int64_t> dims = allowed.type.dims;
+    const Block block{0, spec_.list.tile_q, 0, kGeneralKeys};
     b_.For(begin, end, b_.I32(1), {}, [&](const Value& item, const Values&) {
-      const Span span = SpanOf(item, false);
-      const Value key = b_.Add(b_.Iota(dims, 0), b_.Broadcast(first, dims));
-      const Value is_after = b_.Is(Compare::kGe, key, b_.Broadcast(span.begin, dims));
-      Value passes = b_.And(is_after, b_.Is(Compare::kLt, key, b_.Broadcast(span.end, dims)));
+      Value passes = Within(SpanOf(item, false), block, first);
       if (spec_.has_documents) passes = b_.And(passes, InDocument(item, at));
       if (spec_.stored_tiles > 0) passes = b_.And(passes, Stored(Field(item, ItemField::kPlane), first));
-      const Value one = b_.Broadcast(b_.I32(1), dims);
+      const Value one = b_.Broadcast(b_.I32(1), block.mask_dims());
       b_.StoreAll(b_.Select(passes, one, b_.LoadAll(allowed)), allowed);
       return Values{};
     });
@@ -114,6 +115,7 @@ class TileMasks {
     const Value first = b_.Mul(item, b_.I32(kItemFields));
     return lists_.At("items", b_.Add(first, b_.I32(static_cast<int64_t>(field))));
   }
+  std::vector<int64_t> General() const { return Block{0, spec_.list.tile_q, 0, kGeneralKeys}.mask_dims(); }
   Value Spread(const Value& scalar, const Value& like) { return b_.Broadcast(scalar, like.type.dims); }
 
   Value Fact(QueryFact fact, const Value& like) {
@@ -127,7 +129,7 @@ class TileMasks {
     const Value at[] = {b_.Index(0), b_.Index(static_cast<int64_t>(fact)), first};
     const Value row = b_.ShapeCast(b_.Load(args_["kv_documents"], at, {1, 1, kGeneralKeys}), {1, kGeneralKeys});
     const Value square = b_.Transpose(b_.Broadcast(row, {kLanes, kGeneralKeys}), {1, 0});
-    return TileLanes(b_, square, spec_.list.tile_q);
+    return b_.ShapeCast(TileLanes(b_, square, spec_.list.tile_q), General());
   }
 
   // Ids of queries are -1 and of keys -2 where there is no document. What is not asked for passes.
@@ -145,7 +147,7 @@ class TileMasks {
     const Value at[] = {b_.Index(0), b_.AssumeMultiple(first, kGeneralKeys), b_.Index(0)};
     const std::vector<int64_t> dims = {kGeneralKeys, spec_.list.tile_q};
     const Value cells = b_.Load(args_["cells"], at, {1, dims[0], dims[1]});
-    const Value wide = b_.Convert(b_.ShapeCast(cells, dims), Element::kI32);
+    const Value wide = b_.ShapeCast(b_.Convert(b_.ShapeCast(cells, dims), Element::kI32), General());
     return b_.Is(Compare::kEq, b_.And(wide, plane), plane);
   }
 
@@ -163,7 +165,7 @@ void AddMaskScratch(const AttentionSpec& spec, std::vector<mosaic::Memory>& scra
   const auto vmem = [&](std::string name, Element element, std::vector<int64_t> dims) {
     scratch.push_back({std::move(name), mosaic::MemrefOf(mosaic::Space::kVmem, element, std::move(dims))});
   };
-  vmem("allowed", Element::kI32, {kGeneralKeys, spec.list.tile_q});
+  vmem("allowed", Element::kI32, {kGeneralKeys / kSublanes, kSublanes, spec.list.tile_q});
   if (spec.stored_tiles == 0) return;
   vmem("cells", Element::kI8, {1, spec.list.tile_kv, spec.list.tile_q});
   scratch.push_back({"copied", mosaic::MemrefOf(mosaic::Space::kSemaphore, Element::kDmaSemaphore, {1})});
@@ -193,7 +195,9 @@ void VisitTiles(Builder& b, const AttentionSpec& spec, const KernelArguments& ar
       TileMasks masks(b, spec, args, lists, place, column);
       const Value cleanup = lists.Entry("cleanups", row, slot);
       const TileMasks::Span span = masks.SpanOf(lists.At("cleanup_offsets", cleanup), true);
-      body({first, list.tile_kv, [&](const Block& block) -> std::optional<Value> { return masks.Within(span, block); }});
+      body({first, list.tile_kv, [&](const Block& block) -> std::optional<Value> { 
+              return masks.Within(span, block, b.I32(0));
+            }});
     });
     when(TileKind::kGeneral, [&] {
       TileMasks masks(b, spec, args, lists, place, column);
@@ -211,8 +215,8 @@ void VisitTiles(Builder& b, const AttentionSpec& spec, const KernelArguments& ar
         const Value there = b.AssumeMultiple(b.Add(first, key), kLanes);
         masks.WriteAllowed(cleanup, key, there);
         body({there, kGeneralKeys, [&](const Block& block) -> std::optional<Value> {
-                const Value from[] = {b.Index(block.key), b.Index(block.q)};
-                const Value cells = b.Load(args["allowed"], from, {block.num_keys, block.num_q});
+                const Value from[] = {b.Index(block.key / kSublanes), b.Index(0), b.Index(block.q)};
+                const Value cells = b.Load(args["allowed"], from, block.mask_dims());
                 return b.Is(Compare::kNe, cells, b.I32(0));
               }});
         return Values{};

@@ -69,6 +69,12 @@ Value Lists::At(std::string_view list, const Value& index) const {
   return b_.LoadScalar(Find(list), where);
 }
 
+Value Masked(Builder& b, const std::optional<Value>& mask, const Value& x, double otherwise) {
+  if (!mask) return x;
+  const Value rows = b.ShapeCast(x, mask->type.dims);
+  return b.ShapeCast(b.Select(*mask, rows, b.F32(otherwise)), x.type.dims);
+}
+
 std::vector<Block> BlocksOf(const AttentionSpec& spec, int64_t num_keys, int64_t most_q, int64_t most_keys) {
   const auto part = [](int64_t all, int64_t most) {
     int64_t size = std::min(all, most);

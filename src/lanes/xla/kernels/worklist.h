@@ -47,9 +47,10 @@ struct Block {
   int64_t num_q = 0;
   int64_t key = 0;
   int64_t num_keys = 0;
+  std::vector<int64_t> mask_dims() const { return {num_keys / kSublanes, kSublanes, num_q}; }
 };
 // Keys of a visited tile, all or some: `first` is their place in the chunk. `mask` writes which pairs of a block may
-// attend, where the kernel wants it: i1 [keys, queries]; a full tile has none.
+// attend, where the kernel wants it: i1 [keys / 8, 8, queries]; a full tile has none.
 struct TileKeys {
   mosaic::Value first;
   int64_t count = 0;
@@ -60,6 +61,10 @@ void VisitTiles(mosaic::Builder& b, const AttentionSpec& spec, const mosaic::Ker
                 const std::function<void(const TileKeys&)>& body);
 // The scratch of that walk.
 void AddMaskScratch(const AttentionSpec& spec, std::vector<mosaic::Memory>& scratch);
+
+// `x` where the mask lets it, and `otherwise` elsewhere.
+mosaic::Value Masked(mosaic::Builder& b, const std::optional<mosaic::Value>& mask, const mosaic::Value& x,
+                     double otherwise);
 
 // The blocks of the keys' scores, keys after keys, each for all queries.
 std::vector<Block> BlocksOf(const AttentionSpec& spec, int64_t num_keys, int64_t most_q, int64_t most_keys);
