@@ -60,7 +60,7 @@ class Backward {
     const Value k = LoadRows(b_, args_["k"], there, block.num_keys);
     const Value v = LoadRows(b_, args_["v"], there, block.num_keys);
     const Value compared = Compared(b_, spec_, args_, b_.Matmul(k, q, 1, 1, precision));
-    const std::optional<Value> mask = keys.mask(block);
+    const std::optional<Value> mask = keys.mask(block, b_.I32(0));
     const Value scores = b_.Mul(compared, ScoreNumber(b_, args_, ScoreField::kFactor));
     // No weight is above 1, as in every lane.
     const Value exponent = b_.Min(b_.Sub(scores, Row("lse", block)), b_.F32(0.0));

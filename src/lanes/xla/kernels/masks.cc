@@ -19,7 +19,7 @@ using mosaic::Value;
 using mosaic::Values;
 
 constexpr int64_t kFar = 1 << 29;  // a place that no key has, and that may be added to one
-constexpr int64_t kGeneralKeys = 128;
+constexpr int64_t kGeneralKeys = kFewKeys;
 constexpr int64_t kLeast = std::numeric_limits<int32_t>::min();
 
 // Of one visited tile.
@@ -171,6 +171,16 @@ void AddMaskScratch(const AttentionSpec& spec, std::vector<mosaic::Memory>& scra
   scratch.push_back({"copied", mosaic::MemrefOf(mosaic::Space::kSemaphore, Element::kDmaSemaphore, {1})});
 }
 
+void VisitFew(Builder& b, const TileKeys& keys, const std::function<void(const TileKeys&)>& body) {
+  if (keys.count == kFewKeys) return body(keys);
+  b.For(b.I32(0), b.I32(keys.count / kFewKeys), b.I32(1), {}, [&](const Value& part, const Values&) {
+    const Value from = b.Mul(part, b.I32(kFewKeys));
+    const Value first = b.AssumeMultiple(b.Add(keys.first, from), kLanes);
+    body({first, kFewKeys, [&](const Block& block, const Value&) { return keys.mask(block, from); }});
+    return Values{};
+  });
+}
+
 void VisitTiles(Builder& b, const AttentionSpec& spec, const KernelArguments& args, const Place& place,
                 const std::function<void(const TileKeys&)>& body) {
   const ListSpec& list = spec.list;
@@ -189,14 +199,14 @@ void VisitTiles(Builder& b, const AttentionSpec& spec, const KernelArguments& ar
       b.When(b.Is(Compare::kEq, kind, b.I32(static_cast<int64_t>(of))), then);
     };
     when(TileKind::kFull, [&] {
-      body({first, list.tile_kv, [](const Block&) { return std::nullopt; }});
+      body({first, list.tile_kv, [](const Block&, const Value&) { return std::nullopt; }});
     });
     when(TileKind::kSpan, [&] {
       TileMasks masks(b, spec, args, lists, place, column);
       const Value cleanup = lists.Entry("cleanups", row, slot);
       const TileMasks::Span span = masks.SpanOf(lists.At("cleanup_offsets", cleanup), true);
-      body({first, list.tile_kv, [&](const Block& block) -> std::optional<Value> { 
-              return masks.Within(span, block, b.I32(0));
+      body({first, list.tile_kv, [&](const Block& block, const Value& from) -> std::optional<Value> {
+              return masks.Within(span, block, from);
             }});
     });
     when(TileKind::kGeneral, [&] {
@@ -214,7 +224,7 @@ void VisitTiles(Builder& b, const AttentionSpec& spec, const KernelArguments& ar
         const Value key = b.Mul(part, b.I32(kGeneralKeys));
         const Value there = b.AssumeMultiple(b.Add(first, key), kLanes);
         masks.WriteAllowed(cleanup, key, there);
-        body({there, kGeneralKeys, [&](const Block& block) -> std::optional<Value> {
+        body({there, kGeneralKeys, [&](const Block& block, const Value&) -> std::optional<Value> {
                 const Value from[] = {b.Index(block.key / kSublanes), b.Index(0), b.Index(block.q)};
                 const Value cells = b.Load(args["allowed"], from, block.mask_dims());
                 return b.Is(Compare::kNe, cells, b.I32(0));

@@ -49,13 +49,17 @@ struct Block {
   int64_t num_keys = 0;
   std::vector<int64_t> mask_dims() const { return {num_keys / kSublanes, kSublanes, num_q}; }
 };
-// Keys of a visited tile, all or some: `first` is their place in the chunk. `mask` writes which pairs of a block may
-// attend, where the kernel wants it: i1 [keys / 8, 8, queries]; a full tile has none.
+// Keys of a visited tile, all or some: `first` is their place in the chunk. `mask` writes which pairs of a block, whose
+// keys are counted from the i32 `from` on, may attend, where the kernel wants it: i1 [keys / 8, 8, queries]; a full tile
+// has none.
 struct TileKeys {
   mosaic::Value first;
   int64_t count = 0;
-  std::function<std::optional<mosaic::Value>(const Block&)> mask;
+  std::function<std::optional<mosaic::Value>(const Block&, const mosaic::Value& from)> mask;
 };
+// The same keys, in loops of kFewKeys at a time: for a body that need not be fast, and is shorter so.
+inline constexpr int64_t kFewKeys = 128;
+void VisitFew(mosaic::Builder& b, const TileKeys& keys, const std::function<void(const TileKeys&)>& body);
 // Writes the walk over the row's tiles in the chunk: `body` without a mask for full ones and with one for others.
 void VisitTiles(mosaic::Builder& b, const AttentionSpec& spec, const mosaic::KernelArguments& args, const Place& place,
                 const std::function<void(const TileKeys&)>& body);
