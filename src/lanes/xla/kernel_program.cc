@@ -181,7 +181,8 @@ class Lowerer {
       if (!is_dkv) {
         const int64_t pairs = shape_.batch * shape_.num_q_heads;
         const Values results = TESSERA_TRY(Call(operands, {{ToHlo(k.element), {pairs, k.q_tokens(), shape_.dim_qk}}}));
-        const Value dq = Tokens(results[0], {pairs * k.list.rows, k.list.tile_q, shape_.dim_qk}, spec_.Of(direction).tile_q);
+        const Value dq =
+            Tokens(results[0], {pairs * k.list.rows, k.list.tile_q, shape_.dim_qk}, spec_.Of(direction).tile_q);
         // The stock kernel's is of the scaled q.
         outputs.emplace_back("dq", b_.Mul(dq, b_.Spread(b_.Input("scale"), dq.type.dims, {})));
         continue;

@@ -148,8 +148,8 @@ class Filler {
   // One item that is a run of keys for each query: of documents that are runs of tokens, and without stored bits.
   TileKind KindOf(const Slot& slot, size_t row) const {
     const auto q_tile = static_cast<int64_t>(row % list_.rows_per_mask);
-    const bool is_inside = (q_tile + 1) * kernel_.list.tile_q <= plan_.q_len &&
-                           (slot.index + 1) * kernel_.list.tile_kv <= plan_.kv_len;
+    const bool is_inside =
+        (q_tile + 1) * kernel_.list.tile_q <= plan_.q_len && (slot.index + 1) * kernel_.list.tile_kv <= plan_.kv_len;
     if (slot.cleanup == 0) return is_inside ? TileKind::kFull : TileKind::kSpan;
     if (plan_.Cleanup(slot.cleanup).size() != 1 || PlanesOf(plan_, slot.cleanup) > 0) return TileKind::kGeneral;
     return are_runs_ || !NeedsDocuments(slot.cleanup) ? TileKind::kSpan : TileKind::kGeneral;

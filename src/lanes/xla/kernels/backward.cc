@@ -63,8 +63,8 @@ class Backward {
     const std::optional<Value> mask = keys.mask(block, b_.I32(0));
     const Value scores = b_.Mul(compared, ScoreNumber(b_, args_, ScoreField::kFactor));
     // No weight is above 1, as in every lane.
-    const Value exponent = b_.Min(b_.Sub(scores, Row("lse", block)), b_.F32(0.0));
-    Value p = b_.Exp(exponent);
+    const Value exponent = b_.Sub(scores, Row("lse", block));
+    Value p = b_.Exp(b_.Min(exponent, b_.F32(0.0)));
     // On the results and not before: what a row may not see can make dP overflow, and a row whose own scores did has no
     // log-sum-exp; neither is undone by a weight of zero.
     p = Masked(b_, mask, p, 0);
@@ -76,7 +76,8 @@ class Backward {
     }
     ds = Masked(b_, mask, ds, 0);
     const Value ds_operand = AsOperand(b_, spec_, ds);
-    AddTo("dv", there, b_.Matmul(LoadLanes(b_, args_["do_lanes"], here, block.num_q), AsOperand(b_, spec_, p), 1, 1, precision));
+    const Value do_lanes = LoadLanes(b_, args_["do_lanes"], here, block.num_q);
+    AddTo("dv", there, b_.Matmul(do_lanes, AsOperand(b_, spec_, p), 1, 1, precision));
     AddTo("dk", there, b_.Matmul(LoadLanes(b_, args_["q_lanes"], here, block.num_q), ds_operand, 1, 1, precision));
     AddTo("dq", here, b_.Matmul(k, ds_operand, 0, 0, precision));
   }

@@ -59,8 +59,8 @@ class Forward {
 
  private:
   enum class Softmax : uint8_t { kOnline, kBounded };
-  // Of queries: the running maximum [1, q], or of bounded scores [8, q] in the rows that they came in; and the sum [8, q]
-  // that is to be added up over its rows.
+  // Of queries: the running maximum [1, q], or of bounded scores [8, q] in the rows that they came in; and the sum [8,
+  // q] that is to be added up over its rows.
   struct State {
     Value m, l;
   };
@@ -152,13 +152,15 @@ class Forward {
       // From here on as if measured against the row's maximum. A number and not a branch: 1 where scores are bounded.
       const Value exponent = ScoreNumber(b_, args_, ScoreField::kExponent);
       const Value is_bounded = b_.Is(Compare::kLe, exponent, b_.F32(kMostBoundedCap * std::numbers::log2e));
-      const Value bounded = b_.Select(is_bounded, b_.F32(1.0), b_.F32(0));
+      const Value one = b_.F32(1.0);
+      const Value bounded = b_.Select(is_bounded, one, b_.F32(0));
       const Value largest = b_.ReduceKeep(Reduction::kMaximumF, b_.LoadAll(args_["top"]), 0);
       const Value lowest = b_.Broadcast(b_.F32(-1.0), m.type.dims);  // of a row without keys too
       const Value shift = b_.Mul(b_.Max(largest, lowest), bounded);
       const Value others = b_.Mul(m, b_.Sub(b_.F32(1.0), bounded));
       m = b_.Add(others, shift);
-      const Value ratio = b_.Exp2(b_.Mul(b_.Mul(shift, exponent), b_.F32(-1.0)));
+      const Value scaled = b_.Mul(shift, exponent);
+      const Value ratio = b_.Exp2(b_.Mul(scaled, b_.F32(-1.0)));
       l = b_.Mul(l, ratio);
       sum = b_.Mul(sum, b_.Broadcast(ratio, sum.type.dims));
     }
@@ -179,10 +181,9 @@ class Forward {
     StoreBlock(b_, AsOperand(b_, spec_, b_.Transpose(o, {1, 0})), args_["o"]);
     const Value lse = b_.Add(top, b_.Log(weight));
     const std::vector<int64_t> dims = {kSublanes, spec_.list.tile_q};
-    const auto given = [&](const Value& x) {
-      return b_.Broadcast(b_.Select(is_empty, b_.F32(-kInf), x), dims);
-    };
-    const Value is_lse = b_.Is(Compare::kLt, b_.Iota(dims, 0), b_.I32(kSublanes / 2));
+    const auto given = [&](const Value& x) { return b_.Broadcast(b_.Select(is_empty, b_.F32(-kInf), x), dims); };
+    const Value row = b_.Iota(dims, 0);
+    const Value is_lse = b_.Is(Compare::kLt, row, b_.I32(kSublanes / 2));
     const Value all_lse = given(lse);
     StoreBlock(b_, b_.Select(is_lse, all_lse, given(m)), args_["stats"]);
   }

@@ -43,11 +43,14 @@ class TileMasks {
   };
   Span SpanOf(const Value& item, bool has_spans) {
     const Value needs = Field(item, ItemField::kNeeds);
-    Value q_end = b_.Min(Field(item, ItemField::kQEnd), b_.Sub(b_.I32(spec_.q_len), q_begin_));
-    Value kv_end = b_.Min(Field(item, ItemField::kKvEnd), b_.Sub(b_.I32(spec_.kv_len), kv_begin_));
+    Value q_end = Field(item, ItemField::kQEnd);
+    q_end = b_.Min(q_end, b_.Sub(b_.I32(spec_.q_len), q_begin_));
+    Value kv_end = Field(item, ItemField::kKvEnd);
+    kv_end = b_.Min(kv_end, b_.Sub(b_.I32(spec_.kv_len), kv_begin_));
     if (spec_.has_valid) {
       const Value batch = b_.Div(place_.pair, b_.I32(spec_.num_q_heads));
-      const Value is_needed = b_.Is(Compare::kNe, b_.And(needs, b_.I32(kNeedsValid)), b_.I32(0));
+      const Value asked = b_.And(needs, b_.I32(kNeedsValid));
+      const Value is_needed = b_.Is(Compare::kNe, asked, b_.I32(0));
       const auto limit = [&](const char* list, const Value& begin) {
         const Value left = b_.Sub(lists_.At(list, batch), begin);
         return b_.Select(is_needed, left, b_.I32(kFar));
@@ -56,13 +59,15 @@ class TileMasks {
       kv_end = b_.Min(kv_end, limit("kv_valid", kv_begin_));
     }
     const Value query = b_.Iota({kSublanes, spec_.list.tile_q}, 1);
-    Value begin = b_.Max(b_.Add(query, Field(item, ItemField::kDiagBegin)),
-                         Spread(Field(item, ItemField::kKvBegin), query));
-    Value end = b_.Min(b_.Add(query, Field(item, ItemField::kDiagEnd)), Spread(kv_end, query));
+    Value begin = b_.Add(query, Field(item, ItemField::kDiagBegin));
+    begin = b_.Max(begin, Spread(Field(item, ItemField::kKvBegin), query));
+    Value end = b_.Add(query, Field(item, ItemField::kDiagEnd));
+    end = b_.Min(end, Spread(kv_end, query));
     if (spec_.has_documents && has_spans) {
       // What is not asked for reaches far, on both sides.
       const Value asked = b_.And(needs, b_.I32(kNeedsDocuments));
-      const Value far = b_.Mul(b_.Sub(b_.I32(1), asked), b_.I32(kFar));
+      const Value unasked = b_.Sub(b_.I32(1), asked);
+      const Value far = b_.Mul(unasked, b_.I32(kFar));
       const auto place = [&](QueryFact fact) {
         const Value at = b_.Sub(Fact(fact, query), kv_begin_);
         return b_.Mul(at, asked);
@@ -75,7 +80,8 @@ class TileMasks {
     const Value is_after = b_.Is(Compare::kGe, query, Field(item, ItemField::kQBegin));
     const Value is_query = b_.And(is_after, b_.Is(Compare::kLt, query, q_end));
     end = b_.Select(is_query, end, begin);
-    const Value count = b_.Max(b_.Sub(end, begin), Spread(b_.I32(0), query));
+    Value count = b_.Sub(end, begin);
+    count = b_.Max(count, Spread(b_.I32(0), query));
     const Value behind = b_.Sub(b_.Iota(query.type.dims, 0), begin);
     const Value low = b_.Add(behind, b_.I32(kLeast));
     return {low, b_.Add(count, b_.I32(kLeast))};
@@ -87,7 +93,8 @@ class TileMasks {
     const auto part = [&](const Value& x) { return b_.Slice(x, {0, block.q}, {kSublanes, block.num_q}); };
     const Value begin = b_.Add(first, b_.I32(block.key));
     const Value behind = b_.Broadcast(b_.Add(part(span.behind), begin), dims);
-    const Value rows = b_.Mul(b_.Iota(dims, 0), b_.I32(kSublanes));
+    const Value row = b_.Iota(dims, 0);
+    const Value rows = b_.Mul(row, b_.I32(kSublanes));
     const Value there = b_.Add(behind, rows);
     return b_.Is(Compare::kLt, there, b_.Broadcast(part(span.count), dims));
   }
@@ -134,7 +141,8 @@ class TileMasks {
 
   // Ids of queries are -1 and of keys -2 where there is no document. What is not asked for passes.
   Value InDocument(const Value& item, const Value& first) {
-    const Value asked = b_.And(Field(item, ItemField::kNeeds), b_.I32(kNeedsDocuments));
+    const Value needs = Field(item, ItemField::kNeeds);
+    const Value asked = b_.And(needs, b_.I32(kNeedsDocuments));
     const Value kv = KeyNumber(KeyFact::kDocument, first);
     const Value differs = b_.Mul(b_.Xor(Fact(QueryFact::kDocument, kv), kv), asked);
     const Value is_same = b_.Is(Compare::kEq, differs, b_.I32(0));
@@ -173,7 +181,9 @@ void AddMaskScratch(const AttentionSpec& spec, std::vector<mosaic::Memory>& scra
 
 void VisitFew(Builder& b, const TileKeys& keys, const std::function<void(const TileKeys&)>& body) {
   if (keys.count == kFewKeys) return body(keys);
-  b.For(b.I32(0), b.I32(keys.count / kFewKeys), b.I32(1), {}, [&](const Value& part, const Values&) {
+  const Value zero = b.I32(0);
+  const Value parts = b.I32(keys.count / kFewKeys);
+  b.For(zero, parts, b.I32(1), {}, [&](const Value& part, const Values&) {
     const Value from = b.Mul(part, b.I32(kFewKeys));
     const Value first = b.AssumeMultiple(b.Add(keys.first, from), kLanes);
     body({first, kFewKeys, [&](const Block& block, const Value&) { return keys.mask(block, from); }});
@@ -214,13 +224,15 @@ void VisitTiles(Builder& b, const AttentionSpec& spec, const KernelArguments& ar
       const Value cleanup = lists.Entry("cleanups", row, slot);
       if (spec.stored_tiles > 0) {
         const Value stored = lists.Entry("stored_at", row, slot);
-        const Value zero = b.I32(0);
-        const Value from = b.SliceRef(args["stored"], Values{stored, zero, zero}, {1, list.tile_kv, list.tile_q});
-        const Value copied = b.SqueezeRef(b.SliceRef(args["copied"], Values{zero}, {1}), {});
+        const Value none = b.I32(0);
+        const Value from = b.SliceRef(args["stored"], Values{stored, none, none}, {1, list.tile_kv, list.tile_q});
+        const Value copied = b.SqueezeRef(b.SliceRef(args["copied"], Values{none}, {1}), {});
         b.StartCopy(from, args["cells"], copied);
         b.WaitCopy(from, args["cells"], copied);
       }
-      b.For(b.I32(0), b.I32(list.tile_kv / kGeneralKeys), b.I32(1), {}, [&](const Value& part, const Values&) {
+      const Value zero = b.I32(0);
+      const Value parts = b.I32(list.tile_kv / kGeneralKeys);
+      b.For(zero, parts, b.I32(1), {}, [&](const Value& part, const Values&) {
         const Value key = b.Mul(part, b.I32(kGeneralKeys));
         const Value there = b.AssumeMultiple(b.Add(first, key), kLanes);
         masks.WriteAllowed(cleanup, key, there);

@@ -96,7 +96,8 @@ Window Windows::ChunkQueries(std::string name, int64_t dim) const {
 Value Windows::ChunkOf(Builder& b, const Place& at, const Lists& lists) const {
   if (spec_.chunks() == 1) return b.I32(0);
   if (order_ == Order::kByChunk) return at.chunk;
-  const Value first = b.Mul(lists.Row(at), b.I32(spec_.chunks()));
+  const Value row = lists.Row(at);
+  const Value first = b.Mul(row, b.I32(spec_.chunks()));
   return lists.At("chunk_next", b.Add(first, at.chunk));
 }
 

@@ -54,7 +54,8 @@ const Value& Lists::Find(std::string_view name) const {
 }
 
 Value Lists::Row(const Place& at) const {
-  const Value first = b_.Mul(At("mask_of", at.pair), b_.I32(spec_.list.rows));
+  const Value mask = At("mask_of", at.pair);
+  const Value first = b_.Mul(mask, b_.I32(spec_.list.rows));
   return b_.Add(first, at.row);
 }
 

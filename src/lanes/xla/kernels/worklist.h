@@ -50,8 +50,8 @@ struct Block {
   std::vector<int64_t> mask_dims() const { return {num_keys / kSublanes, kSublanes, num_q}; }
 };
 // Keys of a visited tile, all or some: `first` is their place in the chunk. `mask` writes which pairs of a block, whose
-// keys are counted from the i32 `from` on, may attend, where the kernel wants it: i1 [keys / 8, 8, queries]; a full tile
-// has none.
+// keys are counted from the i32 `from` on, may attend, where the kernel wants it: i1 [keys / 8, 8, queries]; a full
+// tile has none.
 struct TileKeys {
   mosaic::Value first;
   int64_t count = 0;
@@ -78,7 +78,8 @@ mosaic::Value ScoreNumber(mosaic::Builder& b, const mosaic::KernelArguments& arg
 mosaic::Value Compared(mosaic::Builder& b, const AttentionSpec& spec, const mosaic::KernelArguments& args,
                        const mosaic::Value& product);
 
-// `count` tokens from `first + offset` on: [tokens, dim] of a block [1, tokens, dim], or [dim, tokens] of [1, dim, tokens].
+// `count` tokens from `first + offset` on: [tokens, dim] of a block [1, tokens, dim], or [dim, tokens] of [1, dim,
+// tokens].
 mosaic::Value LoadRows(mosaic::Builder& b, const mosaic::Value& memref, const mosaic::Value& first, int64_t count);
 mosaic::Value LoadLanes(mosaic::Builder& b, const mosaic::Value& memref, const mosaic::Value& first, int64_t count);
 mosaic::Value Along(mosaic::Builder& b, const mosaic::Value& first, int64_t offset);
