@@ -103,15 +103,15 @@ Value Windows::ChunkOf(Builder& b, const Place& at, const Lists& lists) const {
 
 Window Windows::Keys(std::string name, int64_t dim) const {
   return Make(std::move(name), spec_.element, {1, spec_.chunk_kv, dim},
-              [this_ = *this](Builder& b, const Place& at, const Lists& lists) {
-                return Values{at.head, this_.ChunkOf(b, at, lists), b.I32(0)};
+              [own = *this](Builder& b, const Place& at, const Lists& lists) {
+                return Values{at.head, own.ChunkOf(b, at, lists), b.I32(0)};
               });
 }
 
 Window Windows::KeyLanes(std::string name, int64_t dim) const {
   return Make(std::move(name), spec_.element, {1, dim, spec_.chunk_kv},
-              [this_ = *this](Builder& b, const Place& at, const Lists& lists) {
-                return Values{at.head, b.I32(0), this_.ChunkOf(b, at, lists)};
+              [own = *this](Builder& b, const Place& at, const Lists& lists) {
+                return Values{at.head, b.I32(0), own.ChunkOf(b, at, lists)};
               });
 }
 
@@ -125,9 +125,9 @@ void Windows::AddMask(std::vector<Window>& windows) const {
                              return Values{batch(b, at), b.I32(0), at.row};
                            }));
     windows.push_back(Make("kv_documents", Element::kI32, {1, kSublanes, spec_.chunk_kv},
-                           [batch, this_ = *this](Builder& b, const Place& at, const Lists& lists) {
+                           [batch, own = *this](Builder& b, const Place& at, const Lists& lists) {
                              const Value of = batch(b, at);
-                             return Values{of, b.I32(0), this_.ChunkOf(b, at, lists)};
+                             return Values{of, b.I32(0), own.ChunkOf(b, at, lists)};
                            }));
   }
   if (spec_.stored_tiles == 0) return;
