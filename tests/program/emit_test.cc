@@ -24,9 +24,9 @@ TEST(EmitCommand, FolderHasProgramsKernelsOperandsTablesAndReceipt) {
   const std::string out = folder.File("new/emitted");
   const ProgramResult result = Tessera({"emit", kContract, "--out", out, "--json"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  const std::set<std::string> names = {"forward.mlir",       "backward.mlir",      "tessera_forward.mosaic",
-                                       "tessera_dq.mosaic",  "tessera_dkv.mosaic", "operands.json",
-                                       "tables.safetensors", "receipt.json"};
+  const std::set<std::string> names = {
+      "forward.mlir",       "backward.mlir", "tessera_forward.mosaic", "tessera_backward.mosaic", "operands.json",
+      "tables.safetensors", "receipt.json"};
   EXPECT_EQ(NamesIn(out), names);
   EXPECT_EQ(NamesIn(folder.File("new")), std::set<std::string>{"emitted"}) << "nothing is left beside it";
 

@@ -7,6 +7,8 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <numbers>
+#include <optional>
 
 #include "base/math.h"
 #include "base/tensor_row.h"
@@ -49,6 +51,22 @@ Array Narrowed(const std::vector<int32_t>& values, Element element, std::vector<
   const size_t size = array.bytes.size() / values.size();
   for (size_t i = 0; i < values.size(); ++i) std::memcpy(array.bytes.data() + i * size, &values[i], size);
   return array;
+}
+
+// [n, tokens, dim] as [n, dim, tokens], and back.
+Array Turned(const Array& from) {
+  const std::vector<int64_t>& dims = from.type.dims;
+  Array to(from.type.element, {dims[0], dims[2], dims[1]});
+  const size_t size = from.bytes.size() / static_cast<size_t>(dims[0] * dims[1] * dims[2]);
+  for (int64_t n = 0; n < dims[0]; ++n) {
+    for (int64_t r = 0; r < dims[1]; ++r) {
+      for (int64_t c = 0; c < dims[2]; ++c) {
+        std::memcpy(to.bytes.data() + static_cast<size_t>((n * dims[2] + c) * dims[1] + r) * size,
+                    from.bytes.data() + static_cast<size_t>((n * dims[1] + r) * dims[2] + c) * size, size);
+      }
+    }
+  }
+  return to;
 }
 
 // [rows, tokens] with each number in every one of 128 lanes, or in every one of 8 sublanes.
@@ -95,18 +113,14 @@ class Kernel {
     for (const mosaic::Memory& scalar : kernels::ScalarsOf(k)) {
       kernel.constants_[scalar.name] = Narrowed(table(scalar.name), scalar.type.element, scalar.type.dims);
     }
-    const bool is_dkv = direction == Direction::kDkv;
+    const auto add = [&](const char* name, Element element, std::vector<int64_t> dims) {
+      kernel.constants_[name] = Narrowed(table(name), element, std::move(dims));
+    };
     if (k.has_documents) {
-      kernel.constants_["q_documents"] = Spread(table("q_documents"), k.batch, k.q_tokens(), !is_dkv);
-      for (const char* name : {"kv_documents", "kv_ranks"}) {
-        kernel.constants_[name] = Spread(table(name), k.batch, k.kv_tokens(), is_dkv);
-      }
+      add("q_documents", Element::kI32, {k.batch, kernels::kSublanes, k.q_tokens()});
+      add("kv_documents", Element::kI32, {k.batch, kernels::kSublanes, k.kv_tokens()});
     }
-    if (k.stored_tiles > 0) {
-      const int64_t rows = is_dkv ? k.list.tile_kv : k.list.tile_q;
-      const int64_t columns = is_dkv ? k.list.tile_q : k.list.tile_kv;
-      kernel.constants_["stored"] = Narrowed(table("stored"), Element::kI8, {k.stored_tiles, rows, columns});
-    }
+    if (k.stored_tiles > 0) add("stored", Element::kI8, {k.stored_tiles, k.list.tile_kv, k.list.tile_q});
     return kernel;
   }
 
@@ -133,8 +147,12 @@ class Kernel {
     });
   }
 
-  Result<std::vector<std::vector<std::byte>>> Run(const Arrays& call,
-                                                  std::span<const mosaic::ArrayType> results) const {
+  // A result and the axis of its tokens, which calls share; without one it is f32, and added up over the calls.
+  struct Wanted {
+    mosaic::ArrayType type;
+    std::optional<size_t> axis;
+  };
+  Result<std::vector<Array>> Run(const Arrays& call, std::span<const Wanted> results) const {
     std::vector<const Array*> operands;
     for (const std::string& name : order_) {
       const auto constant = constants_.find(name);
@@ -144,10 +162,15 @@ class Kernel {
       std::vector<mosaic::ArrayView> views;
       for (const Array* operand : operands) views.push_back(operand->view());
       std::vector<mosaic::ArrayType> types = running_;
-      types.insert(types.end(), results.begin(), results.end());
+      for (const Wanted& result : results) types.push_back(result.type);
       mosaic::Interpreted ran = TESSERA_TRY(mosaic::Interpret(calls_[0].module, views, types));
-      ran.results.erase(ran.results.begin(), ran.results.begin() + static_cast<int64_t>(running_.size()));
-      return std::move(ran.results);
+      std::vector<Array> whole;
+      for (size_t i = 0; i < results.size(); ++i) {
+        whole.emplace_back();
+        whole.back().type = results[i].type;
+        whole.back().bytes = std::move(ran.results[running_.size() + i]);
+      }
+      return whole;
     }
     return RunCalls(operands, results);
   }
@@ -170,57 +193,75 @@ class Kernel {
     return part;
   }
 
-  int64_t Tile() const { return direction_ == Direction::kDkv ? spec_.list.tile_kv : spec_.list.tile_q; }
-
   Array OfCall(const Array& from, std::string_view name, const CallRows& rows) const {
-    const OperandShare how = ShareOf(direction_, name);
+    const OperandShare how = ShareOf(name);
+    const int64_t tile = spec_.list.tile_q;
     Array array = from;
     switch (how.share) {
       case Share::kWhole:
         break;
       case Share::kRows:
-        array.type.dims = {spec_.masks, spec_.list.rows, spec_.list.width};
+      case Share::kRowNumbers: {
+        int64_t each = 1;
+        for (const int64_t dim : array.type.dims) each *= dim;
+        each /= spec_.masks * spec_.list.rows;
+        array.type.dims = {spec_.masks, spec_.list.rows, each};
         array = PartOf(array, 1, rows.begin, rows.end);
-        array.type.dims = {spec_.masks * (rows.end - rows.begin), spec_.list.width};
+        const int64_t own = spec_.masks * (rows.end - rows.begin);
+        array.type.dims = how.share == Share::kRows ? std::vector{own, each} : std::vector{own * each};
         break;
+      }
       case Share::kTokens:
-        array = PartOf(array, how.axis, rows.begin * Tile(), rows.end * Tile());
+        array = PartOf(array, how.axis, rows.begin * tile, rows.end * tile);
         break;
       case Share::kValid:
         for (size_t i = 0; i < array.bytes.size() / 4; ++i) {
-          array.ints()[i] -= static_cast<int32_t>(rows.begin * Tile());
+          array.ints()[i] -= static_cast<int32_t>(rows.begin * tile);
         }
         break;
     }
     return array;
   }
 
-  // Each call on its range of rows, and the results one after the other along the tokens.
-  Result<std::vector<std::vector<std::byte>>> RunCalls(const std::vector<const Array*>& operands,
-                                                       std::span<const mosaic::ArrayType> results) const {
-    std::vector<std::vector<std::byte>> whole;
-    for (const mosaic::ArrayType& type : results) whole.emplace_back(static_cast<size_t>(mosaic::BytesOf(type)));
+  // Each call on its range of rows.
+  Result<std::vector<Array>> RunCalls(const std::vector<const Array*>& operands,
+                                      std::span<const Wanted> results) const {
+    std::vector<Array> whole;
+    for (const Wanted& result : results) whole.emplace_back(result.type.element, result.type.dims);
     for (const Call& call : calls_) {
       std::vector<Array> own;
       for (size_t i = 0; i < operands.size(); ++i) own.push_back(OfCall(*operands[i], order_[i], call.rows));
       std::vector<mosaic::ArrayView> views;
       for (const Array& array : own) views.push_back(array.view());
-      std::vector<mosaic::ArrayType> types(results.begin(), results.end());
-      const int64_t tokens = (call.rows.end - call.rows.begin) * Tile();
-      for (mosaic::ArrayType& type : types) type.dims[1] = tokens;
+      std::vector<mosaic::ArrayType> types;
+      for (const Wanted& result : results) {
+        types.push_back(result.type);
+        if (result.axis) types.back().dims[*result.axis] = (call.rows.end - call.rows.begin) * spec_.list.tile_q;
+      }
       const mosaic::Interpreted ran = TESSERA_TRY(mosaic::Interpret(call.module, views, types));
       for (size_t i = 0; i < whole.size(); ++i) {
-        const auto heads = static_cast<size_t>(results[i].dims[0]);
-        const size_t stride = whole[i].size() / heads;
-        const size_t bytes = ran.results[i].size() / heads;
-        const size_t first =
-            stride / static_cast<size_t>(results[i].dims[1]) * static_cast<size_t>(call.rows.begin * Tile());
-        for (size_t h = 0; h < heads; ++h) {
-          std::memcpy(whole[i].data() + h * stride + first, ran.results[i].data() + h * bytes, bytes);
+        if (results[i].axis) {
+          PutPart(ran.results[i], *results[i].axis, call.rows, whole[i]);
+        } else {
+          const auto* part = reinterpret_cast<const float*>(ran.results[i].data());
+          for (size_t at = 0; at < whole[i].bytes.size() / 4; ++at) whole[i].floats()[at] += part[at];
         }
       }
     }
     return whole;
+  }
+
+  // The other way round: a call's tokens along an axis of the whole.
+  void PutPart(std::span<const std::byte> part, size_t axis, const CallRows& rows, Array& whole) const {
+    size_t outer = 1;
+    for (size_t i = 0; i < axis; ++i) outer *= static_cast<size_t>(whole.type.dims[i]);
+    const size_t stride = whole.bytes.size() / outer;
+    const size_t bytes = part.size() / outer;
+    const size_t token = stride / static_cast<size_t>(whole.type.dims[axis]);
+    const size_t first = token * static_cast<size_t>(rows.begin * spec_.list.tile_q);
+    for (size_t o = 0; o < outer; ++o) {
+      std::memcpy(whole.bytes.data() + o * stride + first, part.data() + o * bytes, bytes);
+    }
   }
 
   // Token numbers, or whether they are past the last key, as the stock kernels lay them out.
@@ -300,9 +341,7 @@ class BoundInterpreted final : public BoundLane {
   }
 
   Status Add(const stablehlo::ProgramSpec& spec, const PlanView& plan, Pass pass) {
-    using enum Direction;
-    const std::vector<Direction> directions = pass == Pass::kForward ? std::vector{kForward} : std::vector{kDq, kDkv};
-    for (const Direction direction : directions) {
+    for (const Direction direction : DirectionsOf(spec, pass)) {
       kernels_.emplace(direction, TESSERA_TRY(Kernel::Make(spec, plan, direction)));
       const Worklist& list = plan.Of(direction);
       int64_t& tiles = tiles_[direction];
@@ -336,15 +375,21 @@ class BoundInterpreted final : public BoundLane {
       arrays["sink_logits"] = std::move(sinks);
     }
     const int64_t pairs = s.batch * s.num_q_heads;
-    const mosaic::ArrayType types[] = {{k.element, {pairs, k.q_tokens(), s.dim_v}},
-                                       {Element::kF32, {pairs, k.q_tokens(), kernels::kLanes}}};
-    const std::vector<std::vector<std::byte>> results = TESSERA_TRY(kernel.Run(arrays, types));
-    Place(results[0], k.element, k.q_tokens(), args.o, Queries(s.dim_v));
-    const auto* stats = reinterpret_cast<const float*>(results[1].data());
+    const bool is_stock = lowering_.has_band;
+    const std::vector<int64_t> in_lanes = {pairs, k.q_tokens(), kernels::kLanes};
+    const std::vector<int64_t> in_rows = {pairs, kernels::kSublanes, k.q_tokens()};
+    if (!is_stock) arrays["v"] = Turned(arrays["v"]);
+    const Kernel::Wanted wanted[] = {{{k.element, {pairs, k.q_tokens(), s.dim_v}}, 1},
+                                     {{Element::kF32, is_stock ? in_lanes : in_rows}, is_stock ? 1 : 2}};
+    const std::vector<Array> results = TESSERA_TRY(kernel.Run(arrays, wanted));
+    Place(results[0].bytes, k.element, k.q_tokens(), args.o, Queries(s.dim_v));
+    const Array stats = is_stock ? results[1] : Turned(results[1]);
+    const int64_t numbers = stats.type.dims[2];
+    const auto* numbers_of = reinterpret_cast<const float*>(stats.bytes.data());
     for (int64_t row = 0; row < pairs * s.q_len; ++row) {
-      const float* at = stats + (row / s.q_len * k.q_tokens() + row % s.q_len) * kernels::kLanes;
+      const float* at = numbers_of + (row / s.q_len * k.q_tokens() + row % s.q_len) * numbers;
       if (!args.lse.empty()) args.lse[static_cast<size_t>(row)] = at[0];
-      if (!args.row_max.empty()) args.row_max[static_cast<size_t>(row)] = at[kernels::kLanes / 2];
+      if (!args.row_max.empty()) args.row_max[static_cast<size_t>(row)] = at[numbers / 2];
     }
     return tiles_.at(Direction::kForward);
   }
@@ -358,46 +403,91 @@ class BoundInterpreted final : public BoundLane {
       FillDelta({args.o, args.dout, args.lse, Queries(s.dim_v)}, threads_, sums);
       delta = sums;
     }
-    std::vector<float> lean(args.lse.begin(), args.lse.end());
-    // Not for stock kernels, whose weights nothing bounds.
-    if (!lowering_.has_band) {
-      for (float& lse : lean) lse = static_cast<float>(LeanLse(lse));
-    }
-    const int64_t pairs = s.batch * s.num_q_heads;
-    for (const Direction direction : {Direction::kDq, Direction::kDkv}) {
-      const Kernel& kernel = kernels_.at(direction);
-      const AttentionSpec& k = kernel.spec();
-      const bool is_dkv = direction == Direction::kDkv;
-      Arrays arrays = Common(kernel, args.k, args.v);
-      // Rows that see nothing have no part in any gradient, whatever they hold.
-      const auto sees = [&](int64_t pair, int64_t t) {
-        return args.lse[static_cast<size_t>(pair * s.q_len + t)] != -kInf;
-      };
-      arrays["q"] = Scaled(kernel.Tokens(args.q, Queries(s.dim_qk), k.q_tokens(), sees));
-      arrays["do"] = kernel.Tokens(args.dout, Queries(s.dim_v), k.q_tokens(), sees);
-      arrays["lse"] = Stat(lean, k, is_dkv, kInf, sees);
-      arrays["delta"] = Stat(delta, k, is_dkv, 0.0F, sees);
-      if (!is_dkv) {
-        const mosaic::ArrayType types[] = {{k.element, {pairs, k.q_tokens(), s.dim_qk}}};
-        auto results = TESSERA_TRY(kernel.Run(arrays, types));
-        if (lowering_.has_band) Scale(results[0]);
-        Place(results[0], k.element, k.q_tokens(), args.dq, Queries(s.dim_qk));
-        continue;
-      }
-      const int64_t heads = s.batch * s.num_kv_heads;
-      const mosaic::ArrayType types[] = {{k.element, {heads, k.kv_tokens(), s.dim_qk}},
-                                         {k.element, {heads, k.kv_tokens(), s.dim_v}}};
-      const auto results = TESSERA_TRY(kernel.Run(arrays, types));
-      Place(results[0], k.element, k.kv_tokens(), args.dk, {s.batch, s.num_kv_heads, s.kv_len, s.dim_qk});
-      Place(results[1], k.element, k.kv_tokens(), args.dv, {s.batch, s.num_kv_heads, s.kv_len, s.dim_v});
+    if (lowering_.has_band) {
+      TESSERA_TRY(StockBackward(args, delta));
+    } else {
+      TESSERA_TRY(OwnBackward(args, delta));
     }
     AddSinks(args, delta);
-    return tiles_.at(Direction::kDkv);
+    return tiles_.at(lowering_.has_band ? Direction::kDkv : Direction::kDq);
   }
 
   Facts Describe() const override { return {kernel_, "pjrt", device_, {}}; }
 
  private:
+  // Rows that see nothing have no part in any gradient, whatever they hold.
+  auto SeesOf(const BackwardArgs& args) const {
+    return [lse = args.lse, q_len = contract_.shape.q_len](int64_t pair, int64_t t) {
+      return lse[static_cast<size_t>(pair * q_len + t)] != -kInf;
+    };
+  }
+
+  Status StockBackward(const BackwardArgs& args, std::span<const float> delta) const {
+    const Shape& s = contract_.shape;
+    const int64_t pairs = s.batch * s.num_q_heads;
+    const auto sees = SeesOf(args);
+    for (const Direction direction : {Direction::kDq, Direction::kDkv}) {
+      const Kernel& kernel = kernels_.at(direction);
+      const AttentionSpec& k = kernel.spec();
+      const bool is_dkv = direction == Direction::kDkv;
+      Arrays arrays = Common(kernel, args.k, args.v);
+      arrays["q"] = Scaled(kernel.Tokens(args.q, Queries(s.dim_qk), k.q_tokens(), sees));
+      arrays["do"] = kernel.Tokens(args.dout, Queries(s.dim_v), k.q_tokens(), sees);
+      arrays["lse"] = Stat(args.lse, k, is_dkv, kInf, sees);
+      arrays["delta"] = Stat(delta, k, is_dkv, 0.0F, sees);
+      if (!is_dkv) {
+        const Kernel::Wanted wanted[] = {{{k.element, {pairs, k.q_tokens(), s.dim_qk}}, 1}};
+        std::vector<Array> results = TESSERA_TRY(kernel.Run(arrays, wanted));
+        Scale(results[0].bytes);
+        Place(results[0].bytes, k.element, k.q_tokens(), args.dq, Queries(s.dim_qk));
+        continue;
+      }
+      const int64_t heads = s.batch * s.num_kv_heads;
+      const Kernel::Wanted wanted[] = {{{k.element, {heads, k.kv_tokens(), s.dim_qk}}, {}},
+                                       {{k.element, {heads, k.kv_tokens(), s.dim_v}}, {}}};
+      const std::vector<Array> results = TESSERA_TRY(kernel.Run(arrays, wanted));
+      Place(results[0].bytes, k.element, k.kv_tokens(), args.dk, Keys(s.dim_qk));
+      Place(results[1].bytes, k.element, k.kv_tokens(), args.dv, Keys(s.dim_v));
+    }
+    return {};
+  }
+
+  // The kernel gives sums as [dim, tokens]: dq for each chunk of keys.
+  Status OwnBackward(const BackwardArgs& args, std::span<const float> delta) const {
+    const Shape& s = contract_.shape;
+    const Kernel& kernel = kernels_.at(Direction::kDq);
+    const AttentionSpec& k = kernel.spec();
+    const int64_t pairs = s.batch * s.num_q_heads;
+    const int64_t heads = s.batch * s.num_kv_heads;
+    const auto sees = SeesOf(args);
+    std::vector<float> lean(args.lse.begin(), args.lse.end());
+    for (float& lse : lean) lse = static_cast<float>(LeanLse(lse));
+    Arrays arrays = Common(kernel, args.k, args.v);
+    arrays["q"] = kernel.Tokens(args.q, Queries(s.dim_qk), k.q_tokens(), sees);
+    arrays["do"] = kernel.Tokens(args.dout, Queries(s.dim_v), k.q_tokens(), sees);
+    arrays["q_lanes"] = Turned(arrays["q"]);
+    arrays["do_lanes"] = Turned(arrays["do"]);
+    arrays["lse"] = Stat(lean, k, true, kInf, sees);
+    arrays["delta"] = Stat(delta, k, true, 0.0F, sees);
+    const Kernel::Wanted wanted[] = {{{Element::kF32, {k.chunks() * pairs, s.dim_qk, k.q_tokens()}}, 2},
+                                     {{Element::kF32, {heads, s.dim_qk, k.kv_tokens()}}, {}},
+                                     {{Element::kF32, {heads, s.dim_v, k.kv_tokens()}}, {}}};
+    std::vector<Array> results = TESSERA_TRY(kernel.Run(arrays, wanted));
+    Array dq(Element::kF32, {pairs, s.dim_qk, k.q_tokens()});
+    const size_t count = dq.bytes.size() / 4;
+    for (int64_t chunk = 0; chunk < k.chunks(); ++chunk) {
+      const float* part = results[0].floats() + static_cast<size_t>(chunk) * count;
+      for (size_t i = 0; i < count; ++i) dq.floats()[i] += part[i];
+    }
+    const auto scale = static_cast<float>(contract_.score.scale);
+    for (size_t i = 0; i < count; ++i) dq.floats()[i] *= scale;
+    for (size_t i = 0; i < results[1].bytes.size() / 4; ++i) results[1].floats()[i] *= scale;
+    Place(Turned(dq).bytes, Element::kF32, k.q_tokens(), args.dq, Queries(s.dim_qk));
+    Place(Turned(results[1]).bytes, Element::kF32, k.kv_tokens(), args.dk, Keys(s.dim_qk));
+    Place(Turned(results[2]).bytes, Element::kF32, k.kv_tokens(), args.dv, Keys(s.dim_v));
+    return {};
+  }
+
   // The stock kernels take q scaled, and give the gradient of that: by a power of two, which is exact in bf16.
   void Scale(std::vector<std::byte>& bf16) const {
     for (size_t i = 0; i < bf16.size(); i += 2) {
@@ -415,15 +505,22 @@ class BoundInterpreted final : public BoundLane {
     const Shape& s = contract_.shape;
     return {s.batch, s.num_q_heads, s.q_len, dim};
   }
+  TensorAxes Keys(int64_t dim) const {
+    const Shape& s = contract_.shape;
+    return {s.batch, s.num_kv_heads, s.kv_len, dim};
+  }
   CallCheck CheckOf(Pass pass) const {
     return {.lane = lane_, .contract = contract_, .workspace_bytes = WorkspaceBytes(pass)};
   }
 
   Arrays Common(const Kernel& kernel, const TensorRef& k, const TensorRef& v) const {
     Arrays arrays;
-    Array score(Element::kF32, {1, 2});
-    score.floats()[0] = static_cast<float>(contract_.score.scale);
-    score.floats()[1] = static_cast<float>(contract_.score.softcap);
+    const auto scale = static_cast<float>(contract_.score.scale);
+    const auto softcap = static_cast<float>(contract_.score.softcap);
+    const float factor = softcap > 0 ? softcap : scale;
+    const float numbers[] = {softcap > 0 ? scale / softcap : 0.0F, factor * std::numbers::log2e_v<float>, factor};
+    Array score(Element::kF32, {1, kernels::kScoreFields});
+    std::copy(std::begin(numbers), std::end(numbers), score.floats());
     arrays["score"] = std::move(score);
     arrays["k"] = kernel.Keys(k, contract_.shape.dim_qk);
     arrays["v"] = kernel.Keys(v, contract_.shape.dim_v);

@@ -3,7 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
+#include <numbers>
+#include <optional>
 
 #include "base/try.h"
 #include "lanes/xla/chips.h"
@@ -78,8 +81,7 @@ std::vector<stablehlo::NamedType> InputsOf(const stablehlo::ProgramSpec& spec, P
   inputs.push_back({"do", {e, {s.batch, s.num_q_heads, s.q_len, s.dim_v}}});
   inputs.push_back({"lse", {Element::kF32, stat}});
   inputs.push_back({"delta", {Element::kF32, stat}});
-  add(Direction::kDq);
-  add(Direction::kDkv);
+  for (const Direction direction : DirectionsOf(spec, pass)) add(direction);
   return inputs;
 }
 
@@ -115,58 +117,91 @@ class Lowerer {
     if (k.has_sink_logits) operands.push_back(b_.Reshape(b_.Input("sink_logits"), {1, shape_.num_q_heads}));
     operands.push_back(Queries("q", shape_.dim_qk));
     AddKeys(operands);
+    const int64_t pairs = shape_.batch * shape_.num_q_heads;
+    const std::vector<int64_t> in_lanes = {pairs, k.q_tokens(), kernels::kLanes};
+    const std::vector<int64_t> in_rows = {pairs, kernels::kSublanes, k.q_tokens()};
     if (spec_.band) {
       AddSegments(operands);
       AddNumbers(operands);
     } else {
+      operands.back() = Turned(operands.back());
       AddMask(operands);
     }
-    const int64_t pairs = shape_.batch * shape_.num_q_heads;
     const Values results = TESSERA_TRY(Call(operands, {{ToHlo(k.element), {pairs, k.q_tokens(), shape_.dim_v}},
-                                                       {Element::kF32, {pairs, k.q_tokens(), kernels::kLanes}}}));
+                                                       {Element::kF32, spec_.band ? in_lanes : in_rows}}));
     const int64_t rows = pairs * k.list.rows;
     const Value o = Tokens(results[0], {rows, k.list.tile_q, shape_.dim_v}, spec_.Of(Direction::kForward).tile_q);
-    const auto stat = [&](int64_t lane) {
-      const int64_t begin[] = {0, 0, lane};
-      const int64_t end[] = {pairs, k.q_tokens(), lane + 1};
+    const auto stat = [&](int64_t at) {
+      std::vector<int64_t> begin = {0, 0, 0};
+      std::vector<int64_t> end = spec_.band ? in_lanes : in_rows;
+      const size_t axis = spec_.band ? 2 : 1;
+      begin[axis] = at;
+      end[axis] = at + 1;
       return Tokens(b_.Slice(results[1], begin, end), {rows, k.list.tile_q}, spec_.Of(Direction::kForward).tile_q);
     };
     if (spec_.band) return Finish({{"o", o}, {"lse", stat(0)}, {"tiles", SplashTiles()}});
-    return Finish({{"o", o}, {"lse", stat(0)}, {"max", stat(kernels::kLanes / 2)}, {"tiles", Tiles()}});
+    return Finish({{"o", o}, {"lse", stat(0)}, {"max", stat(kernels::kSublanes / 2)}, {"tiles", Tiles()}});
   }
 
+  // One kernel for dq, dk and dv. It gives sums, as [dim, tokens]: dq of each chunk of keys, dk and dv of each call.
   Result<stablehlo::Program> Backward() {
+    const AttentionSpec k = KernelSpecOf(spec_, Direction::kDq);
+    Begin(k, Direction::kDq);
+    See();
+    Values operands = Scalars();
+    const Value q = Queries("q", shape_.dim_qk);
+    operands.push_back(q);
+    AddKeys(operands);
+    const Value dout = Queries("do", shape_.dim_v);
+    operands.push_back(dout);
+    operands.push_back(Turned(q));
+    operands.push_back(Turned(dout));
+    operands.push_back(Stat(stablehlo::LeanLse(b_, b_.Input("lse")), kInf));
+    operands.push_back(Stat(b_.Input("delta"), 0));
+    AddMask(operands);
+    const int64_t pairs = shape_.batch * shape_.num_q_heads;
+    const int64_t heads = shape_.batch * shape_.num_kv_heads;
+    const Values results =
+        TESSERA_TRY(CallEach(operands, {{{Element::kF32, {k.chunks() * pairs, shape_.dim_qk, k.q_tokens()}}, 2},
+                                        {{Element::kF32, {heads, shape_.dim_qk, k.kv_tokens()}}, {}},
+                                        {{Element::kF32, {heads, shape_.dim_v, k.kv_tokens()}}, {}}}));
+    const Value chunks = b_.Reshape(results[0], {k.chunks(), pairs, shape_.dim_qk, k.q_tokens()});
+    const Value dq = Turned(k.chunks() == 1 ? b_.Reshape(chunks, {pairs, shape_.dim_qk, k.q_tokens()})
+                                            : b_.Reduce(Reduction::kAdd, chunks, {0}));
+    const Value dk = Turned(results[1]);
+    const auto scaled = [&](const Value& x) { return b_.Mul(x, b_.Spread(b_.Input("scale"), x.type.dims, {})); };
+    std::vector<std::pair<std::string, Value>> outputs;
+    const int64_t tile_q = spec_.Of(Direction::kDq).tile_q;
+    outputs.emplace_back("dq", Tokens(scaled(dq), {pairs * k.list.rows, k.list.tile_q, shape_.dim_qk}, tile_q));
+    outputs.emplace_back("dk", KeyRows(scaled(dk), heads));
+    outputs.emplace_back("dv", KeyRows(Turned(results[2]), heads));
+    if (spec_.has_sink_logits) outputs.emplace_back("dsink_logits", SinkShares(k));
+    outputs.emplace_back("tiles", Tiles());
+    return Finish(outputs);
+  }
+
+  Result<stablehlo::Program> SplashBackward() {
     std::vector<std::pair<std::string, Value>> outputs;
     for (const Direction direction : {Direction::kDq, Direction::kDkv}) {
       const AttentionSpec k = KernelSpecOf(spec_, direction);
       const bool is_dkv = direction == Direction::kDkv;
       Begin(k, direction);
-      // Rows that see nothing have no part in any gradient: their lse is +inf here, and their tokens zero.
-      const Value lse = b_.Input("lse");
-      sees_ = b_.Is(Compare::kNe, lse, b_.Constant(lse.type, -kInf));
-      Values operands = spec_.band ? SplashLists() : Scalars();
+      See();
+      Values operands = SplashLists();
       operands.push_back(Queries("q", shape_.dim_qk));
       AddKeys(operands);
-      if (spec_.band) {
-        AddSegments(operands);
-        operands.push_back(Stat(lse, kInf));
-        operands.push_back(Queries("do", shape_.dim_v));
-        operands.push_back(Stat(b_.Input("delta"), 0));
-        AddNumbers(operands);
-      } else {
-        operands.push_back(Queries("do", shape_.dim_v));
-        operands.push_back(Stat(stablehlo::LeanLse(b_, lse), kInf));
-        operands.push_back(Stat(b_.Input("delta"), 0));
-        AddMask(operands);
-      }
+      AddSegments(operands);
+      operands.push_back(Stat(b_.Input("lse"), kInf));
+      operands.push_back(Queries("do", shape_.dim_v));
+      operands.push_back(Stat(b_.Input("delta"), 0));
+      AddNumbers(operands);
       if (!is_dkv) {
         const int64_t pairs = shape_.batch * shape_.num_q_heads;
         const Values results = TESSERA_TRY(Call(operands, {{ToHlo(k.element), {pairs, k.q_tokens(), shape_.dim_qk}}}));
-        Value dq = Tokens(results[0], {pairs * k.list.rows, k.list.tile_q, shape_.dim_qk}, spec_.Of(direction).tile_q);
+        const Value dq =
+            Tokens(results[0], {pairs * k.list.rows, k.list.tile_q, shape_.dim_qk}, spec_.Of(direction).tile_q);
         // The stock kernel's is of the scaled q.
-        if (spec_.band) dq = b_.Mul(dq, b_.Spread(b_.Input("scale"), dq.type.dims, {}));
-        outputs.emplace_back("dq", dq);
-        if (spec_.has_sink_logits) sink_shares_ = SinkShares(k);
+        outputs.emplace_back("dq", b_.Mul(dq, b_.Spread(b_.Input("scale"), dq.type.dims, {})));
         continue;
       }
       const int64_t heads = shape_.batch * shape_.num_kv_heads;
@@ -176,8 +211,7 @@ class Lowerer {
       const int64_t tile_kv = spec_.Of(direction).tile_kv;
       outputs.emplace_back("dk", Tokens(results[0], {rows, k.list.tile_kv, shape_.dim_qk}, tile_kv));
       outputs.emplace_back("dv", Tokens(results[1], {rows, k.list.tile_kv, shape_.dim_v}, tile_kv));
-      if (spec_.has_sink_logits) outputs.emplace_back("dsink_logits", sink_shares_);
-      outputs.emplace_back("tiles", spec_.band ? SplashTiles() : Tiles());
+      outputs.emplace_back("tiles", SplashTiles());
     }
     return Finish(outputs);
   }
@@ -201,6 +235,23 @@ class Lowerer {
     end[1] = tile;
     return b_.Slice(rows, begin, end);
   }
+  // Of [heads, tokens, dim], the rows of tiles that callers expect: the plan's of dK and dV.
+  Value KeyRows(const Value& x, int64_t heads) {
+    const stablehlo::ListShape& list = spec_.Of(Direction::kDkv);
+    const int64_t dim = x.type.dims[2];
+    const int64_t tokens = list.rows * list.tile_kv;
+    const int64_t begin[] = {0, 0, 0};
+    const int64_t end[] = {heads, std::min(tokens, x.type.dims[1]), dim};
+    const Value kept = x.type.dims[1] > tokens ? b_.Slice(x, begin, end) : b_.PadEnd(x, {heads, tokens, dim});
+    return b_.Reshape(kept, {heads * list.rows, list.tile_kv, dim});
+  }
+  // [n, tokens, dim] as [n, dim, tokens], and back.
+  Value Turned(const Value& x) { return b_.Transpose(x, {0, 2, 1}); }
+  // Rows that see nothing have no part in any gradient: their lse is +inf for kernels, and their tokens zero.
+  void See() {
+    const Value lse = b_.Input("lse");
+    sees_ = b_.Is(Compare::kNe, lse, b_.Constant(lse.type, -kInf));
+  }
   Value AsF32(const Value& x) { return x.type.element == Element::kF32 ? x : b_.Convert(x, Element::kF32); }
 
   Values Scalars() {
@@ -210,11 +261,14 @@ class Lowerer {
       const Element element = ToHlo(scalar.type.element);
       operands.push_back(element == Element::kI32 ? table : b_.Convert(table, element));
     }
-    const Value cap = spec_.has_softcap ? b_.Input("softcap") : b_.Constant({Element::kF32, {}}, 0);
-    const Value place = b_.Iota({Element::kI32, {1, 2}}, 1);
-    const Value is_first = b_.Is(Compare::kEq, place, b_.Int(0));
-    const Value scale = b_.Spread(b_.Input("scale"), {1, 2}, {});
-    operands.push_back(b_.Select(is_first, scale, b_.Spread(cap, {1, 2}, {})));
+    // In the order of ScoreField.
+    const Value scale = b_.Input("scale");
+    const Value factor = spec_.has_softcap ? b_.Input("softcap") : scale;
+    const Value inner = spec_.has_softcap ? b_.Div(scale, factor) : b_.Constant(scale.type, 0);
+    const Value exponent = b_.Mul(factor, b_.Constant(scale.type, std::numbers::log2e));
+    Values numbers;
+    for (const Value& number : {inner, exponent, factor}) numbers.push_back(b_.Reshape(number, {1, 1}));
+    operands.push_back(b_.Concatenate(numbers, 1));
     return operands;
   }
 
@@ -285,30 +339,28 @@ class Lowerer {
 
   // Zeros past the last token: the worklists' bounds keep them from mattering.
   Value Stat(const Value& x, double unseen) {
-    const bool is_dkv = direction_ == Direction::kDkv;
+    const bool is_spread = direction_ == Direction::kDkv || !spec_.band;
     const Value clean = b_.Select(sees_, x, b_.Constant(x.type, unseen));
     const int64_t pairs = shape_.batch * shape_.num_q_heads;
     const Value padded = b_.PadEnd(b_.Reshape(clean, {pairs, shape_.q_len}), {pairs, kernel_.q_tokens()});
-    return b_.Spread(padded, {pairs, is_dkv ? kernels::kSublanes : 1, kernel_.q_tokens()}, {0, 2});
+    return b_.Spread(padded, {pairs, is_spread ? kernels::kSublanes : 1, kernel_.q_tokens()}, {0, 2});
   }
 
   void AddMask(Values& operands) {
-    const bool is_dkv = direction_ == Direction::kDkv;
-    const auto spread = [&](const char* what, int64_t tokens, bool in_lanes) {
-      const std::vector<int64_t> lanes = {shape_.batch, tokens, kernels::kLanes};
-      const std::vector<int64_t> sublanes = {shape_.batch, kernels::kSublanes, tokens};
-      operands.push_back(in_lanes ? b_.Spread(Table(what), lanes, {0, 1}) : b_.Spread(Table(what), sublanes, {0, 2}));
-    };
     if (kernel_.has_documents) {
-      spread("q_documents", kernel_.q_tokens(), !is_dkv);
-      spread("kv_documents", kernel_.kv_tokens(), is_dkv);
-      spread("kv_ranks", kernel_.kv_tokens(), is_dkv);
+      operands.push_back(Table("q_documents"));
+      operands.push_back(Table("kv_documents"));
     }
     if (kernel_.stored_tiles > 0) operands.push_back(b_.Convert(Table("stored"), Element::kI8));
   }
 
   Result<Values> Call(const Values& operands, const std::vector<Type>& results) {
-    if (!spec_.band) return CallEach(operands, results);
+    if (!spec_.band) {
+      std::vector<CallResult> of_calls;
+      for (const Type& type : results) of_calls.push_back({type, 1});
+      of_calls.back().axis = of_calls.back().type.dims.size() - 1;  // statistics lie along the lanes
+      return CallEach(operands, of_calls);
+    }
     const mosaic::Module module = TESSERA_TRY(KernelOf(spec_, direction_));
     std::vector<Type> types;
     {
@@ -323,39 +375,58 @@ class Lowerer {
     return all;
   }
 
-  // A call for each range of rows, and their results one after the other.
-  Result<Values> CallEach(const Values& operands, const std::vector<Type>& results) {
+  // A result of several calls: tokens along an axis are one call's after the other's; without one it is added up.
+  struct CallResult {
+    Type type;
+    std::optional<size_t> axis;
+  };
+  // A call for each range of rows.
+  Result<Values> CallEach(const Values& operands, const std::vector<CallResult>& results) {
     const std::vector<std::string> names = OperandOrder(kernel_, direction_);
-    const int64_t tile = direction_ == Direction::kDkv ? kernel_.list.tile_kv : kernel_.list.tile_q;
+    const int64_t tile = kernel_.list.tile_q;
     std::vector<Values> parts(results.size());
     for (const CallRows& rows : CallsOf(spec_, direction_)) {
       Values own;
       for (size_t i = 0; i < operands.size(); ++i) own.push_back(OfCall(operands[i], names[i], rows, tile));
-      std::vector<Type> types = results;
-      for (Type& type : types) type.dims[1] = (rows.end - rows.begin) * tile;
+      std::vector<Type> types;
+      for (const CallResult& result : results) {
+        types.push_back(result.type);
+        if (result.axis) types.back().dims[*result.axis] = (rows.end - rows.begin) * tile;
+      }
       const mosaic::Module module = TESSERA_TRY(KernelOf(CallSpecOf(spec_, direction_, rows), direction_));
       const Values given = TESSERA_TRY(CallWith(module, own, types));
       for (size_t i = 0; i < given.size(); ++i) parts[i].push_back(given[i]);
     }
     Values whole;
-    for (const Values& of_result : parts) whole.push_back(b_.Concatenate(of_result, 1));
+    for (size_t i = 0; i < parts.size(); ++i) {
+      Value all = parts[i][0];
+      if (results[i].axis) {
+        all = b_.Concatenate(parts[i], static_cast<int64_t>(*results[i].axis));
+      } else {
+        for (size_t call = 1; call < parts[i].size(); ++call) all = b_.Add(all, parts[i][call]);
+      }
+      whole.push_back(all);
+    }
     return whole;
   }
 
   Value OfCall(const Value& x, std::string_view name, const CallRows& rows, int64_t tile) {
-    const OperandShare how = ShareOf(direction_, name);
+    const OperandShare how = ShareOf(name);
     const bool is_all = rows.begin == 0 && rows.end == kernel_.list.rows;
     if (is_all || how.share == Share::kWhole) return x;
     if (how.share == Share::kValid) return b_.Sub(x, b_.Constant(x.type, static_cast<double>(rows.begin * tile)));
-    const bool is_list = how.share == Share::kRows;
-    const Value from = is_list ? b_.Reshape(x, {kernel_.masks, kernel_.list.rows, kernel_.list.width}) : x;
+    const bool is_list = how.share == Share::kRows || how.share == Share::kRowNumbers;
+    const int64_t each = is_list ? stablehlo::NumElements(x.type) / (kernel_.masks * kernel_.list.rows) : 1;
+    const Value from = is_list ? b_.Reshape(x, {kernel_.masks, kernel_.list.rows, each}) : x;
     const size_t axis = is_list ? 1 : how.axis;
     std::vector<int64_t> begin(from.type.dims.size(), 0);
     std::vector<int64_t> end = from.type.dims;
     begin[axis] = rows.begin * (is_list ? 1 : tile);
     end[axis] = rows.end * (is_list ? 1 : tile);
     const Value part = b_.Slice(from, begin, end);
-    return is_list ? b_.Reshape(part, {kernel_.masks * (rows.end - rows.begin), kernel_.list.width}) : part;
+    const int64_t of_call = kernel_.masks * (rows.end - rows.begin);
+    if (how.share == Share::kRowNumbers) return b_.Reshape(part, {of_call * each});
+    return is_list ? b_.Reshape(part, {of_call, each}) : part;
   }
 
   Result<Values> CallWith(const mosaic::Module& module, const Values& operands, const std::vector<Type>& results) {
@@ -443,14 +514,14 @@ class Lowerer {
   AttentionSpec kernel_;
   Direction direction_ = Direction::kForward;
   Value sees_;
-  Value sink_shares_;
 };
 
 }  // namespace
 
 Result<stablehlo::Program> LowerKernels(const stablehlo::ProgramSpec& spec, Pass pass) {
   Lowerer lowerer(spec, pass);
-  return pass == Pass::kForward ? lowerer.Forward() : lowerer.Backward();
+  if (pass == Pass::kForward) return lowerer.Forward();
+  return spec.band ? lowerer.SplashBackward() : lowerer.Backward();
 }
 
 }  // namespace tessera::lanes::xla

@@ -18,6 +18,9 @@ namespace {
 
 using kernels::AttentionSpec;
 using kernels::ItemField;
+using kernels::KeyFact;
+using kernels::QueryFact;
+using kernels::TileKind;
 using stablehlo::Element;
 using stablehlo::ProgramSpec;
 
@@ -29,6 +32,25 @@ mosaic::Element NarrowestOf(int64_t bound) {
 
 // How many keys a body scores at a time; chosen by hand, and not yet compared with others.
 int64_t SubTile(int64_t tile_kv) { return tile_kv % 512 == 0 ? 512 : tile_kv % 256 == 0 ? 256 : 128; }
+
+// More than any document has tokens, and little enough to be added to a token's number.
+constexpr int32_t kAnyRank = 1 << 28;
+
+// Vector memory for the keys of a chunk, and in the backward for their gradients: windows come twice.
+constexpr int64_t kForwardChunkBytes = int64_t{8} << 20;
+constexpr int64_t kBackwardChunkBytes = int64_t{16} << 20;
+
+// As many tiles of keys as fit, in chunks of the same size; one chunk where all do.
+int64_t ChunkOf(const AttentionSpec& kernel, Direction direction) {
+  const int64_t tile = kernel.list.tile_kv;
+  const int64_t tiles = CeilDiv(kernel.kv_len, tile);
+  const int64_t dims = RoundUp(kernel.dim_qk, kernels::kLanes) + RoundUp(kernel.dim_v, kernels::kLanes);
+  const int64_t of_sum = direction == Direction::kForward ? 0 : 4;
+  const int64_t key_bytes = 2 * dims * ((kernel.element == mosaic::Element::kF32 ? 4 : 2) + of_sum);
+  const int64_t budget = direction == Direction::kForward ? kForwardChunkBytes : kBackwardChunkBytes;
+  const int64_t most = std::max<int64_t>(budget / (key_bytes * tile), 1);
+  return CeilDiv(tiles, CeilDiv(tiles, most)) * tile;
+}
 
 int64_t PlanesOf(const PlanView& plan, uint32_t cleanup) {
   const std::span<const CleanupItem> items = plan.Cleanup(cleanup);
@@ -43,13 +65,15 @@ class Filler {
         plan_(plan),
         direction_(direction),
         list_(plan.Of(direction)),
-        tables_(tables) {}
+        tables_(tables) {
+    for (int64_t b = 0; b < plan_.batch; ++b) facts_.push_back(SpreadTokenFacts(plan_, b));
+  }
 
   void Fill() {
     std::copy(plan_.mask_of.begin(), plan_.mask_of.end(), Table("mask_of").begin());
     Items();
+    if (kernel_.has_documents) Documents(facts_);
     Slots();
-    if (kernel_.has_documents) Documents();
     if (kernel_.has_valid) {
       Valid(plan_.q_valid, plan_.q_len, Table("q_valid"));
       Valid(plan_.kv_valid, plan_.kv_len, Table("kv_valid"));
@@ -70,11 +94,12 @@ class Filler {
     Set(at, ItemField::kQEnd, item.q_end);
     Set(at, ItemField::kKvBegin, item.kv_begin);
     Set(at, ItemField::kKvEnd, item.kv_end);
-    Set(at, ItemField::kDiagBegin, item.diag_begin);
-    Set(at, ItemField::kDiagEnd, item.diag_end);
+    // As far as no tile reaches, so that a token's number may be added.
+    Set(at, ItemField::kDiagBegin, std::max(item.diag_begin, -kAnyRank));
+    Set(at, ItemField::kDiagEnd, std::min(item.diag_end, kAnyRank));
     Set(at, ItemField::kPlane, plane);
     int32_t needs = 0;
-    int32_t sink_count = stablehlo::kAnyCount;
+    int32_t sink_count = kAnyRank;
     for (size_t c = 0; c < plan_.conditions.size(); ++c) {
       if ((item.conditions >> c & 1U) == 0) continue;
       const Condition& condition = plan_.conditions[c];
@@ -120,36 +145,56 @@ class Filler {
     return false;
   }
 
+  // One item that is a run of keys for each query: of documents that are runs of tokens, and without stored bits.
+  TileKind KindOf(const Slot& slot, size_t row) const {
+    const auto q_tile = static_cast<int64_t>(row % list_.rows_per_mask);
+    const bool is_inside =
+        (q_tile + 1) * kernel_.list.tile_q <= plan_.q_len && (slot.index + 1) * kernel_.list.tile_kv <= plan_.kv_len;
+    if (slot.cleanup == 0) return is_inside ? TileKind::kFull : TileKind::kSpan;
+    if (plan_.Cleanup(slot.cleanup).size() != 1 || PlanesOf(plan_, slot.cleanup) > 0) return TileKind::kGeneral;
+    return are_runs_ || !NeedsDocuments(slot.cleanup) ? TileKind::kSpan : TileKind::kGeneral;
+  }
+
   void Slots() {
     const auto width = static_cast<size_t>(kernel_.list.width);
-    const bool is_dkv = direction_ == Direction::kDkv;
     for (size_t row = 0; row + 1 < list_.row_offsets.size(); ++row) {
-      int32_t column = 0, document = 0, stored = 0;
+      int32_t column = 0, stored = 0;
       const std::span<const Slot> slots = list_.Row(row);
+      Begins(row, slots);
       for (size_t i = 0; i < width; ++i) {
-        int32_t kind = 0, cleanup = 0;
+        int32_t cleanup = 0;
+        TileKind kind = TileKind::kNone;
         if (i < slots.size()) {
           const Slot& slot = slots[i];
           column = static_cast<int32_t>(slot.index);
-          const auto other = static_cast<int64_t>(row % list_.rows_per_mask);
-          const int64_t q_tile = is_dkv ? slot.index : other;
-          const int64_t kv_tile = is_dkv ? other : slot.index;
-          const bool is_inside =
-              (q_tile + 1) * kernel_.list.tile_q <= plan_.q_len && (kv_tile + 1) * kernel_.list.tile_kv <= plan_.kv_len;
-          kind = slot.cleanup == 0 && is_inside ? 2 : 1;
+          kind = KindOf(slot, row);
           cleanup = static_cast<int32_t>(slot.cleanup == 0 ? plan_.NumCleanups() : slot.cleanup);
-          if (slot.cleanup != 0 && kernel_.has_documents && NeedsDocuments(slot.cleanup)) document = column;
           if (slot.cleanup != 0 && kernel_.stored_tiles > 0 && PlanesOf(plan_, slot.cleanup) > 0) {
             stored = StoredTile(slot.cleanup);
           }
         }
         const size_t at = row * width + i;
         Table("columns")[at] = column;
-        Table("kinds")[at] = kind;
-        Table("cleanups")[at] = kind == 1 ? cleanup : 0;
-        if (kernel_.has_documents) Table("document_next")[at] = document;
-        if (kernel_.stored_tiles > 0) Table("stored_next")[at] = stored;
+        Table("kinds")[at] = static_cast<int32_t>(kind);
+        Table("cleanups")[at] = kind == TileKind::kFull ? 0 : cleanup;
+        if (kernel_.stored_tiles > 0) Table("stored_at")[at] = stored;
       }
+    }
+  }
+
+  // Where a row's slots of each chunk begin; and which chunk to have in memory where the row needs none: the last that
+  // it needed, so that nothing is fetched.
+  void Begins(size_t row, std::span<const Slot> slots) {
+    const int64_t chunks = kernel_.chunks();
+    int32_t* begins = Table("begins").data() + static_cast<int64_t>(row) * (chunks + 1);
+    int32_t kept = slots.empty() ? 0 : static_cast<int32_t>(slots[0].index * kernel_.list.tile_kv / kernel_.chunk_kv);
+    for (int64_t chunk = 0, slot = 0; chunk < chunks; ++chunk) {
+      begins[chunk] = static_cast<int32_t>(slot);
+      const int64_t end = (chunk + 1) * kernel_.chunk_kv / kernel_.list.tile_kv;
+      while (slot < static_cast<int64_t>(slots.size()) && slots[static_cast<size_t>(slot)].index < end) ++slot;
+      begins[chunk + 1] = static_cast<int32_t>(slot);
+      if (begins[chunk + 1] > begins[chunk]) kept = static_cast<int32_t>(chunk);
+      if (chunks > 1) Table("chunk_next")[static_cast<size_t>(static_cast<int64_t>(row) * chunks + chunk)] = kept;
     }
   }
 
@@ -168,8 +213,7 @@ class Filler {
         for (int64_t c = 0; c < static_cast<int64_t>(list_.tile_kv); ++c) {
           const bool is_set = item.kind == ItemKind::kRows ? (words[r / 64] >> (r % 64) & 1U) != 0
                                                            : (words[r * row_words + c / 64] >> (c % 64) & 1U) != 0;
-          const int64_t at = direction_ == Direction::kDkv ? c * kernel_.list.tile_q + r : r * kernel_.list.tile_kv + c;
-          if (is_set) tile[at] |= plane;
+          if (is_set) tile[c * kernel_.list.tile_q + r] |= plane;
         }
       }
       plane *= 2;
@@ -177,18 +221,37 @@ class Filler {
     return found->second;
   }
 
-  // Negative ids belong to no document; -1 for a query and -2 for a key, so that none equals another.
-  void Documents() {
+  // Negative ids belong to no document; -1 for a query and -2 for a key, so that none equals another. A query's span is
+  // its document's keys, where they are a run.
+  void Documents(const std::vector<TokenFacts>& facts) {
     for (int64_t b = 0; b < plan_.batch; ++b) {
-      const TokenFacts facts = SpreadTokenFacts(plan_, b);
-      const auto copy = [&](const std::vector<int32_t>& from, int64_t tokens, int32_t none, std::string_view table) {
-        const auto to = Table(table).begin() + b * tokens;
-        std::fill_n(to, tokens, none);
-        std::transform(from.begin(), from.end(), to, [&](int32_t value) { return value < 0 ? none : value; });
-      };
-      copy(facts.q_doc, kernel_.q_tokens(), -1, "q_documents");
-      copy(facts.kv_doc, kernel_.kv_tokens(), -2, "kv_documents");
-      copy(facts.kv_rank, kernel_.kv_tokens(), 0, "kv_ranks");
+      const TokenFacts& of = facts[static_cast<size_t>(b)];
+      const int64_t q_tokens = kernel_.q_tokens();
+      const int64_t kv_tokens = kernel_.kv_tokens();
+      int32_t* q = Table("q_documents").data() + b * kernels::kSublanes * q_tokens;
+      int32_t* kv = Table("kv_documents").data() + b * kernels::kSublanes * kv_tokens;
+      const auto row = [](auto fact) { return static_cast<int64_t>(fact); };
+      std::fill_n(q + row(QueryFact::kDocument) * q_tokens, q_tokens, -1);
+      std::fill_n(kv + row(KeyFact::kDocument) * kv_tokens, kv_tokens, -2);
+      std::map<int32_t, std::pair<int32_t, int32_t>> spans;
+      for (size_t t = 0; t < of.kv_doc.size(); ++t) {
+        const auto at = static_cast<int32_t>(t);
+        if (of.kv_doc[t] < 0) continue;
+        kv[row(KeyFact::kDocument) * kv_tokens + at] = of.kv_doc[t];
+        kv[row(KeyFact::kRank) * kv_tokens + at] = of.kv_rank[t];
+        auto& [begin, end] = spans.emplace(of.kv_doc[t], std::pair(at, at)).first->second;
+        are_runs_ = are_runs_ && end == at && of.kv_rank[t] == at - begin;
+        end = at + 1;
+      }
+      for (size_t t = 0; t < of.q_doc.size(); ++t) {
+        const auto at = static_cast<int64_t>(t);
+        if (of.q_doc[t] < 0) continue;
+        q[row(QueryFact::kDocument) * q_tokens + at] = of.q_doc[t];
+        const auto found = spans.find(of.q_doc[t]);
+        if (found == spans.end()) continue;  // nothing to see: an empty span
+        q[row(QueryFact::kSpanBegin) * q_tokens + at] = found->second.first;
+        q[row(QueryFact::kSpanEnd) * q_tokens + at] = found->second.second;
+      }
     }
   }
 
@@ -200,15 +263,12 @@ class Filler {
   // them by weights of zero, so that padding is inert whatever is in it.
   void LiveKeys() {
     std::vector<int32_t>& live = Table("kv_live");
-    std::vector<TokenFacts> facts;
-    for (int64_t b = 0; b < plan_.batch; ++b) facts.push_back(SpreadTokenFacts(plan_, b));
-    const bool is_dkv = direction_ == Direction::kDkv;
     for (size_t pair = 0; pair < plan_.mask_of.size(); ++pair) {
       const auto b = static_cast<int64_t>(pair) / plan_.num_q_heads;
       for (size_t row = 0; row < list_.rows_per_mask; ++row) {
         for (const Slot& slot : list_.Row(plan_.mask_of[pair] * list_.rows_per_mask + row)) {
-          const int64_t begin = static_cast<int64_t>(is_dkv ? row : slot.index) * list_.tile_kv;
-          Mark(slot, begin, facts[static_cast<size_t>(b)], live.data() + b * kernel_.kv_tokens());
+          const int64_t begin = static_cast<int64_t>(slot.index) * list_.tile_kv;
+          Mark(slot, begin, facts_[static_cast<size_t>(b)], live.data() + b * kernel_.kv_tokens());
         }
       }
     }
@@ -234,6 +294,8 @@ class Filler {
   const Direction direction_;
   const Worklist& list_;
   PlanTables& tables_;
+  std::vector<TokenFacts> facts_;
+  bool are_runs_ = true;  // every document's keys
   std::vector<int32_t> items_;
   std::map<uint32_t, int32_t> stored_of_;
 };
@@ -267,6 +329,7 @@ AttentionSpec KernelSpecOf(const ProgramSpec& spec, Direction direction) {
                        .has_sink_logits = spec.has_sink_logits && direction == Direction::kForward,
                        .has_documents = spec.has_documents,
                        .has_valid = spec.has_valid};
+  kernel.chunk_kv = spec.band ? RoundUp(s.kv_len, tile_kv) : ChunkOf(kernel, direction);
   kernel.index = NarrowestOf(direction == Direction::kDkv ? kernel.q_tokens() / tile_q : kernel.kv_tokens() / tile_kv);
   return kernel;
 }
@@ -287,27 +350,21 @@ std::vector<CallRows> CallsOf(const ProgramSpec& spec, Direction direction) {
 AttentionSpec CallSpecOf(const ProgramSpec& spec, Direction direction, const CallRows& rows) {
   AttentionSpec kernel = KernelSpecOf(spec, direction);
   kernel.list.rows = rows.end - rows.begin;
-  const bool is_dkv = direction == Direction::kDkv;
-  int64_t& len = is_dkv ? kernel.kv_len : kernel.q_len;
-  const int64_t tile = is_dkv ? kernel.list.tile_kv : kernel.list.tile_q;
-  len = std::min(len - rows.begin * tile, kernel.list.rows * tile);
+  const int64_t tile = kernel.list.tile_q;
+  kernel.q_len = std::min(kernel.q_len - rows.begin * tile, kernel.list.rows * tile);
   return kernel;
 }
 
-OperandShare ShareOf(Direction direction, std::string_view operand) {
-  for (const char* list : {"columns", "kinds", "cleanups", "document_next", "stored_next"}) {
+OperandShare ShareOf(std::string_view operand) {
+  for (const char* list : {"columns", "kinds", "cleanups", "stored_at"}) {
     if (operand == list) return {Share::kRows, 0};
   }
-  if (direction == Direction::kDkv) {
-    if (operand == "kv_valid") return {Share::kValid, 0};
-    for (const char* keys : {"k", "v", "kv_documents", "kv_ranks"}) {
-      if (operand == keys) return {Share::kTokens, 1};
-    }
-    return {};
-  }
+  if (operand == "begins" || operand == "chunk_next") return {Share::kRowNumbers, 0};
   if (operand == "q_valid") return {Share::kValid, 0};
-  if (operand == "q" || operand == "do" || operand == "q_documents") return {Share::kTokens, 1};
-  if (operand == "lse" || operand == "delta") return {Share::kTokens, 2};
+  if (operand == "q" || operand == "do") return {Share::kTokens, 1};
+  for (const char* lanes : {"q_lanes", "do_lanes", "lse", "delta", "q_documents"}) {
+    if (operand == lanes) return {Share::kTokens, 2};
+  }
   return {};
 }
 
@@ -318,13 +375,20 @@ std::vector<std::string> OperandOrder(const AttentionSpec& kernel, Direction dir
   if (kernel.has_sink_logits) names.emplace_back("sink_logits");
   for (const char* name : {"q", "k", "v"}) names.emplace_back(name);
   if (direction != Direction::kForward) {
-    for (const char* name : {"do", "lse", "delta"}) names.emplace_back(name);
+    for (const char* name : {"do", "q_lanes", "do_lanes", "lse", "delta"}) names.emplace_back(name);
   }
   if (kernel.has_documents) {
-    for (const char* name : {"q_documents", "kv_documents", "kv_ranks"}) names.emplace_back(name);
+    for (const char* name : {"q_documents", "kv_documents"}) names.emplace_back(name);
   }
   if (kernel.stored_tiles > 0) names.emplace_back("stored");
   return names;
+}
+
+std::span<const Direction> DirectionsOf(const ProgramSpec& spec, Pass pass) {
+  static constexpr Direction kAll[] = {Direction::kForward, Direction::kDq, Direction::kDkv};
+  const std::span<const Direction> all(kAll);
+  if (pass == Pass::kForward) return all.first(1);
+  return spec.band ? all.subspan(1) : all.subspan(1, 1);
 }
 
 namespace {
@@ -340,7 +404,7 @@ int64_t ListBytes(const AttentionSpec& kernel) {
 
 void ShareRows(ProgramSpec& spec, int64_t scalar_bytes) {
   if (scalar_bytes <= 0) return;
-  for (const Direction direction : {Direction::kForward, Direction::kDq, Direction::kDkv}) {
+  for (const Direction direction : {Direction::kForward, Direction::kDq}) {
     int64_t& calls = spec.calls[static_cast<size_t>(direction)];
     while (CallsOf(spec, direction).size() < static_cast<size_t>(spec.Of(direction).rows)) {
       if (ListBytes(CallSpecOf(spec, direction, CallsOf(spec, direction)[0])) <= scalar_bytes / 4) break;
@@ -354,15 +418,7 @@ void ShareRows(ProgramSpec& spec, int64_t scalar_bytes) {
 }
 
 Result<mosaic::Module> KernelOf(const AttentionSpec& kernel, Direction direction) {
-  switch (direction) {
-    case Direction::kForward:
-      return kernels::AttentionForward(kernel);
-    case Direction::kDq:
-      return kernels::AttentionDq(kernel);
-    case Direction::kDkv:
-      break;
-  }
-  return kernels::AttentionDkv(kernel);
+  return direction == Direction::kForward ? kernels::AttentionForward(kernel) : kernels::AttentionBackward(kernel);
 }
 
 std::string TableName(Direction direction, std::string_view what) {
@@ -376,26 +432,12 @@ std::vector<stablehlo::NamedType> TableInputs(const ProgramSpec& spec, Direction
   const auto add = [&](const char* what, std::vector<int64_t> dims) {
     inputs.push_back({TableName(direction, what), {Element::kI32, std::move(dims)}});
   };
-  const std::vector<int64_t> list = {k.masks * k.list.rows, k.list.width};
-  add("mask_of", {k.batch * k.num_q_heads});
-  for (const char* what : {"columns", "kinds", "cleanups"}) add(what, list);
-  if (k.has_documents) add("document_next", list);
-  if (k.stored_tiles > 0) add("stored_next", list);
-  add("cleanup_offsets", {k.cleanups + 1});
-  add("items", {k.items * kernels::kItemFields});
-  if (k.has_valid) {
-    add("q_valid", {k.batch});
-    add("kv_valid", {k.batch});
-  }
+  for (const mosaic::Memory& scalar : kernels::ScalarsOf(k)) add(scalar.name.c_str(), scalar.type.dims);
   if (k.has_documents) {
-    add("q_documents", {k.batch, k.q_tokens()});
-    add("kv_documents", {k.batch, k.kv_tokens()});
-    add("kv_ranks", {k.batch, k.kv_tokens()});
+    add("q_documents", {k.batch, kernels::kSublanes, k.q_tokens()});
+    add("kv_documents", {k.batch, kernels::kSublanes, k.kv_tokens()});
   }
-  const bool is_dkv = direction == Direction::kDkv;
-  if (k.stored_tiles > 0) {
-    add("stored", {k.stored_tiles, is_dkv ? k.list.tile_kv : k.list.tile_q, is_dkv ? k.list.tile_q : k.list.tile_kv});
-  }
+  if (k.stored_tiles > 0) add("stored", {k.stored_tiles, k.list.tile_kv, k.list.tile_q});
   add("kv_live", {k.batch, k.kv_tokens()});
   return inputs;
 }

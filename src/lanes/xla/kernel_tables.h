@@ -1,8 +1,12 @@
 // The plan as operands of our TPU kernels: padded views of fixed shape, all i32 here; programs narrow them.
 #pragma once
 
+#include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
+#include "lanes/lane.h"
 #include "lanes/xla/kernels/attention.h"
 #include "lanes/xla/operands.h"
 #include "lanes/xla/stablehlo/program.h"
@@ -14,8 +18,11 @@ kernels::AttentionSpec KernelSpecOf(const stablehlo::ProgramSpec& spec, Directio
 // Of the first of the calls that share the direction's rows, which is the largest.
 Result<mosaic::Module> KernelOf(const stablehlo::ProgramSpec& spec, Direction direction);
 
-// Rows of tiles [begin, end) of one call, and the kernel on them alone: of forward and dQ over a range of queries, of
-// dK and dV over a range of keys. Rows know nothing of each other, so a split changes no bit.
+// The kernels of a pass, each by the direction whose worklist it walks: our backward is one, and walks that of dQ.
+std::span<const Direction> DirectionsOf(const stablehlo::ProgramSpec& spec, Pass pass);
+
+// Rows of tiles [begin, end) of one call, and the kernel on them alone: over a range of queries. Rows know nothing of
+// each other, so a split changes no bit of o, lse and dq; dk and dv are added up over the calls.
 struct CallRows {
   int64_t begin = 0;
   int64_t end = 0;
@@ -23,14 +30,14 @@ struct CallRows {
 std::vector<CallRows> CallsOf(const stablehlo::ProgramSpec& spec, Direction direction);
 kernels::AttentionSpec CallSpecOf(const stablehlo::ProgramSpec& spec, Direction direction, const CallRows& rows);
 Result<mosaic::Module> KernelOf(const kernels::AttentionSpec& kernel, Direction direction);
-// What a call takes of an operand: all of it; rows of a list; tokens along an axis, the call's rows of them; or valid
-// tokens, counted from the call's first.
-enum class Share : uint8_t { kWhole, kRows, kTokens, kValid };
+// What a call takes of an operand: all of it; rows of a list, or of numbers that each row has several of; tokens along
+// an axis, the call's rows of them; or valid tokens, counted from the call's first.
+enum class Share : uint8_t { kWhole, kRows, kRowNumbers, kTokens, kValid };
 struct OperandShare {
   Share share = Share::kWhole;
   size_t axis = 0;
 };
-OperandShare ShareOf(Direction direction, std::string_view operand);
+OperandShare ShareOf(std::string_view operand);
 // The names of a kernel's operands, in order.
 std::vector<std::string> OperandOrder(const kernels::AttentionSpec& kernel, Direction direction);
 // Sets `calls` to the fewest, in powers of two, whose lists fit; a row too wide for any is CheckKernelPlan's to refuse.

@@ -26,8 +26,7 @@ PlanTables ChunkedTables(const stablehlo::ProgramSpec& spec, const PlanView& pla
 
 Result<std::vector<KernelText>> KernelTexts(const stablehlo::ProgramSpec& spec, Pass pass) {
   std::vector<KernelText> texts;
-  for (const Direction direction : {Direction::kForward, Direction::kDq, Direction::kDkv}) {
-    if ((direction == Direction::kForward) != (pass == Pass::kForward)) continue;
+  for (const Direction direction : DirectionsOf(spec, pass)) {
     if (spec.band) {
       const mosaic::Module module = TESSERA_TRY(KernelOf(spec, direction));
       texts.push_back({std::string(module.functions[0].Name()), mosaic::Print(module)});
@@ -145,12 +144,14 @@ Decision CheckKernelPlan(const stablehlo::ProgramSpec& spec, const PlanView& pla
   if (stored.planes > kMaxPlanes) {
     return Decision::No(ReasonCode::kTpuStoredBits, fmt::format("{}, and there are {}", stored.planes, kMaxPlanes));
   }
-  for (const Direction direction : {Direction::kForward, Direction::kDq, Direction::kDkv}) {
-    const Result<mosaic::Module> kernel = KernelOf(spec, direction);
-    const Result<mosaic::KernelMemory> memory =
-        kernel ? mosaic::MeasureMemory(*kernel) : tl::unexpected(kernel.error());
-    if (!memory) return Decision::No(ReasonCode::kXlaTooLarge, memory.error().message);
-    if (Decision fits = CheckMemory(*memory, direction, target); !fits.accepted) return fits;
+  for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+    for (const Direction direction : DirectionsOf(spec, pass)) {
+      const Result<mosaic::Module> kernel = KernelOf(spec, direction);
+      const Result<mosaic::KernelMemory> memory =
+          kernel ? mosaic::MeasureMemory(*kernel) : tl::unexpected(kernel.error());
+      if (!memory) return Decision::No(ReasonCode::kXlaTooLarge, memory.error().message);
+      if (Decision fits = CheckMemory(*memory, direction, target); !fits.accepted) return fits;
+    }
   }
   return Decision::Yes();
 }

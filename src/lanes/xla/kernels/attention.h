@@ -9,13 +9,13 @@
 
 namespace tessera::kernels {
 
-// The worklist of one direction and the tile it counts in.
+// A worklist and the tile it counts in.
 struct ListSpec {
   int64_t tile_q = 0;
   int64_t tile_kv = 0;
   int64_t rows = 0;         // of each mask
   int64_t width = 0;        // slots of a row
-  int64_t sub_tile_kv = 0;  // keys taken at once; divides tile_kv
+  int64_t sub_tile_kv = 0;  // keys that a stock kernel takes at once; divides tile_kv
 };
 
 struct AttentionSpec {
@@ -27,8 +27,9 @@ struct AttentionSpec {
   int64_t dim_qk = 128;
   int64_t dim_v = 128;
   mosaic::Element element = mosaic::Element::kBf16;
-  ListSpec list;      // of the kernel's own direction
-  int64_t masks = 1;  // capacities
+  ListSpec list;
+  int64_t chunk_kv = 0;  // keys that are in vector memory at once: whole tiles of them
+  int64_t masks = 1;     // capacities
   int64_t cleanups = 1;
   int64_t items = 1;
   int64_t stored_tiles = 0;                       // 0: no cleanup has stored bits
@@ -40,9 +41,18 @@ struct AttentionSpec {
   int64_t version = 13;
 
   int64_t q_tokens() const { return (q_len + list.tile_q - 1) / list.tile_q * list.tile_q; }
-  int64_t kv_tokens() const { return (kv_len + list.tile_kv - 1) / list.tile_kv * list.tile_kv; }
+  int64_t chunks() const { return (kv_len + chunk_kv - 1) / chunk_kv; }
+  int64_t kv_tokens() const { return chunks() * chunk_kv; }
   int64_t group() const { return num_q_heads / num_kv_heads; }
   mosaic::Element cleanup_index() const;
+};
+
+// What a slot's tile is.
+enum class TileKind : int64_t {
+  kNone,     // padding of the list
+  kGeneral,  // any cleanup
+  kFull,     // no mask
+  kSpan,     // the cleanup's only item lets each query see one run of keys
 };
 
 // One i32 each, in scalar memory.
@@ -60,17 +70,24 @@ enum class ItemField : int64_t {
 inline constexpr int64_t kItemFields = 9;
 inline constexpr int32_t kNeedsDocuments = 1;
 inline constexpr int32_t kNeedsValid = 2;
+// What is known of each token of a document, one row each.
+enum class QueryFact : int64_t { kDocument, kSpanBegin, kSpanEnd };
+enum class KeyFact : int64_t { kDocument, kRank };
+// Numbers of the score: scores are `factor` times what the softmax compares, which is tanh(product * inner) with a
+// softcap and the product without; `exponent` is the factor for exp2.
+enum class ScoreField : int64_t { kInner, kExponent, kFactor };
+inline constexpr int64_t kScoreFields = 3;
 
-// Operands in order: mask_of [batch * heads], columns, kinds (0 none, 1 partial, 2 full), cleanups, [document_next],
-// [stored_next], each [masks * rows, width] and padded with the last entry of its row; cleanup_offsets, items,
-// [q_valid, kv_valid]; score [1, 2] (scale, softcap), [sink_logits [1, heads]], q, k, v, [q_documents, kv_documents,
-// kv_ranks], [stored]. Results: o, and stats, whose first 64 lanes are the log-sum-exp and the others the row maximum.
+// Operands in order: mask_of [batch * heads], columns, kinds, cleanups, [stored_at], each [masks * rows, width] and
+// padded with the last entry of its row; begins [masks * rows * (chunks + 1)], where a row's slots of each chunk of
+// keys begin; [chunk_next [masks * rows * chunks], for more than one chunk: the chunk to have in memory];
+// cleanup_offsets, items, [q_valid, kv_valid]; score [1, 3], [sink_logits [1, heads]], q, k, and v as [heads, dim,
+// tokens], [q_documents, kv_documents, each batch x 8 facts x tokens], [stored, tiles of [keys, queries]].
+// Results: o, and stats [pairs, 8, tokens], whose first 4 rows are the log-sum-exp and the others the maximum.
 Result<mosaic::Module> AttentionForward(const AttentionSpec& spec);
-// As forward without sink logits; after v: do, lse, delta [pairs, 1, tokens]. An empty row's lse is +inf, a large one
-// leans (lanes/weights.h). Result: dq.
-Result<mosaic::Module> AttentionDq(const AttentionSpec& spec);
-// Grid over key tiles; lse and delta are [pairs, 8, tokens], documents lie the other way round, and stored tiles are
-// [keys, queries]. Results: dk, dv.
-Result<mosaic::Module> AttentionDkv(const AttentionSpec& spec);
+// As forward without sink logits; q, k, v [heads, tokens, dim], do, q and do as [pairs, dim, tokens], lse and delta
+// [pairs, 8, tokens]. An empty row's lse is +inf, a large one leans (lanes/weights.h). Results, all f32: dq [chunks *
+// pairs, dim, tokens], to be added up over the chunks, dk and dv [heads, dim, tokens]; dq and dk lack the scale.
+Result<mosaic::Module> AttentionBackward(const AttentionSpec& spec);
 
 }  // namespace tessera::kernels

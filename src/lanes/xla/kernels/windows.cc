@@ -1,18 +1,21 @@
 // Which block of each operand a step sees. See worklist.h.
+#include <utility>
+
 #include "lanes/xla/kernels/worklist.h"
 
 namespace tessera::kernels {
 
 using mosaic::Builder;
 using mosaic::Element;
+using mosaic::Semantics;
 using mosaic::Value;
 using mosaic::Values;
 using mosaic::Window;
 
-Window ScoreWindow() {
-  return {.name = "score",
+Window ScoreWindow(std::string name, int64_t numbers) {
+  return {.name = std::move(name),
           .element = Element::kF32,
-          .bounds = {1, 2},
+          .bounds = {1, numbers},
           .index_map =
               [](Builder& b, const Values&, const Values&) {
                 return Values{b.I32(0), b.I32(0)};
@@ -20,12 +23,15 @@ Window ScoreWindow() {
           .space = mosaic::Space::kSmem};
 }
 
-mosaic::KernelSpec CommonSpec(const AttentionSpec& spec, std::string name, int64_t pairs, int64_t steps) {
+mosaic::KernelSpec CommonSpec(const AttentionSpec& spec, std::string name, Order order) {
+  const int64_t rows = spec.list.rows;
+  const std::vector<int64_t> by_query = {spec.batch * spec.num_q_heads, rows, spec.chunks()};
+  const std::vector<int64_t> by_chunk = {spec.batch * spec.num_kv_heads, spec.chunks(), spec.group() * rows};
   return {.name = std::move(name),
-          .grid = {pairs, spec.list.rows, steps},
-          .semantics = {mosaic::Semantics::kParallel, mosaic::Semantics::kArbitrary, mosaic::Semantics::kArbitrary},
+          .grid = order == Order::kByQuery ? by_query : by_chunk,
+          .semantics = {Semantics::kParallel, Semantics::kArbitrary, Semantics::kArbitrary},
           .scalars = ScalarsOf(spec),
-          .inputs = {ScoreWindow()},
+          .inputs = {ScoreWindow("score", kScoreFields)},
           .outputs = {},
           .scratch = {},
           .version = spec.version};
@@ -35,160 +41,100 @@ mosaic::Memory Scratch(std::string name, std::vector<int64_t> dims) {
   return {std::move(name), mosaic::MemrefOf(mosaic::Space::kVmem, Element::kF32, std::move(dims))};
 }
 
-namespace {
-
-Value BatchOf(Builder& b, const AttentionSpec& spec, const Value& pair) {
-  return spec.num_q_heads == 1 ? pair : b.Div(pair, b.I32(spec.num_q_heads));
-}
-
-template <class Windows>
-void AddBackwardOf(const Windows& from, const AttentionSpec& spec, std::vector<Window>& windows) {
-  windows.push_back(from.Queries("q", spec.dim_qk));
-  windows.push_back(from.Keys("k", spec.dim_qk));
-  windows.push_back(from.Keys("v", spec.dim_v));
-  windows.push_back(from.Queries("do", spec.dim_v));
-  windows.push_back(from.Stat("lse"));
-  windows.push_back(from.Stat("delta"));
-  from.AddMask(windows);
-}
-
-}  // namespace
-
-// ---- forward and dQ
-
-Window RowWindows::Queries(std::string name, int64_t dim) const {
-  return {.name = std::move(name),
-          .element = spec_.element,
-          .bounds = {1, spec_.list.tile_q, dim},
-          .index_map = [](Builder& b, const Values& g, const Values&) {
-            return Values{g[0], g[1], b.I32(0)};
-          }};
-}
-
-// Heads of a group share their keys through this map: nothing is copied.
-Window RowWindows::Keys(std::string name, int64_t dim) const {
-  const AttentionSpec& spec = spec_;
-  return {.name = std::move(name),
-          .element = spec.element,
-          .bounds = {1, spec.list.tile_kv, dim},
-          .index_map = [&spec](Builder& b, const Values& g, const Values& s) {
-            const Value head = spec.group() == 1 ? g[0] : b.Div(g[0], b.I32(spec.group()));
-            return Values{head, Lists(b, spec, s).Entry("columns", {g[0], g[1], g[2]}), b.I32(0)};
-          }};
-}
-
-Window RowWindows::Stat(std::string name) const {
-  return {.name = std::move(name),
-          .element = Element::kF32,
-          .bounds = {1, 1, spec_.list.tile_q},
-          .index_map = [](Builder& b, const Values& g, const Values&) {
-            return Values{g[0], b.I32(0), g[1]};
-          }};
-}
-
-void RowWindows::AddBackward(std::vector<Window>& windows) const { AddBackwardOf(*this, spec_, windows); }
-
-void RowWindows::AddMask(std::vector<Window>& windows) const {
-  const AttentionSpec& spec = spec_;
-  if (spec.has_documents) {
-    windows.push_back({.name = "q_documents",
-                       .element = Element::kI32,
-                       .bounds = {1, spec.list.tile_q, kLanes},
-                       .index_map = [&spec](Builder& b, const Values& g, const Values&) {
-                         return Values{BatchOf(b, spec, g[0]), g[1], b.I32(0)};
-                       }});
-    for (const char* name : {"kv_documents", "kv_ranks"}) {
-      windows.push_back({.name = name,
-                         .element = Element::kI32,
-                         .bounds = {1, kSublanes, spec.list.tile_kv},
-                         .index_map = [&spec](Builder& b, const Values& g, const Values& s) {
-                           const Value tile = Lists(b, spec, s).Entry("document_next", {g[0], g[1], g[2]});
-                           return Values{BatchOf(b, spec, g[0]), b.I32(0), tile};
-                         }});
-    }
+// Heads of a group share their keys through this: nothing is copied.
+Place PlaceOf(Builder& b, const AttentionSpec& spec, Order order, const Values& g) {
+  if (order == Order::kByQuery) {
+    return {g[0], spec.group() == 1 ? g[0] : b.Div(g[0], b.I32(spec.group())), g[1], g[2]};
   }
-  if (spec.stored_tiles == 0) return;
-  windows.push_back({.name = "stored",
-                     .element = Element::kI8,
-                     .bounds = {1, spec.list.tile_q, spec.list.tile_kv},
-                     .index_map = [&spec](Builder& b, const Values& g, const Values& s) {
-                       const Value tile = Lists(b, spec, s).Entry("stored_next", {g[0], g[1], g[2]});
-                       return Values{tile, b.I32(0), b.I32(0)};
-                     }});
-}
-
-// ---- dK and dV
-
-Place ColumnWindows::PlaceOf(Builder& b, const AttentionSpec& spec, const Values& g) {
-  if (spec.group() == 1) return {g[0], g[1], g[2], true};
-  const Value width = b.I32(spec.list.width);
+  if (spec.group() == 1) return {g[0], g[0], g[2], g[1]};
+  const Value rows = b.I32(spec.list.rows);
   const Value first = b.Mul(g[0], b.I32(spec.group()));
-  const Value pair = b.Add(first, b.Div(g[2], width));
-  return {pair, g[1], b.Rem(g[2], width), true};
+  const Value pair = b.Add(first, b.Div(g[2], rows));
+  return {pair, g[0], b.Rem(g[2], rows), g[1]};
 }
 
-Window ColumnWindows::Queries(std::string name, int64_t dim) const {
-  const AttentionSpec& spec = spec_;
+Window Windows::Make(std::string name, Element element, std::vector<int64_t> bounds, Where where) const {
   return {.name = std::move(name),
-          .element = spec.element,
-          .bounds = {1, spec.list.tile_q, dim},
-          .index_map = [&spec](Builder& b, const Values& g, const Values& s) {
-            const Place at = PlaceOf(b, spec, g);
-            return Values{at.pair, Lists(b, spec, s).Entry("columns", at), b.I32(0)};
+          .element = element,
+          .bounds = std::move(bounds),
+          .index_map = [&spec = spec_, order = order_, where = std::move(where)](Builder& b, const Values& g,
+                                                                                 const Values& s) {
+            const Lists lists(b, spec, s);
+            return where(b, PlaceOf(b, spec, order, g), lists);
           }};
 }
 
-Window ColumnWindows::Keys(std::string name, int64_t dim) const {
-  return {.name = std::move(name),
-          .element = spec_.element,
-          .bounds = {1, spec_.list.tile_kv, dim},
-          .index_map = [](Builder& b, const Values& g, const Values&) {
-            return Values{g[0], g[1], b.I32(0)};
-          }};
+Window Windows::Queries(std::string name, int64_t dim) const {
+  return Make(std::move(name), spec_.element, {1, spec_.list.tile_q, dim},
+              [](Builder& b, const Place& at, const Lists&) {
+                return Values{at.pair, at.row, b.I32(0)};
+              });
 }
 
-Window ColumnWindows::Stat(std::string name) const {
-  const AttentionSpec& spec = spec_;
-  return {.name = std::move(name),
-          .element = Element::kF32,
-          .bounds = {1, kSublanes, spec.list.tile_q},
-          .index_map = [&spec](Builder& b, const Values& g, const Values& s) {
-            const Place at = PlaceOf(b, spec, g);
-            return Values{at.pair, b.I32(0), Lists(b, spec, s).Entry("columns", at)};
-          }};
+Window Windows::QueryLanes(std::string name, int64_t dim) const {
+  return Make(std::move(name), spec_.element, {1, dim, spec_.list.tile_q},
+              [](Builder& b, const Place& at, const Lists&) {
+                return Values{at.pair, b.I32(0), at.row};
+              });
 }
 
-void ColumnWindows::AddBackward(std::vector<Window>& windows) const { AddBackwardOf(*this, spec_, windows); }
+Window Windows::QueryNumbers(std::string name, int64_t dim) const {
+  Window window = QueryLanes(std::move(name), dim);
+  window.element = Element::kF32;
+  return window;
+}
 
-void ColumnWindows::AddMask(std::vector<Window>& windows) const {
-  const AttentionSpec& spec = spec_;
-  if (spec.has_documents) {
-    windows.push_back({.name = "q_documents",
-                       .element = Element::kI32,
-                       .bounds = {1, kSublanes, spec.list.tile_q},
-                       .index_map = [&spec](Builder& b, const Values& g, const Values& s) {
-                         const Place at = PlaceOf(b, spec, g);
-                         const Value tile = Lists(b, spec, s).Entry("document_next", at);
-                         return Values{BatchOf(b, spec, at.pair), b.I32(0), tile};
-                       }});
-    for (const char* name : {"kv_documents", "kv_ranks"}) {
-      windows.push_back({.name = name,
-                         .element = Element::kI32,
-                         .bounds = {1, spec.list.tile_kv, kLanes},
-                         .index_map = [&spec](Builder& b, const Values& g, const Values&) {
-                           const Value batch = spec.num_kv_heads == 1 ? g[0] : b.Div(g[0], b.I32(spec.num_kv_heads));
-                           return Values{batch, g[1], b.I32(0)};
-                         }});
-    }
+Window Windows::ChunkQueries(std::string name, int64_t dim) const {
+  return Make(std::move(name), Element::kF32, {1, dim, spec_.list.tile_q},
+              [&spec = spec_](Builder& b, const Place& at, const Lists&) {
+                const Value first = b.Mul(at.chunk, b.I32(spec.batch * spec.num_q_heads));
+                return Values{spec.chunks() == 1 ? at.pair : b.Add(first, at.pair), b.I32(0), at.row};
+              });
+}
+
+// A chunk without work for the row is not fetched: the one before, or the one after, stays or comes early.
+Value Windows::ChunkOf(Builder& b, const Place& at, const Lists& lists) const {
+  if (spec_.chunks() == 1) return b.I32(0);
+  if (order_ == Order::kByChunk) return at.chunk;
+  const Value row = lists.Row(at);
+  const Value first = b.Mul(row, b.I32(spec_.chunks()));
+  return lists.At("chunk_next", b.Add(first, at.chunk));
+}
+
+Window Windows::Keys(std::string name, int64_t dim) const {
+  return Make(std::move(name), spec_.element, {1, spec_.chunk_kv, dim},
+              [own = *this](Builder& b, const Place& at, const Lists& lists) {
+                return Values{at.head, own.ChunkOf(b, at, lists), b.I32(0)};
+              });
+}
+
+Window Windows::KeyLanes(std::string name, int64_t dim) const {
+  return Make(std::move(name), spec_.element, {1, dim, spec_.chunk_kv},
+              [own = *this](Builder& b, const Place& at, const Lists& lists) {
+                return Values{at.head, b.I32(0), own.ChunkOf(b, at, lists)};
+              });
+}
+
+void Windows::AddMask(std::vector<Window>& windows) const {
+  const auto batch = [&spec = spec_](Builder& b, const Place& at) {
+    return spec.num_q_heads == 1 ? at.pair : b.Div(at.pair, b.I32(spec.num_q_heads));
+  };
+  if (spec_.has_documents) {
+    windows.push_back(Make("q_documents", Element::kI32, {1, kSublanes, spec_.list.tile_q},
+                           [batch](Builder& b, const Place& at, const Lists&) {
+                             return Values{batch(b, at), b.I32(0), at.row};
+                           }));
+    windows.push_back(Make("kv_documents", Element::kI32, {1, kSublanes, spec_.chunk_kv},
+                           [batch, own = *this](Builder& b, const Place& at, const Lists& lists) {
+                             const Value of = batch(b, at);
+                             return Values{of, b.I32(0), own.ChunkOf(b, at, lists)};
+                           }));
   }
-  if (spec.stored_tiles == 0) return;
+  if (spec_.stored_tiles == 0) return;
   windows.push_back({.name = "stored",
                      .element = Element::kI8,
-                     .bounds = {1, spec.list.tile_kv, spec.list.tile_q},
-                     .index_map = [&spec](Builder& b, const Values& g, const Values& s) {
-                       const Place at = PlaceOf(b, spec, g);
-                       return Values{Lists(b, spec, s).Entry("stored_next", at), b.I32(0), b.I32(0)};
-                     }});
+                     .bounds = {spec_.stored_tiles, spec_.list.tile_kv, spec_.list.tile_q},
+                     .space = mosaic::Space::kAny});
 }
 
 }  // namespace tessera::kernels

@@ -1,4 +1,5 @@
-// What our kernels share: where a step is in the plan, and the mask of a partial tile from its cleanup's items.
+// What our kernels share: where a step is in the plan, its walk over the tiles of a row, and the masks of partial tiles
+// from their cleanups' items. Scores are [keys, queries] everywhere.
 #pragma once
 
 #include <functional>
@@ -12,17 +13,21 @@
 
 namespace tessera::kernels {
 
-// A step's place: the (batch row, query head) pair, the row of tiles of its mask, and the slot in it.
+// A step's place: the (batch row, query head) pair and its (batch row, key head), the row of tiles, the chunk of keys.
 struct Place {
-  mosaic::Value pair, row, slot;
-  bool is_transposed = false;  // rows of tiles are of keys, and scores are [keys, queries]
+  mosaic::Value pair, head, row, chunk;
 };
+// Grids: (pair, row, chunk) of a kernel whose results are of queries; (head, chunk, row of any head of the group) where
+// a chunk's gradients stay in memory until every query has added to them.
+enum class Order : uint8_t { kByQuery, kByChunk };
+Place PlaceOf(mosaic::Builder& b, const AttentionSpec& spec, Order order, const mosaic::Values& grid);
 
 // Reads lists by name, of a kernel's body or of an index map.
 class Lists {
  public:
   Lists(mosaic::Builder& b, const AttentionSpec& spec, const mosaic::Values& scalars);
-  mosaic::Value Entry(std::string_view list, const Place& at) const;
+  mosaic::Value Row(const Place& at) const;  // of all masks' rows
+  mosaic::Value Entry(std::string_view list, const mosaic::Value& row, const mosaic::Value& slot) const;
   mosaic::Value At(std::string_view list, const mosaic::Value& index) const;
 
  private:
@@ -36,66 +41,75 @@ class Lists {
 std::vector<mosaic::Memory> ScalarsOf(const AttentionSpec& spec);
 mosaic::Values ScalarValues(const AttentionSpec& spec, const mosaic::KernelArguments& args);
 
-// Some keys of a visited tile: sub_tile_kv of them, from `first` on. `mask` writes which pairs may attend, where the
-// kernel wants it: i1, [queries, keys], or [keys, queries] of a transposed place; a full tile has none.
+// A part of a visited tile's scores: queries from `q` on, and keys from `key` on, of the keys that are looked at.
+struct Block {
+  int64_t q = 0;
+  int64_t num_q = 0;
+  int64_t key = 0;
+  int64_t num_keys = 0;
+  std::vector<int64_t> mask_dims() const { return {num_keys / kSublanes, kSublanes, num_q}; }
+};
+// Keys of a visited tile, all or some: `first` is their place in the chunk. `mask` writes which pairs of a block, whose
+// keys are counted from the i32 `from` on, may attend, where the kernel wants it: i1 [keys / 8, 8, queries]; a full
+// tile has none.
 struct TileKeys {
-  int64_t first = 0;
-  std::function<std::optional<mosaic::Value>()> mask;
+  mosaic::Value first;
+  int64_t count = 0;
+  std::function<std::optional<mosaic::Value>(const Block&, const mosaic::Value& from)> mask;
 };
-// Writes what a step does with its tile: `body` without a mask for full tiles and with one for partial ones, each over
-// all keys of the tile. Padding does neither.
-void VisitTile(mosaic::Builder& b, const AttentionSpec& spec, const mosaic::KernelArguments& args, const Place& place,
-               const std::function<void(const TileKeys&)>& body);
+// The same keys, in loops of kFewKeys at a time: for a body that need not be fast, and is shorter so.
+inline constexpr int64_t kFewKeys = 128;
+void VisitFew(mosaic::Builder& b, const TileKeys& keys, const std::function<void(const TileKeys&)>& body);
+// Writes the walk over the row's tiles in the chunk: `body` without a mask for full ones and with one for others.
+void VisitTiles(mosaic::Builder& b, const AttentionSpec& spec, const mosaic::KernelArguments& args, const Place& place,
+                const std::function<void(const TileKeys&)>& body);
+// The scratch of that walk.
+void AddMaskScratch(const AttentionSpec& spec, std::vector<mosaic::Memory>& scratch);
 
-// q k^T, scaled and capped. `raw` is scaled only.
-struct Scores {
-  mosaic::Value scores, raw;
-};
-Scores ScoresOf(mosaic::Builder& b, const AttentionSpec& spec, const mosaic::KernelArguments& args,
-                const mosaic::Value& lhs, const mosaic::Value& rhs);
-// Of a pair, recomputed from how far its score lies below the row's log-sum-exp: at most 1 (lanes/weights.h).
-mosaic::Value Weight(mosaic::Builder& b, const mosaic::Value& exponent);
-// Of the cap, times ds.
-mosaic::Value Uncap(mosaic::Builder& b, const AttentionSpec& spec, const mosaic::KernelArguments& args,
-                    const Scores& scores, const mosaic::Value& ds);
+// `x` where the mask lets it, and `otherwise` elsewhere.
+mosaic::Value Masked(mosaic::Builder& b, const std::optional<mosaic::Value>& mask, const mosaic::Value& x,
+                     double otherwise);
+
+// The blocks of the keys' scores, keys after keys, each for all queries.
+std::vector<Block> BlocksOf(const AttentionSpec& spec, int64_t num_keys, int64_t most_q, int64_t most_keys);
+
+mosaic::Value ScoreNumber(mosaic::Builder& b, const mosaic::KernelArguments& args, ScoreField field);
+// Of a product of keys and queries: what the softmax compares.
+mosaic::Value Compared(mosaic::Builder& b, const AttentionSpec& spec, const mosaic::KernelArguments& args,
+                       const mosaic::Value& product);
+
+// `count` tokens from `first + offset` on: [tokens, dim] of a block [1, tokens, dim], or [dim, tokens] of [1, dim,
+// tokens].
+mosaic::Value LoadRows(mosaic::Builder& b, const mosaic::Value& memref, const mosaic::Value& first, int64_t count);
+mosaic::Value LoadLanes(mosaic::Builder& b, const mosaic::Value& memref, const mosaic::Value& first, int64_t count);
+mosaic::Value Along(mosaic::Builder& b, const mosaic::Value& first, int64_t offset);
 
 mosaic::Precision PrecisionOf(const AttentionSpec& spec);
 mosaic::Value AsOperand(mosaic::Builder& b, const AttentionSpec& spec, const mosaic::Value& x);
 
-mosaic::Value ScaleOf(mosaic::Builder& b, const mosaic::KernelArguments& args);
-
-// What every kernel begins with: the grid of `pairs` x rows of tiles x `steps`, the plan's scalars, the score's window.
-mosaic::KernelSpec CommonSpec(const AttentionSpec& spec, std::string name, int64_t pairs, int64_t steps);
-mosaic::Window ScoreWindow();
+// What every kernel begins with: grid, the plan's scalars, the score's window.
+mosaic::KernelSpec CommonSpec(const AttentionSpec& spec, std::string name, Order order);
+mosaic::Window ScoreWindow(std::string name, int64_t numbers);
 mosaic::Memory Scratch(std::string name, std::vector<int64_t> dims);  // f32
 
-// The windows of a kernel whose grid is (pair, query tile, slot): forward and dQ.
-class RowWindows {
+// Which block of each operand a step of the grid sees.
+class Windows {
  public:
-  explicit RowWindows(const AttentionSpec& spec) : spec_(spec) {}
-  mosaic::Window Queries(std::string name, int64_t dim) const;
-  mosaic::Window Keys(std::string name, int64_t dim) const;
-  mosaic::Window Stat(std::string name) const;  // [pairs, 1, tokens]
+  Windows(const AttentionSpec& spec, Order order) : spec_(spec), order_(order) {}
+  mosaic::Window Queries(std::string name, int64_t dim) const;       // [pairs, tokens, dim]
+  mosaic::Window QueryLanes(std::string name, int64_t dim) const;    // [pairs, dim, tokens]
+  mosaic::Window QueryNumbers(std::string name, int64_t dim) const;  // the same, f32
+  mosaic::Window ChunkQueries(std::string name, int64_t dim) const;  // [chunks * pairs, dim, tokens], f32
+  mosaic::Window Keys(std::string name, int64_t dim) const;          // [heads, tokens, dim]
+  mosaic::Window KeyLanes(std::string name, int64_t dim) const;      // [heads, dim, tokens]
   void AddMask(std::vector<mosaic::Window>& windows) const;
-  void AddBackward(std::vector<mosaic::Window>& windows) const;  // q, k, v, do, lse, delta, and the mask's
 
  private:
+  using Where = std::function<mosaic::Values(mosaic::Builder& b, const Place& at, const Lists& lists)>;
+  mosaic::Window Make(std::string name, mosaic::Element element, std::vector<int64_t> bounds, Where where) const;
+  mosaic::Value ChunkOf(mosaic::Builder& b, const Place& at, const Lists& lists) const;
   const AttentionSpec& spec_;
-};
-
-// And of one whose grid is (batch row and key head, key tile, slot of any head of the group): dK and dV.
-class ColumnWindows {
- public:
-  explicit ColumnWindows(const AttentionSpec& spec) : spec_(spec) {}
-  static Place PlaceOf(mosaic::Builder& b, const AttentionSpec& spec, const mosaic::Values& grid);
-  mosaic::Window Queries(std::string name, int64_t dim) const;
-  mosaic::Window Keys(std::string name, int64_t dim) const;
-  mosaic::Window Stat(std::string name) const;  // [pairs, 8, tokens]
-  void AddMask(std::vector<mosaic::Window>& windows) const;
-  void AddBackward(std::vector<mosaic::Window>& windows) const;  // q, k, v, do, lse, delta, and the mask's
-
- private:
-  const AttentionSpec& spec_;
+  const Order order_;
 };
 
 }  // namespace tessera::kernels

@@ -108,6 +108,8 @@ class Builder {
   Value Reshape(const Value& x, std::vector<int64_t> dims);
   // Axis i of x becomes axis axes[i] of a tensor of these dims.
   Value Spread(const Value& x, std::vector<int64_t> dims, std::vector<int64_t> axes);
+  // Axis i of the result is axis permutation[i] of x.
+  Value Transpose(const Value& x, const std::vector<int64_t>& permutation);
   Value Slice(const Value& x, std::span<const int64_t> begin, std::span<const int64_t> end);
   Value Concatenate(const Values& parts, int64_t axis);
   // Zeros after the last element of each axis.

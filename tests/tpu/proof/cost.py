@@ -1,0 +1,258 @@
+#!/usr/bin/env python3
+"""What the TPU compiler's schedule says of our kernels beside JAX's and Tokamax's: for script/tpu-proof cost.
+
+  emit FOLDER TESSERA       writes our modules, NAME.mlir, and what they visit, NAME.steps
+  table FOLDER [MODULE...]  reads FOLDER/NAME.schedule/*, the compiler's dumps, and prints what each step takes
+
+Bundles are counted on the path that a step takes. They are a schedule and no time: waits for memory are not in them.
+"""
+
+import collections
+import json
+import pathlib
+import re
+import struct
+import subprocess
+import sys
+
+DOCUMENTS = [97, 1301, 256, 640, 389, 733, 512, 130, 905, 310, 577, 451, 64, 823, 489, 515]
+# mask, softcap, tokens, query heads, key heads, tile, documents
+OURS = {
+    "full": ("full", 0, 2048, 2, 2, 1024, False),
+    "softcap": ("full", 30, 2048, 2, 2, 1024, False),
+    "documents": ("causal and documents", 0, 8192, 1, 1, 512, True),
+    "all": ("causal and documents and window(1023, 0)", 30, 8192, 4, 1, 512, True),
+}
+KINDS = {1: "general", 2: "full", 3: "span"}
+UNIT = 512 * 512  # scores that counts are given for
+
+
+# ---- our modules
+
+
+def contract(mask, softcap, tokens, q_heads, kv_heads):
+    return f"""version = 1
+[shape]
+batch = 1
+q_len = {tokens}
+kv_len = {tokens}
+num_q_heads = {q_heads}
+num_kv_heads = {kv_heads}
+dim_qk = 128
+dim_v = 128
+dtype = "bf16"
+[mask]
+expr = "{mask}"
+[score]
+softcap = {softcap}
+"""
+
+
+def read_tables(path):
+    data = path.read_bytes()
+    size = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8 : 8 + size])
+    tables = {}
+    for name, entry in header.items():
+        if name != "__metadata__" and entry["dtype"] == "I32":
+            begin, end = (8 + size + offset for offset in entry["data_offsets"])
+            tables[name] = (entry["shape"], struct.unpack(f"<{(end - begin) // 4}i", data[begin:end]))
+    return tables
+
+
+def emit(folder, tessera):
+    for name, (mask, softcap, tokens, q_heads, kv_heads, tile, packed) in OURS.items():
+        out = folder / f"{name}.emitted"
+        if not out.exists():
+            (folder / f"{name}.toml").write_text(contract(mask, softcap, tokens, q_heads, kv_heads))
+            documents = ["--documents", ",".join(map(str, DOCUMENTS))] if packed else []
+            subprocess.run([tessera, "emit", folder / f"{name}.toml", "--target", "v6e", "--tile", f"{tile}x{tile}", "--out", out,
+                            *documents], check=True, stdout=subprocess.DEVNULL)
+        tables = read_tables(out / "tables.safetensors")
+        for part, direction in (("forward", "forward"), ("backward", "dq")):
+            shape, kinds = tables[f"kinds_{direction}"]
+            rows = shape[0]
+            chunks = len(tables[f"begins_{direction}"][1]) // rows - 1
+            counts = collections.Counter(KINDS[kind] for kind in kinds if kind != 0)
+            steps = {"kernel": "ours", "rows": rows * chunks, "tiles": counts, "scores": tile * tile}
+            (folder / f"{name}_{part}.mlir").write_text((out / f"{part}.mlir").read_text())
+            (folder / f"{name}_{part}.steps").write_text(json.dumps(steps))
+
+
+# ---- schedules
+
+BUNDLE = re.compile(r"(?m)^ *(?:0x[0-9a-f]+|0) +([A-Z]{2})? *: *(?:> ?)*\{")
+BRANCH = re.compile(r"sbr\.rel\s*(?:\([^)]*\))?\s*target = \$region(\d+)")
+DELAY = 4  # bundles after a branch, which run whether it is taken or not
+
+
+class Part:
+    """A loop or a branch's body: bundles [begin, end), and the parts inside of it."""
+
+    def __init__(self, begin, end, is_loop):
+        self.begin, self.end, self.is_loop, self.parts = begin, end, is_loop, []
+
+    def own(self):
+        return self.end - self.begin - sum(part.end - part.begin for part in self.parts)
+
+
+def parts_of(text):
+    """The tree of a kernel's schedule, and each bundle's text."""
+    heads = list(BUNDLE.finditer(text))
+    ends = [head.start() for head in heads[1:]] + [len(text)]
+    bundles = [text[head.end() : end] for head, end in zip(heads, ends)]
+    starts = {}
+    for at, bundle in enumerate(bundles):
+        for region in re.findall(r"Start(?:/End empty)? region (\d+)", bundle):
+            starts.setdefault(int(region), at)
+    found, skipping = [], []
+    for at, (head, bundle) in enumerate(zip(heads, bundles)):
+        if head.group(1) == "PF" and skipping:
+            begin = skipping.pop()
+            if begin is not None and begin < at:
+                found.append(Part(begin, at, False))
+        for region in map(int, BRANCH.findall(bundle)):
+            after = min(at + 1 + DELAY, len(bundles))
+            if starts.get(region, at + 1) <= at:
+                found.append(Part(starts[region], after, True))
+            else:
+                skipping.append(after)
+    # A loop that may have no round at all is skipped by a branch, which is the same bundles once more.
+    loops = {(part.begin, part.end) for part in found if part.is_loop}
+    found = [part for part in found if part.is_loop or (part.begin, part.end) not in loops]
+    root = Part(0, len(bundles), False)
+    open_parts = [root]
+    for part in sorted(found, key=lambda p: (p.begin, -p.end)):
+        while open_parts[-1].end < part.end:
+            open_parts.pop()
+        open_parts[-1].parts.append(part)
+        open_parts.append(part)
+    return root, bundles
+
+
+def kernels_of(folder):
+    for path in sorted(folder.glob("*-03-final_bundles.txt")):
+        if "-TLP-" in path.name or "<" in path.name:
+            continue
+        text = path.read_text()
+        if "vmatmul" in text:
+            yield parts_of(text)
+
+
+def multiplies(part, bundles):
+    return any("vmatmul" in bundle for bundle in bundles[part.begin : part.end])
+
+
+def stores(part, bundles):
+    return any(" vst " in bundle for bundle in bundles[part.begin : part.end])
+
+
+def grid_of(root):
+    loops = [part for part in root.parts if part.is_loop]
+    return max(loops, key=lambda part: part.end - part.begin) if loops else root
+
+
+def ours(root, bundles):
+    """What a row of tiles takes beside its tiles, and a tile of each kind."""
+    grid = grid_of(root)
+    inside, walk = [grid], None
+    while inside and walk is None:
+        part = inside.pop()
+        for inner in part.parts:
+            if inner.is_loop and multiplies(inner, bundles):
+                walk = inner
+            else:
+                inside.append(inner)
+    bodies = [part for part in walk.parts if multiplies(part, bundles)]
+    names = ["full", "span", "general"]
+    fixed = walk.own() + sum(part.end - part.begin for part in walk.parts if not multiplies(part, bundles))
+    row = grid.end - grid.begin - (walk.end - walk.begin)
+
+    def size(body):
+        # Of a softcap, the first is the bounded one.
+        choices = [part for part in body.parts if not part.is_loop and multiplies(part, bundles)]
+        return body.own() + (choices[0].end - choices[0].begin) if len(choices) > 1 else body.end - body.begin
+
+    return {"row": row, **{name: fixed + size(body) for name, body in zip(names, bodies)}}
+
+
+def theirs(root, bundles):
+    """What a step takes beside its tile, a masked and an unmasked tile, and the first and last of a row."""
+    grid = grid_of(root)
+    bodies = grid.parts
+    gates = [part for part in bodies if part.end - part.begin > (grid.end - grid.begin) // 2 and part.parts]
+    inside = gates[0] if gates and any(multiplies(part, bundles) for part in gates[0].parts) else None
+    if inside is not None:
+        bodies = inside.parts
+    tiles = [part for part in bodies if multiplies(part, bundles)]
+    ends = [part for part in bodies if not multiplies(part, bundles) and stores(part, bundles)]
+    taken = sum(part.end - part.begin for part in tiles + ends)
+    sizes = sorted(part.end - part.begin for part in tiles) or [0]  # of two, the longer one masks
+    return {"step": grid.end - grid.begin - taken, "full": sizes[0], "partial": sizes[-1],
+            "row": sum(part.end - part.begin for part in ends)}
+
+
+def costs(folder, module):
+    steps = json.loads((folder / f"{module}.steps").read_text())
+    kernels = list(kernels_of(folder / f"{module}.schedule"))
+    if not kernels:
+        return None
+    units = steps["scores"] / UNIT
+    total, per_tile = 0, []
+    for root, bundles in kernels:
+        if steps["kernel"] == "ours":
+            counted = ours(root, bundles)
+            total += counted["row"] * steps["rows"]
+            total += sum(counted[kind] * count for kind, count in steps["tiles"].items())
+            per_tile.append(counted["full"] / units)
+        else:
+            counted = theirs(root, bundles)
+            total += counted["step"] * steps["steps"] + counted["row"] * steps["rows"]
+            total += counted["full"] * steps["full"] + counted["partial"] * steps["partial"]
+            per_tile.append((counted["step"] + counted["full"]) / units)
+        print(f"  {module:28} " + ", ".join(f"{name} {bundles}" for name, bundles in counted.items()))
+    return {"tile": sum(per_tile), "total": total}
+
+
+# ---- the table
+
+ROWS = [
+    # what, our module, theirs, what is compared, must and goal over Tokamax and JAX
+    ("forward, exact online softmax", ["full_forward"], ["full_forward"], "tile", (1.15, 1.25), (1.35, 1.5)),
+    ("forward, softcap 30", ["softcap_forward"], ["softcap_forward"], "tile", (1.25, 1.4), (1.5, 1.65)),
+    ("fused backward", ["full_backward"], ["full_backward"], "tile", (1.10, 1.15), (1.35, 1.4)),
+    ("16 documents in 8K, both passes", ["documents_forward", "documents_backward"],
+     ["documents_forward", "documents_backward"], "total", (3, 3), (5, 5)),
+    ("16 documents, window, softcap, 4 heads", ["all_forward", "all_backward"], ["all_forward", "all_backward"], "total",
+     (1.8, 1.8), (3, 3)),
+]
+
+
+def table(folder, *modules):
+    print("Bundles of libtpu's schedule for v6e, bf16, head dim 128: a schedule, not a measured time.\n")
+    known = {}
+    for path in sorted(folder.glob("*.steps")):
+        if (folder / f"{path.stem}.schedule").is_dir() and (not modules or path.stem in modules):
+            known[path.stem] = costs(folder, path.stem)
+    print("\nper 512x512 tile of a row's middle, or in all, of one query head\n")
+    print(f"{'':40} {'ours':>8} {'Tokamax':>8} {'JAX':>8}   over Tokamax / JAX, must, goal")
+    for what, mine, others, unit, must, goal in ROWS:
+        sums = []
+        for prefix, names in (("", mine), ("tokamax_", others), ("jax_", others)):
+            found = [known.get(prefix + name) for name in names]
+            sums.append(sum(cost[unit] for cost in found) if all(found) else None)
+        show = ["-" if value is None else f"{value:.0f}" for value in sums]
+        if None in sums:
+            print(f"{what:40} {show[0]:>8} {show[1]:>8} {show[2]:>8}   not all compiled")
+            continue
+        over = [other / sums[0] for other in sums[1:]]
+        verdict = lambda limits: "yes" if all(a >= b for a, b in zip(over, limits)) else "NO"
+        print(f"{what:40} {show[0]:>8} {show[1]:>8} {show[2]:>8}   {over[0]:.2f}x / {over[1]:.2f}x, "
+              f"must {must[0]} / {must[1]}: {verdict(must)}, goal {goal[0]} / {goal[1]}: {verdict(goal)}")
+    print("\nOf ours a tile is a round of the walk over a row's worklist; of theirs a step of the grid. In all: every step,")
+    print("empty ones too, and what a row begins and ends with.")
+
+
+if __name__ == "__main__":
+    command, place, *rest = sys.argv[1:]
+    {"emit": emit, "table": table}[command](pathlib.Path(place), *rest)
