@@ -256,19 +256,6 @@ Value Builder::Slice(const Value& x, std::span<const int64_t> begin, std::span<c
   return Emit(type, fmt::format("slice {} [{}] : ({}) -> {}", x.name, ranges, ToText(x.type), ToText(type)));
 }
 
-Value Builder::Transpose(const Value& x, const std::vector<int64_t>& permutation) {
-  Uses({&x}, "transpose");
-  Type type{x.type.element, {}};
-  for (const int64_t axis : permutation) {
-    const bool is_axis = axis >= 0 && axis < static_cast<int64_t>(x.type.dims.size());
-    if (!is_axis) Mistake(fmt::format("transpose: {} has no axis {}", ToText(x.type), axis));
-    type.dims.push_back(is_axis ? x.type.dims[static_cast<size_t>(axis)] : 1);
-  }
-  if (NumElements(type) != NumElements(x.type)) Mistake("transpose: an axis twice, or not at all");
-  return Emit(type, fmt::format("transpose {}, dims = [{}] : ({}) -> {}", x.name, fmt::join(permutation, ", "),
-                                ToText(x.type), ToText(type)));
-}
-
 Value Builder::Concatenate(const Values& parts, int64_t axis) {
   if (parts.size() == 1) return parts[0];
   const auto along = static_cast<size_t>(axis);

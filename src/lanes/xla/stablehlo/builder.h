@@ -108,8 +108,6 @@ class Builder {
   Value Reshape(const Value& x, std::vector<int64_t> dims);
   // Axis i of x becomes axis axes[i] of a tensor of these dims.
   Value Spread(const Value& x, std::vector<int64_t> dims, std::vector<int64_t> axes);
-  // Axis i of the result is axis permutation[i] of x.
-  Value Transpose(const Value& x, const std::vector<int64_t>& permutation);
   Value Slice(const Value& x, std::span<const int64_t> begin, std::span<const int64_t> end);
   Value Concatenate(const Values& parts, int64_t axis);
   // Zeros after the last element of each axis.
@@ -121,7 +119,7 @@ class Builder {
   Value BatchDot(const Value& a, const Value& b, Contract2 axes);
 
   // Axis i of the result is axis axes[i] of x.
-  Value Transpose(const Value& x, std::vector<int64_t> axes);
+  Value Transpose(const Value& x, const std::vector<int64_t>& axes);
   Value Reverse(const Value& x, int64_t axis);
   // Rows [n, width] of a table [rows, width] by i32 numbers [n]; and the sum of rows by where they came from. Numbers
   // are below `rows`, which callers see to.

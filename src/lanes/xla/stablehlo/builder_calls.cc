@@ -99,7 +99,7 @@ Values Builder::CallFunction(const std::string& name, const Values& operands, co
   return EmitMany(fmt::format("func.call @{}({}) : {}", name, Names(operands), Signature(operands, results)), results);
 }
 
-Value Builder::Transpose(const Value& x, std::vector<int64_t> axes) {
+Value Builder::Transpose(const Value& x, const std::vector<int64_t>& axes) {
   Uses({&x}, "transpose");
   std::vector<int64_t> sorted = axes;
   std::sort(sorted.begin(), sorted.end());
