@@ -13,7 +13,7 @@ namespace {
 
 // TSR-, the letter of an area, three digits.
 bool IsCodeText(std::string_view text) {
-  constexpr std::string_view kAreas = "CPXLRADM";
+  constexpr std::string_view kAreas = "CPXLRADMTS";
   return text.size() == 8 && text.substr(0, 4) == "TSR-" && kAreas.find(text[4]) != std::string_view::npos &&
          std::all_of(text.begin() + 5, text.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
