@@ -89,8 +89,9 @@ class Dense {
   Value Logits(const Value& q, const Value& k) {
     Value logits = b_.Mul(b_.BatchDot(q, k, {1, 1}), b_.Input("scale"));
     if (spec_.is_causal || spec_.has_window || spec_.has_documents) {
-      const double minus_infinity = -std::numeric_limits<double>::infinity();
-      logits = b_.Select(Allowed(logits.type.dims), logits, b_.Constant({Element::kF32, {}}, minus_infinity));
+      const Value allowed = Allowed(logits.type.dims);
+      const Value none = b_.Constant({Element::kF32, {}}, -std::numeric_limits<double>::infinity());
+      logits = b_.Select(allowed, logits, none);
     }
     return logits;
   }
