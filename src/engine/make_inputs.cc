@@ -2,25 +2,15 @@
 // the tensor and the element's (batch, head, token, dim) place only, so machines and layouts agree to the last bit.
 #include <cstdint>
 
+#include "base/bits_from_seed.h"
 #include "engine/tensors.h"
 #include "tessera/run.h"
 
 namespace tessera {
 namespace {
 
-// splitmix64's output function: a good 64-bit mix of a counter.
-uint64_t Mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
-// The sum of four 16-bit uniforms, centred: close to a Gaussian with standard deviation 1.15, never beyond 4.
-double Bell(uint64_t bits) {
-  const uint64_t sum = (bits & 0xffff) + ((bits >> 16) & 0xffff) + ((bits >> 32) & 0xffff) + (bits >> 48);
-  return static_cast<double>(static_cast<int64_t>(sum) - 2 * 0xffff) / 32768.0;
-}
+// Close to a Gaussian with standard deviation 1.15, never beyond 4.
+double Bell(uint64_t bits) { return static_cast<double>(BellSum(bits)) / 32768.0; }
 
 // The index of an element in [B,H,T,D] order, given its index in the tensor's own order.
 int64_t LogicalIndex(const TensorSpec& spec, Layout layout, int64_t i) {

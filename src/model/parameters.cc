@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/bits_from_seed.h"
 #include "model/contracts.h"
 #include "model/names.h"
 #include "tessera/make_contract.h"
@@ -40,20 +41,8 @@ Result<Contract> ContractOf(const ModelSpec& spec, const std::string& mask) {
 
 namespace {
 
-// splitmix64's output function: a good 64-bit mix of a counter.
-uint64_t Mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
-// The sum of four 16-bit uniforms, centred, over its standard deviation: close to normal, never beyond 3.5, and exact
-// up to the last division, so that every machine has the same bits.
-double Bell(uint64_t bits) {
-  const uint64_t sum = (bits & 0xffff) + ((bits >> 16) & 0xffff) + ((bits >> 32) & 0xffff) + (bits >> 48);
-  return static_cast<double>(static_cast<int64_t>(sum) - 2 * 0xffff) / 37836.0;
-}
+// Over its standard deviation: close to normal, never beyond 3.5.
+double Bell(uint64_t bits) { return static_cast<double>(BellSum(bits)) / 37836.0; }
 
 }  // namespace
 
