@@ -37,9 +37,22 @@ def kernel(kind, dtype, dqk, dv, cap, smem=0, folder=None):
     return _modules[key]
 
 
-def launch(fn, grid, threads, smem, params):
+class Attribute(ctypes.Structure):
+    _fields_ = [("id", ctypes.c_uint32), ("pad", ctypes.c_uint32), ("value", ctypes.c_int32), ("rest", ctypes.c_uint8 * 60)]
+
+
+class Config(ctypes.Structure):
+    _fields_ = [(n, ctypes.c_uint32) for n in ("gx", "gy", "gz", "bx", "by", "bz", "shared")] + [("stream", ctypes.c_void_p), ("attributes", ctypes.c_void_p), ("count", ctypes.c_uint32)]
+
+
+BESIDE = Attribute(6, 0, 1)  # programmatic stream serialization
+
+
+def launch(fn, grid, threads, smem, params, beside=False):
+    """beside: may begin before the launch in front of it has ended."""
     args = (ctypes.c_void_p * 1)(ctypes.addressof(params))
-    ok(drv.cuLaunchKernel(fn, grid[0], grid[1], 1, threads, 1, 1, smem, ctypes.c_void_p(torch.cuda.current_stream().cuda_stream), args, None))
+    config = Config(grid[0], grid[1], 1, threads, 1, 1, smem, torch.cuda.current_stream().cuda_stream, ctypes.addressof(BESIDE) if beside else None, 1 if beside else 0)
+    ok(drv.cuLaunchKernelEx(ctypes.byref(config), fn, args, None))
 
 
 # ---- abi.h ---------------------------------------------------------------------------------------------------------
@@ -423,7 +436,7 @@ class Attention:
             p.plan, p.lse2, p.delta, p.ticket, p.shape = ptr(self.image), ptr(lse2), ptr(dl), ptr(ws) + 4 * ti, self.back_shape
             work = len(self.lists[2 if kind == "dkv" else 1]["work"])
             grid = min(work, self.sms)
-            calls.append((self.kernel(kind), (grid, 1), 384, shared_bytes(kind, self.dqk, self.dv), p))
+            calls.append((self.kernel(kind), (grid, 1), 384, shared_bytes(kind, self.dqk, self.dv), p, kind == "dq" and os.environ.get("BESIDE", "1") == "1"))
         fprep, fsink = self.kernel("prepare"), self.kernel("sinks") if dsink is not None else None
         sp = SinksParams(ptr(parts), ptr(dsink), self.shape)
 

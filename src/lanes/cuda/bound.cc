@@ -319,7 +319,7 @@ class BoundCuda final : public BoundLane {
     prepare.delta_in = PointerOf(args.delta);
     prepare.sinks = PointerOf(args.sink_logits);
     prepare.lse2 = floats(place.lse2);
-    prepare.delta = floats(place.delta);
+    prepare.minus_delta = floats(place.minus_delta);
     prepare.sink_parts = args.dsink_logits.empty() ? nullptr : floats(place.sink_parts);
     prepare.tickets = tickets;
     prepare.shape = shape_;
@@ -329,7 +329,7 @@ class BoundCuda final : public BoundLane {
         Launch(KernelKind::kPrepare, s.batch * s.num_q_heads * shape_.padded_q / kPrepareRows, stream, prepare));
     for (BackwardParams* p : {&dkv, &dq}) {
       p->lse2 = prepare.lse2;
-      p->delta = prepare.delta;
+      p->minus_delta = prepare.minus_delta;
       p->ticket = tickets + (p == &dq ? kDqTicket : kDkvTicket);
       const KernelKind kind = p == &dq ? KernelKind::kDq : KernelKind::kDkv;
       TESSERA_TRY(Launch(kind, CtasFor(kind), stream, *p));

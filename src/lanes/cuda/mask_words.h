@@ -127,15 +127,15 @@ TESSERA_CUDA_BOTH uint32_t DocumentWord(const MaskTables& tables, const Item& it
 
 }  // namespace mask
 
-// The words of a tile whose slot has a cleanup. `first_col` is the token of its first column, `quad` the lane mod 4.
+// The words of a tile whose slot has a cleanup, the first of whose items is given. `first_col` is the token of its first
+// column, `quad` the lane mod 4.
 template <int32_t Cols, bool KeysAreRows>
-TESSERA_CUDA_BOTH Words CleanupWords(const MaskTables& tables, int32_t cleanup, const RowPair& rows, int32_t first_col,
-                                     int32_t quad) {
+TESSERA_CUDA_BOTH Words CleanupWords(const MaskTables& tables, int32_t cleanup, Item item, const RowPair& rows,
+                                     int32_t first_col, int32_t quad) {
   Words words{{0, 0}};
   const int32_t first_own = 2 * quad;
   const Item* at = tables.items + (cleanup - 1);
   while (true) {
-    const Item item = mask::LoadItem(at);
 #if defined(__CUDACC__)
 #pragma unroll
 #endif
@@ -154,7 +154,7 @@ TESSERA_CUDA_BOTH Words CleanupWords(const MaskTables& tables, int32_t cleanup, 
       words.word[r] |= word;
     }
     if ((item.flags & kItemLast) != 0) return words;
-    ++at;
+    item = mask::LoadItem(++at);
   }
 }
 

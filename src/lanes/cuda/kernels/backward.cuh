@@ -35,25 +35,31 @@ struct Shared {
   uint8_t rows0[kStages.rows][2 * kRows * kDim0], rows1[kStages.rows][2 * kRows * kDim1];    // K or Q, V or dO
   uint8_t cols0[kStages.cols0][2 * kCols * kDim0], cols1[kStages.cols1][2 * kCols * kDim1];  // Q or K, dO or V
   alignas(16) float lse2[kKeys ? kStages.cols0 : 1][kCols],
-      delta[kKeys ? kStages.cols1 : 1][kCols];  // of column queries
-  float row_lse2[kKeepsStats ? 1 : kRows], row_delta[kKeepsStats ? 1 : kRows];
+      minus_delta[kKeys ? kStages.cols1 : 1][kCols];  // of column queries
+  alignas(16) Item item[kStages.cols0];  // the first of a partial slot's, travels with its stage; so does ...
+  struct Column {
+    int index, cleanup;  // a Slot
+    int head;            // of the column tensors
+  } column[kStages.cols0];
+  float row_lse2[kKeepsStats ? 1 : kRows], row_minus_delta[kKeepsStats ? 1 : kRows];
   uint32_t words[kKeepsStats ? 1 : 2 * kWarpgroup];
   PlanTables tables;
-  // Travels with the row tiles: a row of one head of the row tensors, and the heads of the column tensors it meets.
-  // row: -1 to stop.
+  // Travels with the row tiles: a row of one head of the row tensors. row: -1 to stop. slot_count: over all heads of the
+  // column tensors that it meets.
   struct Place {
-    int row, batch, head, col_head, col_head_end, slot_begin, slot_count;
+    int row, batch, head, slot_count;
     ValidTokens valid;
   } place[kStages.rows];
-  int next_row;  // the loader's, which has no registers to spare for it, ...
-  int loader_end;
+  NextWork next;   // for the loader, from the scan
+  int loader_end;  // the loader's, which has no registers to spare for it, ...
   Ring<kStages.rows> loader_rows;  // ... nor for this
+  Ring<2> loader_turn;
   int unreleased[2];  // of each consumer warpgroup, the row stage whose gradients may still be leaving through it, or
                       // -1
   uint32_t bad[kStages.cols0][2][kCols / 32], is_bad[kStages.cols0];  // travel with the stage of a partial slot
   uint64_t rows_full[kStages.rows], rows_empty[kStages.rows], full0[kStages.cols0], full1[kStages.cols1],
       empty0[kStages.cols0], empty1[kStages.cols1];
-  uint64_t checked[kStages.cols0];
+  uint64_t checked[kStages.cols0], next_full;
 };
 static_assert(sizeof(Shared) <= SharedBytes(kKind, kDim0, kDim1));
 static_assert(SharedBytes(kKind, kDim0, kDim1) <= 227 * 1024);
@@ -67,56 +73,45 @@ static_assert(!kKeys || kStages.cols0 == kStages.cols1);
 // (lanes/weights.h). In every tile: were it left out of some, a row's bits would depend on its neighbours.
 __device__ __forceinline__ float Weight(float exponent) { return ptx::Exp2(ptx::MinNan(exponent, 0.0F)); }
 
-// Slots of the row for one query head: of dkv by that head's mask.
-struct Stretch {
-  int begin, count;
-};
-__device__ __forceinline__ Stretch SlotsOf(const BackwardParams& p, const Shared& sm, const Shared::Place& at,
-                                           int head) {
-  if constexpr (!kKeys) return {at.slot_begin, at.slot_count};
-  const uint32_t mask = __ldg(sm.tables.mask_of + at.batch * p.shape.num_q_heads + head);
-  const uint32_t* offset = sm.tables.row_offsets + mask * sm.tables.rows_per_mask + at.row;
-  const int begin = static_cast<int>(__ldg(offset));
-  return {begin, static_cast<int>(__ldg(offset + 1)) - begin};
-}
-// Calls visit(head of the column tensors, slots): for dkv once per query head of the group.
+// Calls visit(head of the column tensors, its first slot, the one past its last): for dkv once per query head of the
+// group, by that head's mask.
 template <class Visit>
-__device__ __forceinline__ void ForEachHead(const BackwardParams& p, const Shared& sm, const Shared::Place& at,
+__device__ __forceinline__ void ForEachHead(const BackwardParams& p, Shared& sm, const Shared::Place& at,
                                             const Visit& visit) {
+  const int group = p.shape.num_q_heads / p.shape.num_kv_heads;
   if constexpr (kKeys) {
-    for (int head = at.col_head; head < at.col_head_end; ++head) visit(head, SlotsOf(p, sm, at, head));
+    for (int head = at.head * group; head < (at.head + 1) * group; ++head) {
+      const uint32_t mask = __ldg(sm.tables.mask_of + at.batch * p.shape.num_q_heads + head);
+      const uint32_t* offset = sm.tables.row_offsets + mask * sm.tables.rows_per_mask + at.row;
+      visit(head, static_cast<int>(__ldg(offset)), static_cast<int>(__ldg(offset + 1)));
+    }
   } else {
-    visit(at.col_head, SlotsOf(p, sm, at, at.head));
+    const Work& work = sm.next.work;
+    visit(at.head / group, work.slot_begin, work.slot_begin + work.slot_count);
   }
+}
+__device__ __forceinline__ int HeadsOf(const ShapeParams& shape) {  // of the row tensors
+  return kKeys ? shape.num_kv_heads : shape.num_q_heads;
 }
 
 // ---- loader --------------------------------------------------------------------------------------------------------
 __device__ __forceinline__ void LoadTiles(const BackwardParams& p, Shared& sm) {
   Ring<kStages.rows>& rows = sm.loader_rows = {};
+  Ring<2>& turn = sm.loader_turn = {};
   Ring<kStages.cols0> ring0;
   Ring<kSameRing ? 1 : kStages.cols1> other;  // of the second tensor, where it has fewer stages
   const auto stage1 = [&] { return kSameRing ? ring0.stage() : other.stage(); };
   const auto parity1 = [&] { return kSameRing ? ring0.parity() : other.parity(); };
-  sm.next_row = static_cast<int>(blockIdx.x);
+  FetchWork(sm.next, sm.tables, static_cast<int>(blockIdx.x), HeadsOf(p.shape));
   while (true) {
     const uint32_t full = ptx::Smem(&sm.rows_full[rows.stage()]);
     Shared::Place& at = sm.place[rows.stage()];
+    ptx::BarWait(ptx::Smem(&sm.rows_empty[rows.stage()]), rows.parity() ^ 1);
     {
-      Work work{-1, 0, 0, 0};
-      if (sm.next_row < sm.tables.work_count) work = LoadWork(sm.tables.work + sm.next_row);
-      const int group = p.shape.num_q_heads / p.shape.num_kv_heads;
-      const int heads = kKeys ? p.shape.num_kv_heads : p.shape.num_q_heads;
-      const int batch = work.head / heads;
-      const int head = work.head - batch * heads;
-      ptx::BarWait(ptx::Smem(&sm.rows_empty[rows.stage()]), rows.parity() ^ 1);
-      at = {work.row,
-            batch,
-            head,
-            kKeys ? head * group : head / group,
-            (head + 1) * group,
-            work.slot_begin,
-            work.slot_count,
-            sm.tables.valid[batch]};
+      const Work& work = sm.next.work;
+      const int batch = work.head / HeadsOf(p.shape);
+      const int head = work.head - batch * HeadsOf(p.shape);
+      at = {work.row, batch, head, work.slot_count, sm.next.valid};
       if (work.row < 0) {
         ptx::BarArrive(full);
         return;
@@ -126,28 +121,37 @@ __device__ __forceinline__ void LoadTiles(const BackwardParams& p, Shared& sm) {
       ptx::TmaLoad<ptx::Keep::kFirst>(ptx::Smem(sm.rows0[rows.stage()]), &p.rows[0], full, tile);
       ptx::TmaLoad<ptx::Keep::kFirst>(ptx::Smem(sm.rows1[rows.stage()]), &p.rows[1], full, tile);
     }
-    ForEachHead(p, sm, at, [&](int head, Stretch slots) {
-      sm.loader_end = slots.begin + slots.count;
-      for (int i = slots.begin; i < sm.loader_end; ++i) {
-        const int token = __ldg(&sm.tables.slots[i].index) * kCols;
+    ForEachHead(p, sm, at, [&](int head, int begin, int end) {
+      sm.loader_end = end;
+      for (int i = begin; i < sm.loader_end; ++i) {
+        const Slot slot = LoadSlot(sm.tables.slots + i);
         const int batch = at.batch;
-        const uint32_t stats = (batch * p.shape.num_q_heads + head) * p.shape.padded_q + token;
         const uint32_t full0 = ptx::Smem(&sm.full0[ring0.stage()]);
         ptx::BarWait(ptx::Smem(&sm.empty0[ring0.stage()]), ring0.parity() ^ 1);
-        ptx::BarArriveExpect(full0, sizeof(sm.cols0[0]) + (kKeys ? sizeof(sm.lse2[0]) : 0));
+        sm.column[ring0.stage()] = {slot.index, slot.cleanup, head};
+        ptx::BarArriveExpect(full0, sizeof(sm.cols0[0]) + (kKeys ? sizeof(sm.lse2[0]) : 0) +
+                                        (slot.cleanup != 0 ? sizeof(Item) : 0));
+        if (slot.cleanup != 0) {
+          ptx::BulkLoad(ptx::Smem(&sm.item[ring0.stage()]), sm.tables.items + (slot.cleanup - 1), sizeof(Item), full0);
+        }
+        const int token = slot.index * kCols;
+        const uint32_t stats = (batch * p.shape.num_q_heads + head) * p.shape.padded_q + token;
         ptx::TmaLoad<ptx::Keep::kLast>(ptx::Smem(sm.cols0[ring0.stage()]), &p.cols[0], full0, {token, head, batch});
         if (kKeys) ptx::BulkLoad(ptx::Smem(sm.lse2[ring0.stage()]), p.lse2 + stats, sizeof(sm.lse2[0]), full0);
         const uint32_t full1 = ptx::Smem(&sm.full1[stage1()]);
         if (!kKeys) ptx::BarWait(ptx::Smem(&sm.empty1[stage1()]), parity1() ^ 1);  // dkv gives both back at once
-        ptx::BarArriveExpect(full1, sizeof(sm.cols1[0]) + (kKeys ? sizeof(sm.delta[0]) : 0));
+        ptx::BarArriveExpect(full1, sizeof(sm.cols1[0]) + (kKeys ? sizeof(sm.minus_delta[0]) : 0));
         ptx::TmaLoad<ptx::Keep::kLast>(ptx::Smem(sm.cols1[stage1()]), &p.cols[1], full1, {token, head, batch});
-        if (kKeys) ptx::BulkLoad(ptx::Smem(sm.delta[stage1()]), p.delta + stats, sizeof(sm.delta[0]), full1);
+        if (kKeys) {
+          ptx::BulkLoad(ptx::Smem(sm.minus_delta[stage1()]), p.minus_delta + stats, sizeof(sm.minus_delta[0]), full1);
+        }
         ring0.Next();
         if (!kSameRing) other.Next();
       }
     });
     rows.Next();
-    sm.next_row = NextRow(p.ticket, sm.tables.work_count);
+    ptx::BarWait(ptx::Smem(&sm.next_full), turn.stage());
+    turn.Next();
   }
 }
 
@@ -157,36 +161,39 @@ __device__ __forceinline__ void ScanTiles(const BackwardParams& p, Shared& sm) {
   const int thread = threadIdx.x - 32;
   Ring<kStages.rows> rows;
   Ring<kStages.cols0> ring;
+  const auto fetch = [&] {
+    if (thread != kFetchThread) return;
+    FetchWork(sm.next, sm.tables, NextRow(p.ticket, sm.tables.work_count), HeadsOf(p.shape));
+    ptx::BarArrive(ptx::Smem(&sm.next_full));
+  };
   while (true) {
     ptx::BarWait(ptx::Smem(&sm.rows_full[rows.stage()]), rows.parity());
     if (sm.place[rows.stage()].row < 0) return;
-    ForEachHead(p, sm, sm.place[rows.stage()], [&](int, Stretch slots) {
-      const Shared::Place& at = sm.place[rows.stage()];
-      const auto end = [&] { return kKeys ? slots.begin + slots.count : at.slot_begin + at.slot_count; };
-      for (int i = slots.begin; i < end(); ++i, ring.Next()) {
-        const int stage = ring.stage();
-        ptx::BarWait(ptx::Smem(&sm.full0[stage]), ring.parity());
-        if constexpr (kKeys) ptx::BarWait(ptx::Smem(&sm.full1[stage]), ring.parity());
-        if (__ldg(&sm.tables.slots[i].cleanup) != 0) {
-          constexpr int kBytes0 = 2 * kCols * kDim0;
-          constexpr int kBytes1 = 2 * kCols * kDim1;
-          bool is_bad = FindsBad<T, kBytes0, kScanUnroll>(sm.cols0[stage], thread);
-          if constexpr (kKeys) is_bad |= FindsBad<T, kBytes1, kScanUnroll>(sm.cols1[stage], thread);
-          is_bad = ptx::NamedAny(kScanBarrier, kScanThreads, is_bad);
-          if (is_bad) {
-            MarkBadRows<T, kCols, kBytes0>(sm.cols0[stage], sm.bad[stage][0], thread);
-            if constexpr (kKeys) MarkBadRows<T, kCols, kBytes1>(sm.cols1[stage], sm.bad[stage][1], thread);
-          }
-          if (thread == 0) sm.is_bad[stage] = is_bad ? 1 : 0;
+    const int count = sm.place[rows.stage()].slot_count;
+    if (count == 0) fetch();
+    for (int i = 0; i < count; ++i, ring.Next()) {
+      const int stage = ring.stage();
+      ptx::BarWait(ptx::Smem(&sm.full0[stage]), ring.parity());
+      if constexpr (kKeys) ptx::BarWait(ptx::Smem(&sm.full1[stage]), ring.parity());
+      if (sm.column[stage].cleanup != 0) {
+        constexpr int kBytes0 = 2 * kCols * kDim0;
+        constexpr int kBytes1 = 2 * kCols * kDim1;
+        bool is_bad = FindsBad<T, kBytes0, kScanUnroll>(sm.cols0[stage], thread);
+        if constexpr (kKeys) is_bad |= FindsBad<T, kBytes1, kScanUnroll>(sm.cols1[stage], thread);
+        is_bad = ptx::NamedAny(kScanBarrier, kScanThreads, is_bad);
+        if (is_bad) {
+          MarkBadRows<T, kCols, kBytes0>(sm.cols0[stage], sm.bad[stage][0], thread);
+          if constexpr (kKeys) MarkBadRows<T, kCols, kBytes1>(sm.cols1[stage], sm.bad[stage][1], thread);
         }
-        if (thread == 0) {
-          ptx::BarArrive(ptx::Smem(&sm.checked[stage]));
-          ptx::BarArrive(ptx::Smem(&sm.empty0[stage]));
-        }
+        if (thread == 0) sm.is_bad[stage] = is_bad ? 1 : 0;
       }
-    });
-    ptx::NamedSync(kScanBarrier, kScanThreads);  // every thread is done with the row
-    if (thread == 0) ptx::BarArrive(ptx::Smem(&sm.rows_empty[rows.stage()]));
+      __syncwarp();
+      if ((thread & 31) == 0) ptx::BarArrive(ptx::Smem(&sm.empty0[stage]));
+      if (thread == 0) ptx::BarArrive(ptx::Smem(&sm.checked[stage]));
+      if (i == 0) fetch();  // the loader asks for it when it is through with the row
+    }
+    __syncwarp();
+    if ((thread & 31) == 0) ptx::BarArrive(ptx::Smem(&sm.rows_empty[rows.stage()]));
     rows.Next();
   }
 }
@@ -205,17 +212,18 @@ __device__ __forceinline__ void Accumulate(const BackwardParams& p, Shared& sm, 
   uint32_t prob[kScores / 2], ds[kScores / 2];
   // dq: of the rows. In shared memory where registers are short, as are the words of a partial tile.
   float row_lse2[2] = {0, 0};
-  float row_delta[2] = {0, 0};
+  float row_minus_delta[2] = {0, 0};
   const auto lse2_of_row = [&](int r) { return kKeepsStats ? row_lse2[r] : sm.row_lse2[local + 8 * r]; };
-  const auto delta_of_row = [&](int r) { return kKeepsStats ? row_delta[r] : sm.row_delta[local + 8 * r]; };
+  const auto minus_delta_of_row = [&](int r) { return kKeepsStats ? row_minus_delta[r] : sm.row_minus_delta[local + 8 * r]; };
   Ring<kStages.rows> rows;
   const auto opaque = [](uint32_t at) { return kStages.rows == 1 ? ptx::Opaque(at) : at; };
   const auto rows0 = [&] { return opaque(ptx::Smem(sm.rows0[rows.stage()]) + half * 64 * 128); };
   const auto rows1 = [&] { return opaque(ptx::Smem(sm.rows1[rows.stage()]) + half * 64 * 128); };
   if (kStages.rows > 1 && is_leader) sm.unreleased[wg] = -1;
 
-  const auto words_of = [&](Slot slot) {
+  const auto words_of = [&](int stage) {
     const Shared::Place& at = sm.place[rows.stage()];
+    const Shared::Column& column = sm.column[stage];
     const MaskTables tables{sm.tables.items,
                             sm.tables.spans,
                             sm.tables.bits,
@@ -229,7 +237,7 @@ __device__ __forceinline__ void Accumulate(const BackwardParams& p, Shared& sm, 
       pair.span[0] = LoadSpan(tokens);
       pair.span[1] = LoadSpan(tokens + 8);
     }
-    return CleanupWords<kCols, kKeys>(tables, slot.cleanup, pair, slot.index * kCols, lane & 3);
+    return CleanupWords<kCols, kKeys>(tables, column.cleanup, sm.item[stage], pair, column.index * kCols, lane & 3);
   };
 
   Ring<kStages.cols0> ring0;                        // the tile being scored
@@ -241,13 +249,38 @@ __device__ __forceinline__ void Accumulate(const BackwardParams& p, Shared& sm, 
     IssueSums<T>(grad0, ds, ptx::Desc(ptx::Smem(sm.cols0[stage]), kColPanel));
   };
 
+  // dkv: of the columns. lse2 is read ahead of its use, the first before S has come; dP is added to minus delta.
+  constexpr int kAhead = 4;
+  float2 col_lse2[kKeys ? kAhead : 1];
+  const auto of_columns = [&](const float* values, int j) {
+    return *reinterpret_cast<const float2*>(values + 8 * j + 2 * (lane & 3));
+  };
+  const auto preset_dp = [&] {
+    if constexpr (!kKeys) return;
+#pragma unroll
+    for (int j = 0; j < kScores / 4; ++j) {
+      const float2 minus_delta = of_columns(sm.minus_delta[ring0.stage()], j);
+      dp[4 * j] = dp[4 * j + 2] = minus_delta.x;
+      dp[4 * j + 1] = dp[4 * j + 3] = minus_delta.y;
+    }
+    ptx::Tie(dp);
+  };
+  const auto load_lse2 = [&] {
+    if constexpr (!kKeys) return;
+#pragma unroll
+    for (int j = 0; j < kAhead; ++j) col_lse2[j] = of_columns(sm.lse2[ring0.stage()], j);
+  };
+
   // s becomes P (for dkv packed too) and then, with softcap, P times the slope of the cap.
   const auto probabilities = [&]<bool Masked, bool Near>(Words words) {
 #pragma unroll
     for (int j = 0; j < kScores / 4; ++j) {
       float2 lse2{0, 0};
-      if (kKeys) lse2 = *reinterpret_cast<const float2*>(&sm.lse2[ring0.stage()][8 * j + 2 * (lane & 3)]);
-      float u[4];
+      if constexpr (kKeys) {
+        lse2 = col_lse2[j % kAhead];
+        if (j + kAhead < kScores / 4) col_lse2[j % kAhead] = of_columns(sm.lse2[ring0.stage()], j + kAhead);
+      }
+      [[maybe_unused]] float u[4];
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int i = 4 * j + e;
@@ -290,13 +323,11 @@ __device__ __forceinline__ void Accumulate(const BackwardParams& p, Shared& sm, 
   const auto score_gradients = [&]<bool Masked>(Words words) {  // dS, packed
 #pragma unroll
     for (int j = 0; j < kScores / 4; ++j) {
-      float2 delta{0, 0};
-      if (kKeys) delta = *reinterpret_cast<const float2*>(&sm.delta[stage1()][8 * j + 2 * (lane & 3)]);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const int i = 4 * j + 2 * r;
-        float a = s[i] * (dp[i] - (kKeys ? delta.x : delta_of_row(r)));
-        float b = s[i + 1] * (dp[i + 1] - (kKeys ? delta.y : delta_of_row(r)));
+        float a = s[i] * (kKeys ? dp[i] : dp[i] + minus_delta_of_row(r));
+        float b = s[i + 1] * (kKeys ? dp[i + 1] : dp[i + 1] + minus_delta_of_row(r));
         if (Masked) {  // dP may be NaN where nothing may be seen
           a = Allowed(words, i) ? a : 0.0F;
           b = Allowed(words, i + 1) ? b : 0.0F;
@@ -314,11 +345,11 @@ __device__ __forceinline__ void Accumulate(const BackwardParams& p, Shared& sm, 
     if constexpr (kKeys) ZeroRows<kCols, kDim1 / 64>(sm.cols1[stage], sm.bad[stage][1], thread, 2 * kWarpgroup);
     ptx::NamedSync(4, 2 * kWarpgroup);
   };
-  const auto add_bad = [&](int stage, Slot slot, int head_of_group) {
-    const int head = kKeys ? head_of_group : sm.place[rows.stage()].col_head;
+  const auto add_bad = [&](int stage) {
+    const int head = sm.column[stage].head;
     const int batch = sm.place[rows.stage()].batch;
-    const Words words = words_of(slot);
-    const int token = slot.index * kCols;
+    const Words words = words_of(stage);
+    const int token = sm.column[stage].index * kCols;
     if constexpr (HasDs) {
       AddBadRows<T>(grad0, ds, words, sm.bad[stage][0], RowOf(p.col_rows[0], batch, head, token),
                     p.col_rows[0].token_stride);
@@ -334,32 +365,40 @@ __device__ __forceinline__ void Accumulate(const BackwardParams& p, Shared& sm, 
   // cross the loop's back edge make ptxas serialise every product (C7514).
   constexpr bool kDefers = !kKeys && kDim0 <= 192;
   bool is_bad = false;  // the tile at hand, or (deferring) the one before
-  const auto step = [&]<bool First>(int at, int head) {
-    const Slot slot = Uniform(LoadSlot(sm.tables.slots + at));
-    const bool is_partial = slot.cleanup != 0;
+  const auto step = [&]<bool First>() {
+    const int stage = ring0.stage();
+    int cleanup = 0;  // kept in a uniform register; as a bool it would cost a predicate
     Words words{{~0U, ~0U}};
-    if constexpr (!kKeepsStats) {  // no registers for it beside the products
-      if (is_partial) words = words_of(slot);
-      sm.words[threadIdx.x - kWarpgroup] = (words.word[0] & 0xFFFFU) | words.word[1] << 16;
-    }
+    const auto make_words = [&] {
+      cleanup = Uniform(sm.column[stage].cleanup);
+      if (cleanup != 0) words = words_of(stage);
+    };
     const auto reload_words = [&] {
       if (kKeepsStats) return;
       const uint32_t both = sm.words[threadIdx.x - kWarpgroup];
       words = {{both, both >> 16}};
     };
-    ptx::BarWait(ptx::Smem(&sm.full0[ring0.stage()]), ring0.parity());
-    IssueScores<T, kDim0, kRowPanel, kColPanel>(s, ptx::Desc(rows0(), 16),
-                                                ptx::Desc(ptx::Smem(sm.cols0[ring0.stage()]), 16));
-    if constexpr (kDefers && !First) issue_grad0(before.stage());
-    ptx::BarWait(ptx::Smem(&sm.full1[stage1()]), parity1());
-    if constexpr (HasDs) {
-      IssueScores<T, kDim1, kRowPanel, kColPanel>(dp, ptx::Desc(rows1(), 16),
-                                                  ptx::Desc(ptx::Smem(sm.cols1[stage1()]), 16));
+    ptx::BarWait(ptx::Smem(&sm.full0[stage]), ring0.parity());
+    if constexpr (!kKeepsStats) {  // no registers for it beside the products
+      make_words();
+      sm.words[threadIdx.x - kWarpgroup] = (words.word[0] & 0xFFFFU) | words.word[1] << 16;
     }
-    if (kKeepsStats && is_partial) words = words_of(slot);  // while the products run
+    if constexpr (kKeys && HasDs) {  // with nothing in flight, or ptxas waits for what is
+      ptx::BarWait(ptx::Smem(&sm.full1[stage1()]), parity1());
+      preset_dp();
+    }
+    IssueScores<T, kDim0, kRowPanel, kColPanel>(s, ptx::Desc(rows0(), 16), ptx::Desc(ptx::Smem(sm.cols0[stage]), 16));
+    if constexpr (kDefers && !First) issue_grad0(before.stage());
+    if constexpr (!kKeys || !HasDs) ptx::BarWait(ptx::Smem(&sm.full1[stage1()]), parity1());
+    if constexpr (HasDs) {
+      IssueScores<T, kDim1, kRowPanel, kColPanel, kKeys>(dp, ptx::Desc(rows1(), 16),
+                                                         ptx::Desc(ptx::Smem(sm.cols1[stage1()]), 16));
+    }
+    if constexpr (kKeepsStats) make_words();  // while the products run
+    load_lse2();
     ptx::WgmmaWait<(HasDs ? 1 : 0) + (kDefers && !First ? 1 : 0)>(s);
     reload_words();
-    all_probabilities(is_partial, words);
+    all_probabilities(cleanup != 0, words);
     if constexpr (kDefers && !First) {
       ptx::WgmmaWait<1>(grad0);
       ptx::Tie(ds);
@@ -369,13 +408,13 @@ __device__ __forceinline__ void Accumulate(const BackwardParams& p, Shared& sm, 
     if (!kKeys && lane == 0) ptx::BarArrive(ptx::Smem(&sm.empty1[stage1()]));
     if constexpr (kDefers && !First) {
       if (is_bad) [[unlikely]] {
-        add_bad(before.stage(), LoadSlot(sm.tables.slots + at - 1), head);
+        add_bad(before.stage());
         if (lane == 0) ptx::BarArrive(ptx::Smem(&sm.empty0[before.stage()]));
       }
       before.Next();
     }
     is_bad = false;
-    if (is_partial) {
+    if (cleanup != 0) {
       ptx::BarWait(ptx::Smem(&sm.checked[ring0.stage()]), ring0.parity());
       is_bad = sm.is_bad[ring0.stage()] != 0;
       if (is_bad) [[unlikely]]
@@ -386,7 +425,7 @@ __device__ __forceinline__ void Accumulate(const BackwardParams& p, Shared& sm, 
     }
     if constexpr (HasDs) {
       reload_words();
-      if (is_partial) {
+      if (cleanup != 0) {
         score_gradients.template operator()<true>(words);
       } else {
         score_gradients.template operator()<false>(words);
@@ -403,8 +442,8 @@ __device__ __forceinline__ void Accumulate(const BackwardParams& p, Shared& sm, 
         ptx::Tie(ds);
       }
       if (is_bad) [[unlikely]]
-        add_bad(ring0.stage(), slot, head);
-      if constexpr (kKeys) __syncwarp();  // lse2 and delta leave with the stage, and every lane has read them
+        add_bad(ring0.stage());
+      if constexpr (kKeys) __syncwarp();  // what travels with the stage leaves with it, and every lane has read it
       if (lane == 0) ptx::BarArrive(ptx::Smem(&sm.empty0[ring0.stage()]));
     }
     if (!kSameRing) ring1_of_dq.Next();
@@ -436,31 +475,30 @@ __device__ __forceinline__ void Accumulate(const BackwardParams& p, Shared& sm, 
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         (kKeepsStats ? row_lse2[r] : sm.row_lse2[local + 8 * r]) = __ldg(p.lse2 + first + 8 * r);
-        (kKeepsStats ? row_delta[r] : sm.row_delta[local + 8 * r]) = __ldg(p.delta + first + 8 * r);
+        (kKeepsStats ? row_minus_delta[r] : sm.row_minus_delta[local + 8 * r]) = __ldg(p.minus_delta + first + 8 * r);
       }
     }
-    ForEachHead(p, sm, at, [&](int head, Stretch slots) {
-      slots = {Uniform(slots.begin), Uniform(slots.count)};
-      if constexpr (kDefers) {
-        if (slots.count == 0) return;
-        step.template operator()<true>(slots.begin, head);
+    const int count = Uniform(at.slot_count);
+    if constexpr (kDefers) {
+      if (count > 0) {
+        step.template operator()<true>();
         release_rows();
-        for (int i = 1; i < slots.count; ++i) step.template operator()<false>(slots.begin + i, head);
+        for (int i = 1; i < count; ++i) step.template operator()<false>();
         issue_grad0(before.stage());
         ptx::WgmmaWait<0>(grad0);
         ptx::Tie(ds);
         if (is_bad) [[unlikely]]
-          add_bad(before.stage(), LoadSlot(sm.tables.slots + slots.begin + slots.count - 1), head);
+          add_bad(before.stage());
         if (lane == 0) ptx::BarArrive(ptx::Smem(&sm.empty0[before.stage()]));
         before.Next();
         is_bad = false;
-      } else {
-        for (int i = 0; i < slots.count; ++i) {
-          step.template operator()<true>(slots.begin + i, head);
-          if (i == 0) release_rows();
-        }
       }
-    });
+    } else {
+      for (int i = 0; i < count; ++i) {
+        step.template operator()<true>();
+        if (i == 0) release_rows();
+      }
+    }
     release_rows();
 
     // The gradients leave through the row tiles; each warpgroup has its own half of them.
@@ -511,17 +549,18 @@ extern "C" __global__ void __launch_bounds__(384, 1)
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages.rows; ++i) {
       ptx::BarInit(ptx::Smem(&sm.rows_full[i]), 1);
-      ptx::BarInit(ptx::Smem(&sm.rows_empty[i]), 3);  // a leader per warpgroup, the scan
+      ptx::BarInit(ptx::Smem(&sm.rows_empty[i]), 2 + kScanWarps);  // a leader per warpgroup
     }
     for (int i = 0; i < kStages.cols0; ++i) {
       ptx::BarInit(ptx::Smem(&sm.full0[i]), 1);
-      ptx::BarInit(ptx::Smem(&sm.empty0[i]), 9);  // one lane per consumer warp, the scan
+      ptx::BarInit(ptx::Smem(&sm.empty0[i]), 8 + kScanWarps);  // one lane per warp
       ptx::BarInit(ptx::Smem(&sm.checked[i]), 1);
     }
     for (int i = 0; i < kStages.cols1; ++i) {
       ptx::BarInit(ptx::Smem(&sm.full1[i]), 1);
       ptx::BarInit(ptx::Smem(&sm.empty1[i]), 8);
     }
+    ptx::BarInit(ptx::Smem(&sm.next_full), 1);
     ptx::BarInitFence();
     FillTables(sm.tables, p.plan, kKind);
   }
@@ -530,7 +569,10 @@ extern "C" __global__ void __launch_bounds__(384, 1)
   if (wg == 0) {
     ptx::RegsDec<kLoaderRegs>();
     if (threadIdx.x == 0) {
+      // dq begins where dkv leaves multiprocessors idle, and ends after it: what follows on the stream waits for dq alone.
+      if (kKeys) ptx::LetNextBegin();
       LoadTiles(p, sm);
+      if (!kKeys) ptx::WaitForBefore();
     } else if (threadIdx.x >= 32) {
       ScanTiles(p, sm);
     }

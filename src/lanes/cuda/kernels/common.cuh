@@ -91,6 +91,22 @@ __device__ __forceinline__ int NextRow(uint32_t* ticket, int work_count) {
   return ctas + drawn;
 }
 
+// A row as the loader needs it. Three loads that depend on each other: a thread of the scan fetches it while the loader
+// is busy with the row before.
+struct NextWork {
+  Work work;  // row -1: there is none
+  ValidTokens valid;
+  Slot first;  // of its slots
+};
+__device__ __forceinline__ void FetchWork(NextWork& next, const PlanTables& tables, int at, int heads) {
+  next.work.row = -1;
+  if (at >= tables.work_count) return;
+  const Work work = LoadWork(tables.work + at);
+  next.work = work;
+  next.valid = tables.valid[work.head / heads];
+  if (work.slot_count > 0) next.first = LoadSlot(tables.slots + work.slot_begin);
+}
+
 // ---- NaN and infinity ------------------------------------------------------------------------------------------
 // Masked probabilities are zero, and zero times NaN is NaN: on a partial tile a token that no row of the warpgroup sees
 // could reach them all through a product. So three otherwise idle warps look through the streamed tiles of partial
@@ -98,7 +114,9 @@ __device__ __forceinline__ int NextRow(uint32_t* ticket, int work_count) {
 // what they give to the pairs that are allowed is added by plain arithmetic. Full tiles need none of this: every row
 // sees every column.
 inline constexpr int kScanThreads = 96;
+inline constexpr int kScanWarps = kScanThreads / 32;  // each gives stages back itself, or a slow one might meet the next tile
 inline constexpr int kScanBarrier = 3;
+inline constexpr int kFetchThread = 32;  // of the scan: fetches rows for the loader
 
 // Adds 16 bytes of a tile to what `found` knows: nonzero but for the signs once one of them was NaN or infinite.
 template <class T, int N>
@@ -226,14 +244,15 @@ __device__ __forceinline__ bool AllNear(const SoftcapParams& p, const float (&s)
 
 // ---- products --------------------------------------------------------------------------------------------------
 // C[64 x N] = A[64 x Dim] B[N x Dim]^T, both in shared memory as panels of PanelA and PanelB bytes.
-template <class T, int Dim, int PanelA, int PanelB, int N>
+// Add: c is added to what it is.
+template <class T, int Dim, int PanelA, int PanelB, bool Add = false, int N>
 __device__ __forceinline__ void IssueScores(float (&c)[N], uint32_t a, uint32_t b) {
   ptx::WgmmaFence();
 #pragma unroll
   for (int step = 0; step < Dim / 16; ++step) {
     const uint32_t at_a = ptx::Advance(a, (step >> 2) * PanelA + (step & 3) * 32);
     const uint32_t at_b = ptx::Advance(b, (step >> 2) * PanelB + (step & 3) * 32);
-    if (step == 0) {
+    if (step == 0 && !Add) {
       ptx::WgmmaSs<0>(T{}, c, at_a, at_b);
     } else {
       ptx::WgmmaSs<1>(T{}, c, at_a, at_b);

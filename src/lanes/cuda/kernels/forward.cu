@@ -29,12 +29,15 @@ struct Shared {
   uint8_t q[kStages.rows][kQBytes];
   uint8_t k[kStages.cols0][kKBytes];
   uint8_t v[kStages.cols1][kVBytes];
-  // Travel with the Q stage. count: slots, or -1 to stop.
+  // Travels with the Q stage. count: slots, or -1 to stop.
   struct Row {
     int row, batch, head, count, slot_begin, kv_head;
     ValidTokens valid;
   } row[kStages.rows];
-  Slot slot[kStages.rows];  // the first
+  alignas(16) Item item[kStages.cols0];  // the first of a partial slot's, travels with the K stage, ...
+  Slot slot[kStages.cols0];              // ... and so does the slot
+  int v_cleanup[kStages.cols1];          // of the slot, travels with the V stage
+  NextWork next;                         // for the loader, from the scan
   PlanTables tables;
   int unreleased[2];  // of each consumer warpgroup, the Q stage whose O store may still be reading it, or -1
   float2 tops[kCap == Softcap::kBounded ? 2 * kWarpgroup : 1];     // of the consumers' rows, when the maxima are wanted
@@ -43,6 +46,7 @@ struct Shared {
   uint64_t q_full[kStages.rows], q_empty[kStages.rows];
   uint64_t k_full[kStages.cols0], k_empty[kStages.cols0];
   uint64_t v_full[kStages.cols1], v_empty[kStages.cols1], v_checked[kStages.cols1];
+  uint64_t next_full;
 };
 static_assert(sizeof(Shared) <= SharedBytes(KernelKind::kForward, kDimQk, kDimV));
 static_assert(SharedBytes(KernelKind::kForward, kDimQk, kDimV) <= 227 * 1024);
@@ -53,36 +57,30 @@ __device__ __forceinline__ void LoadRows(const ForwardParams& p, Shared& sm) {
   Ring<kStages.rows> q;
   Ring<kStages.cols0> k;
   Ring<kStages.cols1> v;
+  Ring<2> turn;
   ptx::TileAt pending{-1, 0, 0};  // the V tile still to load
+  int pending_cleanup = 0;
   const auto load_pending = [&] {
     if (pending.token < 0) return;
     const uint32_t full = ptx::Smem(&sm.v_full[v.stage()]);
     ptx::BarWait(ptx::Smem(&sm.v_empty[v.stage()]), v.parity() ^ 1);
+    sm.v_cleanup[v.stage()] = pending_cleanup;
     ptx::BarArriveExpect(full, kVBytes);
     ptx::TmaLoad<ptx::Keep::kLast>(ptx::Smem(sm.v[v.stage()]), &p.v, full, pending);
     v.Next();
     pending.token = -1;
   };
-  int next_row = static_cast<int>(blockIdx.x);
-  Work work{0, 0, 0, -1};
-  Slot slot{0, 0};
-  const auto describe = [&] {
-    work.slot_count = -1;
-    if (next_row >= lists.work_count) return;
-    work = LoadWork(lists.work + next_row);
-    if (work.slot_count > 0) slot = LoadSlot(lists.slots + work.slot_begin);
-  };
-  describe();
+  FetchWork(sm.next, lists, static_cast<int>(blockIdx.x), p.shape.num_q_heads);
   while (true) {
-    const int count = work.slot_count;
+    const Work work = sm.next.work;
+    const int count = work.row < 0 ? -1 : work.slot_count;
     if (count <= 0 || kStages.rows == 1) load_pending();  // consumers drain before they go on
     const uint32_t q_full = ptx::Smem(&sm.q_full[q.stage()]);
     ptx::BarWait(ptx::Smem(&sm.q_empty[q.stage()]), q.parity() ^ 1);
     const int batch = work.head / p.shape.num_q_heads;
     const int head = work.head - batch * p.shape.num_q_heads;
     const int kv_head = head / (p.shape.num_q_heads / p.shape.num_kv_heads);
-    sm.row[q.stage()] = {work.row, batch, head, count, work.slot_begin, kv_head, lists.valid[batch]};
-    sm.slot[q.stage()] = slot;
+    sm.row[q.stage()] = {work.row, batch, head, count, work.slot_begin, kv_head, sm.next.valid};
     if (count <= 0) {
       ptx::BarArrive(q_full);
       if (count < 0) return;
@@ -94,22 +92,27 @@ __device__ __forceinline__ void LoadRows(const ForwardParams& p, Shared& sm) {
                       lists.tokens + (static_cast<int64_t>(batch) * lists.rows_per_mask + work.row) * kRows,
                       sizeof(sm.spans[0]), q_full);
       }
-      const Slot* next = lists.slots + work.slot_begin;
+      Slot slot = sm.next.first;
+      const Slot* following = lists.slots + work.slot_begin;
       for (int i = 0; i < count; ++i) {
-        const int token = slot.index * kCols;
-        if (i + 1 < count) slot = LoadSlot(++next);
+        const ptx::TileAt tile{slot.index * kCols, kv_head, batch};
+        const int cleanup = slot.cleanup;
         const uint32_t full = ptx::Smem(&sm.k_full[k.stage()]);
         ptx::BarWait(ptx::Smem(&sm.k_empty[k.stage()]), k.parity() ^ 1);
-        ptx::BarArriveExpect(full, kKBytes);
-        ptx::TmaLoad<ptx::Keep::kLast>(ptx::Smem(sm.k[k.stage()]), &p.k, full, {token, kv_head, batch});
+        sm.slot[k.stage()] = slot;
+        if (i + 1 < count) slot = LoadSlot(++following);
+        ptx::BarArriveExpect(full, kKBytes + (cleanup != 0 ? sizeof(Item) : 0));
+        if (cleanup != 0) ptx::BulkLoad(ptx::Smem(&sm.item[k.stage()]), lists.items + (cleanup - 1), sizeof(Item), full);
+        ptx::TmaLoad<ptx::Keep::kLast>(ptx::Smem(sm.k[k.stage()]), &p.k, full, tile);
         k.Next();
         load_pending();
-        pending = {token, kv_head, batch};
+        pending = tile;
+        pending_cleanup = cleanup;
       }
     }
     q.Next();
-    next_row = NextRow(p.ticket, lists.work_count);  // ahead of the consumers
-    describe();
+    ptx::BarWait(ptx::Smem(&sm.next_full), turn.stage());
+    turn.Next();
   }
 }
 
@@ -118,18 +121,22 @@ __device__ __forceinline__ void ScanValues(const ForwardParams& p, Shared& sm) {
   const int thread = threadIdx.x - 32;
   Ring<kStages.rows> q;
   Ring<kStages.cols1> v;
+  const auto fetch = [&] {
+    if (thread != kFetchThread) return;
+    FetchWork(sm.next, sm.tables, NextRow(p.ticket, sm.tables.work_count), p.shape.num_q_heads);
+    ptx::BarArrive(ptx::Smem(&sm.next_full));
+  };
   while (true) {
     ptx::BarWait(ptx::Smem(&sm.q_full[q.stage()]), q.parity());
     const int count = sm.row[q.stage()].count;
-    const Slot* next = sm.tables.slots + sm.row[q.stage()].slot_begin;
     if (count < 0) return;
-    ptx::NamedSync(kScanBarrier, kScanThreads);  // every thread has read the row
-    if (thread == 0) ptx::BarArrive(ptx::Smem(&sm.q_empty[q.stage()]));
+    __syncwarp();  // every thread has read the row
+    if ((thread & 31) == 0) ptx::BarArrive(ptx::Smem(&sm.q_empty[q.stage()]));
     q.Next();
-    for (int i = 0; i < count; ++i, ++next) {
-      const bool is_partial = __ldg(&next->cleanup) != 0;
+    fetch();  // the loader asks for it when it is through with the row
+    for (int i = 0; i < count; ++i, v.Next()) {
       ptx::BarWait(ptx::Smem(&sm.v_full[v.stage()]), v.parity());
-      if (is_partial) {
+      if (sm.v_cleanup[v.stage()] != 0) {
         const bool is_bad = ptx::NamedAny(kScanBarrier, kScanThreads, FindsBad<T, kVBytes, 6>(sm.v[v.stage()], thread));
         if (is_bad) {
           MarkBadRows<T, kCols, kVBytes>(sm.v[v.stage()], sm.bad[v.stage()], thread);
@@ -138,11 +145,9 @@ __device__ __forceinline__ void ScanValues(const ForwardParams& p, Shared& sm) {
         }
         if (thread == 0) sm.is_bad[v.stage()] = is_bad ? 1 : 0;
       }
-      if (thread == 0) {
-        ptx::BarArrive(ptx::Smem(&sm.v_checked[v.stage()]));
-        ptx::BarArrive(ptx::Smem(&sm.v_empty[v.stage()]));
-      }
-      v.Next();
+      __syncwarp();
+      if ((thread & 31) == 0) ptx::BarArrive(ptx::Smem(&sm.v_empty[v.stage()]));
+      if (thread == 0) ptx::BarArrive(ptx::Smem(&sm.v_checked[v.stage()]));
     }
   }
 }
@@ -174,6 +179,7 @@ __device__ __forceinline__ void AttendRows(const ForwardParams& p, Shared& sm, i
     return kCap == Softcap::kBounded ? is_partial && sm.is_bad[v.stage()] != 0 : is_bad;
   };
   const auto release_k = [&] {
+    __syncwarp();  // every lane has read what travels with the stage
     if (lane == 0) ptx::BarArrive(ptx::Smem(&sm.k_empty[k.stage()]));
     k.Next();
   };
@@ -204,51 +210,49 @@ __device__ __forceinline__ void AttendRows(const ForwardParams& p, Shared& sm, i
         sm.unreleased[wg] = -1;
       }
     };
-    const auto words_of = [&](Slot slot) {
+    const auto words_of = [&](Slot slot, const Item* first) {
       if (slot.cleanup == 0) return Words{{~0U, ~0U}};
       const MaskTables tables{sm.tables.items, sm.tables.spans, sm.tables.bits,
                               at.valid.q,      at.valid.kv,     p.shape.kv_len};
       const RowPair pair{
           {local, local + 8}, at.row * kRows, {sm.spans[q.stage()][local], sm.spans[q.stage()][local + 8]}};
-      return CleanupWords<kCols, false>(tables, slot.cleanup, pair, slot.index * kCols, lane & 3);
+      return CleanupWords<kCols, false>(tables, slot.cleanup, *first, pair, slot.index * kCols, lane & 3);
     };
     const auto add_bad = [&](int i) {  // after O += P V of slot i
       const Slot slot = LoadSlot(sm.tables.slots + at.slot_begin + i);
-      AddBadRows<T>(o, prob, words_of(slot), sm.bad[v.stage()],
+      AddBadRows<T>(o, prob, words_of(slot, sm.tables.items + slot.cleanup - 1), sm.bad[v.stage()],
                     RowOf(p.v_rows, at.batch, at.kv_head, slot.index * kCols), p.v_rows.token_stride);
     };
+    const auto num_slots = [&] { return kCap == Softcap::kBounded ? at.count : count; };  // no register to keep it in
     const auto pack = [&] {
 #pragma unroll
       for (int i = 0; i < kScores / 2; ++i) prob[i] = ptx::Pack(T{}, s[2 * i], s[2 * i + 1]);
     };
 
     if (count > 0) {
-      Slot slot = Uniform(sm.slot[q.stage()]);
-      Slot following{0, 0};  // fetched a step ahead
-      if (count > 1) following = LoadSlot(sm.tables.slots + at.slot_begin + 1);
       wait_k();
       IssueScores<T, kDimQk, kRowPanel, kColPanel>(s, q_desc(), k_desc());
-      Words words = words_of(slot);
+      Slot slot = Uniform(sm.slot[k.stage()]);
+      Words words = words_of(slot, &sm.item[k.stage()]);
       ptx::WgmmaWait<0>(s);
       release_k();
       release_q();
       Probabilities<kCap>(p.shape, s, rows, slot.cleanup != 0, words, tops);
       pack();
-      for (int i = 1; i < count; ++i) {  // scores of this slot, values of the slot before
-        const bool was_partial = slot.cleanup != 0;
-        slot = Uniform(following);
-        if (i + 1 < count) following = LoadSlot(sm.tables.slots + at.slot_begin + i + 1);
+      for (int i = 1; i < num_slots(); ++i) {  // scores of this slot, values of the slot before
+        const int was = slot.cleanup;
         wait_k();
         IssueScores<T, kDimQk, kRowPanel, kColPanel>(s, q_desc(), k_desc());
-        wait_v(was_partial);
+        wait_v(was != 0);
         IssueSums<T>(o, prob, v_desc());
-        words = words_of(slot);  // while the products run
+        slot = Uniform(sm.slot[k.stage()]);  // while the products run
+        words = words_of(slot, &sm.item[k.stage()]);
         ptx::WgmmaWait<1>(s);    // the values stay in flight
         release_k();
         const float2 alpha = Probabilities<kCap>(p.shape, s, rows, slot.cleanup != 0, words, tops);
         ptx::WgmmaWait<0>(o);
         ptx::Tie(prob);
-        if (has_bad(was_partial)) [[unlikely]]
+        if (has_bad(was != 0)) [[unlikely]]
           add_bad(i - 1);
         release_v();
         if (kCap != Softcap::kBounded && !__all_sync(~0U, alpha.x == 1.0F && alpha.y == 1.0F)) {
@@ -262,7 +266,7 @@ __device__ __forceinline__ void AttendRows(const ForwardParams& p, Shared& sm, i
       ptx::WgmmaWait<0>(o);
       ptx::Tie(prob);
       if (has_bad(slot.cleanup != 0)) [[unlikely]]
-        add_bad(count - 1);
+        add_bad(num_slots() - 1);
       release_v();
     } else {
       release_q();
@@ -322,7 +326,7 @@ extern "C" __global__ void __launch_bounds__(384, 1)
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages.rows; ++i) {
       ptx::BarInit(ptx::Smem(&sm.q_full[i]), 1);
-      ptx::BarInit(ptx::Smem(&sm.q_empty[i]), 3);  // a leader per warpgroup, the scan
+      ptx::BarInit(ptx::Smem(&sm.q_empty[i]), 2 + kScanWarps);  // a leader per warpgroup
     }
     for (int i = 0; i < kStages.cols0; ++i) {
       ptx::BarInit(ptx::Smem(&sm.k_full[i]), 1);
@@ -330,9 +334,10 @@ extern "C" __global__ void __launch_bounds__(384, 1)
     }
     for (int i = 0; i < kStages.cols1; ++i) {
       ptx::BarInit(ptx::Smem(&sm.v_full[i]), 1);
-      ptx::BarInit(ptx::Smem(&sm.v_empty[i]), 9);  // and the scan
+      ptx::BarInit(ptx::Smem(&sm.v_empty[i]), 8 + kScanWarps);
       ptx::BarInit(ptx::Smem(&sm.v_checked[i]), 1);
     }
+    ptx::BarInit(ptx::Smem(&sm.next_full), 1);
     ptx::BarInitFence();
     FillTables(sm.tables, p.plan, KernelKind::kForward);
     ptx::PrefetchMap(&p.q);

@@ -57,6 +57,12 @@ __device__ __forceinline__ bool NamedAny(int id, int threads, bool mine) {
   return any != 0;
 }
 
+// ---- grids that follow each other ------------------------------------------------------------------------------
+// The next launch may begin where this one leaves multiprocessors idle, if it was launched so ...
+__device__ __forceinline__ void LetNextBegin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+// ... and may end only after this: until all that this launch began beside has ended.
+__device__ __forceinline__ void WaitForBefore() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
 // ---- registers, proxies ----------------------------------------------------------------------------------------
 template <int N>
 __device__ __forceinline__ void RegsInc() {
@@ -162,6 +168,8 @@ PTX_WAIT(32) PTX_WAIT(64) PTX_WAIT(96) PTX_WAIT(128)
 // The same for packed operands that a product has been reading.
 __device__ __forceinline__ void Tie(uint32_t (&p)[32]) { asm volatile("" : PTX_U16(p, 0), PTX_U16(p, 16)::"memory"); }
 __device__ __forceinline__ void Tie(uint32_t (&p)[16]) { asm volatile("" : PTX_U16(p, 0)::"memory"); }
+// The same for sums that a product will be added to: they are in their registers before it is issued.
+__device__ __forceinline__ void Tie(float (&d)[32]) { asm volatile("" : PTX_REGS32(d)::"memory"); }
 
 // d[64 x n] (+)= A[64 x 16] B[n x 16]^T, both K-major in shared memory.
 #define PTX_SS(tag, type, n, regs, a0, a1, a2)                                                                          \
