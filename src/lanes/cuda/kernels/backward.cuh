@@ -47,7 +47,7 @@ struct Shared {
   // Travels with the row tiles: a row of one head of the row tensors. row: -1 to stop. slot_count: over all heads of the
   // column tensors that it meets.
   struct Place {
-    int row, batch, head, slot_count;
+    int row, batch, head, slot_begin, slot_count;
     ValidTokens valid;
   } place[kStages.rows];
   NextWork next;   // for the loader, from the scan
@@ -86,8 +86,7 @@ __device__ __forceinline__ void ForEachHead(const BackwardParams& p, Shared& sm,
       visit(head, static_cast<int>(__ldg(offset)), static_cast<int>(__ldg(offset + 1)));
     }
   } else {
-    const Work& work = sm.next.work;
-    visit(at.head / group, work.slot_begin, work.slot_begin + work.slot_count);
+    visit(at.head / group, at.slot_begin, at.slot_begin + at.slot_count);
   }
 }
 __device__ __forceinline__ int HeadsOf(const ShapeParams& shape) {  // of the row tensors
@@ -111,7 +110,7 @@ __device__ __forceinline__ void LoadTiles(const BackwardParams& p, Shared& sm) {
       const Work& work = sm.next.work;
       const int batch = work.head / HeadsOf(p.shape);
       const int head = work.head - batch * HeadsOf(p.shape);
-      at = {work.row, batch, head, work.slot_count, sm.next.valid};
+      at = {work.row, batch, head, work.slot_begin, work.slot_count, sm.next.valid};
       if (work.row < 0) {
         ptx::BarArrive(full);
         return;
@@ -170,9 +169,11 @@ __device__ __forceinline__ void ScanTiles(const BackwardParams& p, Shared& sm) {
     ptx::BarWait(ptx::Smem(&sm.rows_full[rows.stage()]), rows.parity());
     if (sm.place[rows.stage()].row < 0) return;
     const int count = sm.place[rows.stage()].slot_count;
+    const int fetch_at = FetchAt(count);
     if (count == 0) fetch();
     for (int i = 0; i < count; ++i, ring.Next()) {
       const int stage = ring.stage();
+      if (i == fetch_at) fetch();
       ptx::BarWait(ptx::Smem(&sm.full0[stage]), ring.parity());
       if constexpr (kKeys) ptx::BarWait(ptx::Smem(&sm.full1[stage]), ring.parity());
       if (sm.column[stage].cleanup != 0) {
@@ -190,7 +191,6 @@ __device__ __forceinline__ void ScanTiles(const BackwardParams& p, Shared& sm) {
       __syncwarp();
       if ((thread & 31) == 0) ptx::BarArrive(ptx::Smem(&sm.empty0[stage]));
       if (thread == 0) ptx::BarArrive(ptx::Smem(&sm.checked[stage]));
-      if (i == 0) fetch();  // the loader asks for it when it is through with the row
     }
     __syncwarp();
     if ((thread & 31) == 0) ptx::BarArrive(ptx::Smem(&sm.rows_empty[rows.stage()]));

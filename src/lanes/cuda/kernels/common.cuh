@@ -15,6 +15,13 @@ inline constexpr int kPanelCols = 64;  // 16-bit columns of a panel: 128 bytes
 __device__ __forceinline__ int Uniform(int x) { return __shfl_sync(~0U, x, 0); }
 __device__ __forceinline__ Slot Uniform(Slot x) { return {Uniform(x.index), Uniform(x.cleanup)}; }
 
+// Three warps of the loader's warpgroup look for NaN and infinity, and fetch rows.
+inline constexpr int kScanThreads = 96;
+inline constexpr int kScanWarps = kScanThreads / 32;  // each gives stages back itself, or a slow one might meet the next tile
+inline constexpr int kScanBarrier = 3;
+inline constexpr int kFetchAhead = 4;    // slots
+inline constexpr int kFetchThread = 32;  // of the scan: fetches rows for the loader
+
 // A position in a ring of stages, with the parity of its current use.
 template <int Stages>
 class Ring {
@@ -98,6 +105,9 @@ struct NextWork {
   ValidTokens valid;
   Slot first;  // of its slots
 };
+// At which of a row's slots: so early that the loader, which is tiles ahead, need not wait for it, and so late that no CTA
+// holds a row back which another would begin sooner.
+__device__ __forceinline__ int FetchAt(int count) { return count > kFetchAhead ? count - kFetchAhead : 0; }
 __device__ __forceinline__ void FetchWork(NextWork& next, const PlanTables& tables, int at, int heads) {
   next.work.row = -1;
   if (at >= tables.work_count) return;
@@ -113,10 +123,6 @@ __device__ __forceinline__ void FetchWork(NextWork& next, const PlanTables& tabl
 // slots; rows that hold a NaN or an infinity ("bad" ones, rare) are zeroed in shared memory before such a product, and
 // what they give to the pairs that are allowed is added by plain arithmetic. Full tiles need none of this: every row
 // sees every column.
-inline constexpr int kScanThreads = 96;
-inline constexpr int kScanWarps = kScanThreads / 32;  // each gives stages back itself, or a slow one might meet the next tile
-inline constexpr int kScanBarrier = 3;
-inline constexpr int kFetchThread = 32;  // of the scan: fetches rows for the loader
 
 // Adds 16 bytes of a tile to what `found` knows: nonzero but for the signs once one of them was NaN or infinite.
 template <class T, int N>

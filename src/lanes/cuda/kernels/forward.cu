@@ -72,7 +72,8 @@ __device__ __forceinline__ void LoadRows(const ForwardParams& p, Shared& sm) {
   };
   FetchWork(sm.next, lists, static_cast<int>(blockIdx.x), p.shape.num_q_heads);
   while (true) {
-    const Work work = sm.next.work;
+    const Work work = sm.next.work;  // read before Q is on its way: once it has come, the next row is fetched
+    Slot slot = sm.next.first;
     const int count = work.row < 0 ? -1 : work.slot_count;
     if (count <= 0 || kStages.rows == 1) load_pending();  // consumers drain before they go on
     const uint32_t q_full = ptx::Smem(&sm.q_full[q.stage()]);
@@ -92,7 +93,6 @@ __device__ __forceinline__ void LoadRows(const ForwardParams& p, Shared& sm) {
                       lists.tokens + (static_cast<int64_t>(batch) * lists.rows_per_mask + work.row) * kRows,
                       sizeof(sm.spans[0]), q_full);
       }
-      Slot slot = sm.next.first;
       const Slot* following = lists.slots + work.slot_begin;
       for (int i = 0; i < count; ++i) {
         const ptx::TileAt tile{slot.index * kCols, kv_head, batch};
@@ -133,8 +133,10 @@ __device__ __forceinline__ void ScanValues(const ForwardParams& p, Shared& sm) {
     __syncwarp();  // every thread has read the row
     if ((thread & 31) == 0) ptx::BarArrive(ptx::Smem(&sm.q_empty[q.stage()]));
     q.Next();
-    fetch();  // the loader asks for it when it is through with the row
+    const int fetch_at = FetchAt(count);
+    if (count == 0) fetch();
     for (int i = 0; i < count; ++i, v.Next()) {
+      if (i == fetch_at) fetch();  // before the row's last V, which the loader brings when it knows the next row
       ptx::BarWait(ptx::Smem(&sm.v_full[v.stage()]), v.parity());
       if (sm.v_cleanup[v.stage()] != 0) {
         const bool is_bad = ptx::NamedAny(kScanBarrier, kScanThreads, FindsBad<T, kVBytes, 6>(sm.v[v.stage()], thread));
