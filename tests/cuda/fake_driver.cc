@@ -71,6 +71,9 @@ struct FakeFunctions {
       }
       Launched launched{fake->kernels_.at(kernel), config->grid_x, config->block_x,
                         config->shared_bytes,      config->stream, arguments[0]};
+      for (unsigned i = 0; i < config->num_attributes; ++i) {
+        launched.is_beside |= config->attributes[i].id == kLaunchProgrammatic && config->attributes[i].value == 1;
+      }
       if (fake->on_launch != nullptr) fake->on_launch(launched);
       launched.params = nullptr;
       fake->launches.push_back(launched);

@@ -19,6 +19,7 @@ struct Launched {
   unsigned grid_x = 0, threads = 0, shared_bytes = 0;
   Stream stream = nullptr;
   const void* params = nullptr;  // valid during on_launch
+  bool is_beside = false;        // may begin before the launch in front of it has ended
 };
 
 // One at a time: the driver's functions have no place for a pointer to it.

@@ -51,7 +51,8 @@ void FillRow(const ImageView& image, const PlanList& list, const Shape& shape, i
         }
         Words words{{~0U, ~0U}};
         if (slot.cleanup != 0) {
-          words = CleanupWords<Cols, KeysAreRows>(tables, slot.cleanup, rows, slot.index * Cols, quad);
+          words = CleanupWords<Cols, KeysAreRows>(tables, slot.cleanup, tables.items[slot.cleanup - 1], rows,
+                                                  slot.index * Cols, quad);
         }
         for (int i = 0; i < 2; ++i) {
           const int64_t row_token = int64_t{row} * tile_rows + r + i;

@@ -208,6 +208,9 @@ TEST_F(CudaLane, Backward_LaunchesInOrder) {
                                             "tessera_dq_bf16_128_128_capped", "tessera_sinks_f32_0_0_none"));
   EXPECT_EQ(fake_.launches[0].grid_x, 4 * 384U / 64);
   EXPECT_EQ(fake_.launches[3].grid_x, 4U);
+  for (const Launched& launch : fake_.launches) {  // dq alone: dkv needs what prepare wrote
+    EXPECT_EQ(launch.is_beside, launch.kernel.find("_dq_") != std::string::npos) << launch.kernel;
+  }
   ASSERT_EQ(backward_params.size(), 2U);
   EXPECT_EQ(backward_params[0].rows[0].words[0], reinterpret_cast<uint64_t>(args.k.data));
   EXPECT_EQ(backward_params[0].cols[1].words[0], reinterpret_cast<uint64_t>(args.dout.data));

@@ -202,7 +202,7 @@ struct ForwardParams {
 };
 
 // 256 threads, grid {padded_q / 64, batch * num_q_heads}. Reads o, do, lse, sinks; writes lse2 = lse * log2(e) and
-// minus delta of the workspace (+inf and 0 for rows without keys and for padding), zeros the tickets, writes sink_parts.
+// delta of the workspace (+inf and 0 for rows without keys and for padding), zeros the tickets, writes sink_parts.
 struct PrepareParams {
   TensorRows o;     // not read when delta_in is given
   TensorRows dout;  // the same
@@ -210,7 +210,7 @@ struct PrepareParams {
   const float* delta_in;  // [batch, num_q_heads, q_len]; null: computed from o and do
   const float* sinks;     // null: none
   float* lse2;            // [batch * num_q_heads, padded_q]
-  float* minus_delta;     // the same
+  float* delta;           // the same
   float* sink_parts;      // [batch * num_q_heads, padded_q / 64]; null: dsink is not wanted
   uint32_t* tickets;      // [kNumTickets]
   ShapeParams shape;
@@ -219,7 +219,7 @@ struct PrepareParams {
 };
 
 // 384 threads each. dq reads q, do (rows), k, v (columns), writes dq; dkv reads k, v (rows), q, do (columns), writes
-// dk, dv. Both read lse2 and minus delta.
+// dk, dv. Both read lse2 and delta.
 struct BackwardParams {
   TensorMap rows[2];       // RowBox; dq: q, do; dkv: k, v
   TensorMap cols[2];       // ColBox; dq: k, v; dkv: q, do
@@ -227,7 +227,7 @@ struct BackwardParams {
   TensorRows col_rows[2];  // dq: k, unused; dkv: q, do
   const PlanHeader* plan;
   const float* lse2;
-  const float* minus_delta;
+  const float* delta;
   uint32_t* ticket;
   ShapeParams shape;
 };
@@ -282,7 +282,7 @@ constexpr int32_t GridOf(int32_t work_count, int32_t num_sms) { return work_coun
 struct BackwardWorkspace {
   int64_t tickets;
   int64_t lse2;
-  int64_t minus_delta;
+  int64_t delta;
   int64_t sink_parts;
   int64_t bytes;
 };
@@ -291,8 +291,8 @@ constexpr BackwardWorkspace BackwardWorkspaceOf(int64_t batch, int64_t num_q_hea
   const int64_t rows = batch * num_q_heads * PadTokens(q_len);
   BackwardWorkspace out{};
   out.lse2 = kForwardWorkspaceBytes;
-  out.minus_delta = out.lse2 + 4 * rows;
-  out.sink_parts = out.minus_delta + 4 * rows;
+  out.delta = out.lse2 + 4 * rows;
+  out.sink_parts = out.delta + 4 * rows;
   out.bytes = out.sink_parts + (has_sinks ? 4 * rows / kPrepareRows : 0);
   return out;
 }

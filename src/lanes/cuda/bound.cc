@@ -224,6 +224,9 @@ class BoundCuda final : public BoundLane {
     return {};
   }
 
+  // dq begins where dkv, launched before it, leaves multiprocessors idle; the kernel itself ends after dkv has.
+  static constexpr bool BeginsBeside(KernelKind kind) { return kind == KernelKind::kDq; }
+
   template <class Params>
   Status Launch(KernelKind kind, int64_t ctas, Stream stream, Params& params) const {
     const LoadedKernel& loaded = kernels_[static_cast<size_t>(kind)];
@@ -234,6 +237,11 @@ class BoundCuda final : public BoundLane {
     config.block_y = config.block_z = 1;
     config.shared_bytes = static_cast<unsigned>(SharedBytesOf(*loaded.row));
     config.stream = stream;
+    LaunchAttribute beside{.id = kLaunchProgrammatic, .pad = {}, .value = 1};
+    if (BeginsBeside(kind)) {
+      config.attributes = &beside;
+      config.num_attributes = 1;
+    }
     void* arguments[] = {&params};
     const DriverResult result = driver_.launch(&config, loaded.kernel, arguments, nullptr);
     if (result == kDriverSuccess) return {};
@@ -319,7 +327,7 @@ class BoundCuda final : public BoundLane {
     prepare.delta_in = PointerOf(args.delta);
     prepare.sinks = PointerOf(args.sink_logits);
     prepare.lse2 = floats(place.lse2);
-    prepare.minus_delta = floats(place.minus_delta);
+    prepare.delta = floats(place.delta);
     prepare.sink_parts = args.dsink_logits.empty() ? nullptr : floats(place.sink_parts);
     prepare.tickets = tickets;
     prepare.shape = shape_;
@@ -329,7 +337,7 @@ class BoundCuda final : public BoundLane {
         Launch(KernelKind::kPrepare, s.batch * s.num_q_heads * shape_.padded_q / kPrepareRows, stream, prepare));
     for (BackwardParams* p : {&dkv, &dq}) {
       p->lse2 = prepare.lse2;
-      p->minus_delta = prepare.minus_delta;
+      p->delta = prepare.delta;
       p->ticket = tickets + (p == &dq ? kDqTicket : kDkvTicket);
       const KernelKind kind = p == &dq ? KernelKind::kDq : KernelKind::kDkv;
       TESSERA_TRY(Launch(kind, CtasFor(kind), stream, *p));

@@ -127,8 +127,8 @@ TESSERA_CUDA_BOTH uint32_t DocumentWord(const MaskTables& tables, const Item& it
 
 }  // namespace mask
 
-// The words of a tile whose slot has a cleanup, the first of whose items is given. `first_col` is the token of its first
-// column, `quad` the lane mod 4.
+// The words of a tile whose slot has a cleanup, the first of whose items is given. `first_col` is the token of its
+// first column, `quad` the lane mod 4.
 template <int32_t Cols, bool KeysAreRows>
 TESSERA_CUDA_BOTH Words CleanupWords(const MaskTables& tables, int32_t cleanup, Item item, const RowPair& rows,
                                      int32_t first_col, int32_t quad) {

@@ -35,13 +35,13 @@ struct Shared {
   uint8_t rows0[kStages.rows][2 * kRows * kDim0], rows1[kStages.rows][2 * kRows * kDim1];    // K or Q, V or dO
   uint8_t cols0[kStages.cols0][2 * kCols * kDim0], cols1[kStages.cols1][2 * kCols * kDim1];  // Q or K, dO or V
   alignas(16) float lse2[kKeys ? kStages.cols0 : 1][kCols],
-      minus_delta[kKeys ? kStages.cols1 : 1][kCols];  // of column queries
+      delta[kKeys ? kStages.cols1 : 1][kCols];  // of column queries
   alignas(16) Item item[kStages.cols0];  // the first of a partial slot's, travels with its stage; so does ...
   struct Column {
     int index, cleanup;  // a Slot
     int head;            // of the column tensors
   } column[kStages.cols0];
-  float row_lse2[kKeepsStats ? 1 : kRows], row_minus_delta[kKeepsStats ? 1 : kRows];
+  float row_lse2[kKeepsStats ? 1 : kRows], row_delta[kKeepsStats ? 1 : kRows];
   uint32_t words[kKeepsStats ? 1 : 2 * kWarpgroup];
   PlanTables tables;
   // Travels with the row tiles: a row of one head of the row tensors. row: -1 to stop. slot_count: over all heads of the
@@ -139,10 +139,10 @@ __device__ __forceinline__ void LoadTiles(const BackwardParams& p, Shared& sm) {
         if (kKeys) ptx::BulkLoad(ptx::Smem(sm.lse2[ring0.stage()]), p.lse2 + stats, sizeof(sm.lse2[0]), full0);
         const uint32_t full1 = ptx::Smem(&sm.full1[stage1()]);
         if (!kKeys) ptx::BarWait(ptx::Smem(&sm.empty1[stage1()]), parity1() ^ 1);  // dkv gives both back at once
-        ptx::BarArriveExpect(full1, sizeof(sm.cols1[0]) + (kKeys ? sizeof(sm.minus_delta[0]) : 0));
+        ptx::BarArriveExpect(full1, sizeof(sm.cols1[0]) + (kKeys ? sizeof(sm.delta[0]) : 0));
         ptx::TmaLoad<ptx::Keep::kLast>(ptx::Smem(sm.cols1[stage1()]), &p.cols[1], full1, {token, head, batch});
         if (kKeys) {
-          ptx::BulkLoad(ptx::Smem(sm.minus_delta[stage1()]), p.minus_delta + stats, sizeof(sm.minus_delta[0]), full1);
+          ptx::BulkLoad(ptx::Smem(sm.delta[stage1()]), p.delta + stats, sizeof(sm.delta[0]), full1);
         }
         ring0.Next();
         if (!kSameRing) other.Next();
@@ -212,9 +212,9 @@ __device__ __forceinline__ void Accumulate(const BackwardParams& p, Shared& sm, 
   uint32_t prob[kScores / 2], ds[kScores / 2];
   // dq: of the rows. In shared memory where registers are short, as are the words of a partial tile.
   float row_lse2[2] = {0, 0};
-  float row_minus_delta[2] = {0, 0};
+  float row_delta[2] = {0, 0};
   const auto lse2_of_row = [&](int r) { return kKeepsStats ? row_lse2[r] : sm.row_lse2[local + 8 * r]; };
-  const auto minus_delta_of_row = [&](int r) { return kKeepsStats ? row_minus_delta[r] : sm.row_minus_delta[local + 8 * r]; };
+  const auto delta_of_row = [&](int r) { return kKeepsStats ? row_delta[r] : sm.row_delta[local + 8 * r]; };
   Ring<kStages.rows> rows;
   const auto opaque = [](uint32_t at) { return kStages.rows == 1 ? ptx::Opaque(at) : at; };
   const auto rows0 = [&] { return opaque(ptx::Smem(sm.rows0[rows.stage()]) + half * 64 * 128); };
@@ -249,26 +249,8 @@ __device__ __forceinline__ void Accumulate(const BackwardParams& p, Shared& sm, 
     IssueSums<T>(grad0, ds, ptx::Desc(ptx::Smem(sm.cols0[stage]), kColPanel));
   };
 
-  // dkv: of the columns. lse2 is read ahead of its use, the first before S has come; dP is added to minus delta.
-  constexpr int kAhead = 4;
-  float2 col_lse2[kKeys ? kAhead : 1];
-  const auto of_columns = [&](const float* values, int j) {
+  const auto of_columns = [&](const float* values, int j) {  // dkv: of this thread's two columns of a group of eight
     return *reinterpret_cast<const float2*>(values + 8 * j + 2 * (lane & 3));
-  };
-  const auto preset_dp = [&] {
-    if constexpr (!kKeys) return;
-#pragma unroll
-    for (int j = 0; j < kScores / 4; ++j) {
-      const float2 minus_delta = of_columns(sm.minus_delta[ring0.stage()], j);
-      dp[4 * j] = dp[4 * j + 2] = minus_delta.x;
-      dp[4 * j + 1] = dp[4 * j + 3] = minus_delta.y;
-    }
-    ptx::Tie(dp);
-  };
-  const auto load_lse2 = [&] {
-    if constexpr (!kKeys) return;
-#pragma unroll
-    for (int j = 0; j < kAhead; ++j) col_lse2[j] = of_columns(sm.lse2[ring0.stage()], j);
   };
 
   // s becomes P (for dkv packed too) and then, with softcap, P times the slope of the cap.
@@ -276,10 +258,7 @@ __device__ __forceinline__ void Accumulate(const BackwardParams& p, Shared& sm, 
 #pragma unroll
     for (int j = 0; j < kScores / 4; ++j) {
       float2 lse2{0, 0};
-      if constexpr (kKeys) {
-        lse2 = col_lse2[j % kAhead];
-        if (j + kAhead < kScores / 4) col_lse2[j % kAhead] = of_columns(sm.lse2[ring0.stage()], j + kAhead);
-      }
+      if (kKeys) lse2 = of_columns(sm.lse2[ring0.stage()], j);
       [[maybe_unused]] float u[4];
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
@@ -323,11 +302,13 @@ __device__ __forceinline__ void Accumulate(const BackwardParams& p, Shared& sm, 
   const auto score_gradients = [&]<bool Masked>(Words words) {  // dS, packed
 #pragma unroll
     for (int j = 0; j < kScores / 4; ++j) {
+      float2 delta{0, 0};
+      if (kKeys) delta = of_columns(sm.delta[stage1()], j);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const int i = 4 * j + 2 * r;
-        float a = s[i] * (kKeys ? dp[i] : dp[i] + minus_delta_of_row(r));
-        float b = s[i + 1] * (kKeys ? dp[i + 1] : dp[i + 1] + minus_delta_of_row(r));
+        float a = s[i] * (dp[i] - (kKeys ? delta.x : delta_of_row(r)));
+        float b = s[i + 1] * (dp[i + 1] - (kKeys ? delta.y : delta_of_row(r)));
         if (Masked) {  // dP may be NaN where nothing may be seen
           a = Allowed(words, i) ? a : 0.0F;
           b = Allowed(words, i + 1) ? b : 0.0F;
@@ -383,19 +364,14 @@ __device__ __forceinline__ void Accumulate(const BackwardParams& p, Shared& sm, 
       make_words();
       sm.words[threadIdx.x - kWarpgroup] = (words.word[0] & 0xFFFFU) | words.word[1] << 16;
     }
-    if constexpr (kKeys && HasDs) {  // with nothing in flight, or ptxas waits for what is
-      ptx::BarWait(ptx::Smem(&sm.full1[stage1()]), parity1());
-      preset_dp();
-    }
     IssueScores<T, kDim0, kRowPanel, kColPanel>(s, ptx::Desc(rows0(), 16), ptx::Desc(ptx::Smem(sm.cols0[stage]), 16));
     if constexpr (kDefers && !First) issue_grad0(before.stage());
-    if constexpr (!kKeys || !HasDs) ptx::BarWait(ptx::Smem(&sm.full1[stage1()]), parity1());
+    ptx::BarWait(ptx::Smem(&sm.full1[stage1()]), parity1());
     if constexpr (HasDs) {
-      IssueScores<T, kDim1, kRowPanel, kColPanel, kKeys>(dp, ptx::Desc(rows1(), 16),
-                                                         ptx::Desc(ptx::Smem(sm.cols1[stage1()]), 16));
+      IssueScores<T, kDim1, kRowPanel, kColPanel>(dp, ptx::Desc(rows1(), 16),
+                                                  ptx::Desc(ptx::Smem(sm.cols1[stage1()]), 16));
     }
     if constexpr (kKeepsStats) make_words();  // while the products run
-    load_lse2();
     ptx::WgmmaWait<(HasDs ? 1 : 0) + (kDefers && !First ? 1 : 0)>(s);
     reload_words();
     all_probabilities(cleanup != 0, words);
@@ -475,7 +451,7 @@ __device__ __forceinline__ void Accumulate(const BackwardParams& p, Shared& sm, 
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         (kKeepsStats ? row_lse2[r] : sm.row_lse2[local + 8 * r]) = __ldg(p.lse2 + first + 8 * r);
-        (kKeepsStats ? row_minus_delta[r] : sm.row_minus_delta[local + 8 * r]) = __ldg(p.minus_delta + first + 8 * r);
+        (kKeepsStats ? row_delta[r] : sm.row_delta[local + 8 * r]) = __ldg(p.delta + first + 8 * r);
       }
     }
     const int count = Uniform(at.slot_count);

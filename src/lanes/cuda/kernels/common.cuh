@@ -250,15 +250,14 @@ __device__ __forceinline__ bool AllNear(const SoftcapParams& p, const float (&s)
 
 // ---- products --------------------------------------------------------------------------------------------------
 // C[64 x N] = A[64 x Dim] B[N x Dim]^T, both in shared memory as panels of PanelA and PanelB bytes.
-// Add: c is added to what it is.
-template <class T, int Dim, int PanelA, int PanelB, bool Add = false, int N>
+template <class T, int Dim, int PanelA, int PanelB, int N>
 __device__ __forceinline__ void IssueScores(float (&c)[N], uint32_t a, uint32_t b) {
   ptx::WgmmaFence();
 #pragma unroll
   for (int step = 0; step < Dim / 16; ++step) {
     const uint32_t at_a = ptx::Advance(a, (step >> 2) * PanelA + (step & 3) * 32);
     const uint32_t at_b = ptx::Advance(b, (step >> 2) * PanelB + (step & 3) * 32);
-    if (step == 0 && !Add) {
+    if (step == 0) {
       ptx::WgmmaSs<0>(T{}, c, at_a, at_b);
     } else {
       ptx::WgmmaSs<1>(T{}, c, at_a, at_b);

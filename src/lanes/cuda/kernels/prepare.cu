@@ -68,7 +68,7 @@ extern "C" __global__ void __launch_bounds__(256)
       const int64_t to = static_cast<int64_t>(row_head) * p.shape.padded_q + token;
       const double lean = Lean(lse);
       p.lse2[to] = is_empty ? INFINITY : static_cast<float>(lean * kLog2e);
-      p.minus_delta[to] = -delta;
+      p.delta[to] = delta;
       float share = 0;
       if (!is_empty && p.sinks != nullptr) {
         const auto exponent = static_cast<float>(p.sinks[head] - lean);

@@ -168,8 +168,6 @@ PTX_WAIT(32) PTX_WAIT(64) PTX_WAIT(96) PTX_WAIT(128)
 // The same for packed operands that a product has been reading.
 __device__ __forceinline__ void Tie(uint32_t (&p)[32]) { asm volatile("" : PTX_U16(p, 0), PTX_U16(p, 16)::"memory"); }
 __device__ __forceinline__ void Tie(uint32_t (&p)[16]) { asm volatile("" : PTX_U16(p, 0)::"memory"); }
-// The same for sums that a product will be added to: they are in their registers before it is issued.
-__device__ __forceinline__ void Tie(float (&d)[32]) { asm volatile("" : PTX_REGS32(d)::"memory"); }
 
 // d[64 x n] (+)= A[64 x 16] B[n x 16]^T, both K-major in shared memory.
 #define PTX_SS(tag, type, n, regs, a0, a1, a2)                                                                          \
