@@ -155,8 +155,9 @@ Result<std::shared_ptr<UploadedPlan>> State::Upload(const std::shared_ptr<Device
   const Driver& driver = device->driver();
   const ContextScope scope(driver, device->context());
   const Stream stream = device->upload_stream();
-  // Powers of two, and as much as the largest of this shape had: the images of its batches find each other's room.
-  auto bytes = static_cast<int64_t>(std::bit_ceil(image.bytes.size()));
+  // Powers of two with half as much again to spare, and as much as the largest of this shape had: the images of its
+  // batches find each other's room, also where one of them is a little larger than the first.
+  auto bytes = static_cast<int64_t>(std::bit_ceil(image.bytes.size() + image.bytes.size() / 2));
   {
     const std::lock_guard lock(mutex_);
     int64_t& most = largest_[{s.batch, s.num_q_heads, s.num_kv_heads, s.q_len, s.kv_len}];
