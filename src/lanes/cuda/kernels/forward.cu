@@ -244,10 +244,11 @@ __device__ __forceinline__ void AttendRows(const ForwardParams& p, Shared& sm, i
       for (int i = 1; i < num_slots(); ++i) {  // scores of this slot, values of the slot before
         const int was = slot.cleanup;
         wait_k();
+        const Slot read = sm.slot[k.stage()];  // comes while the products are issued
         IssueScores<T, kDimQk, kRowPanel, kColPanel>(s, q_desc(), k_desc());
         wait_v(was != 0);
         IssueSums<T>(o, prob, v_desc());
-        slot = Uniform(sm.slot[k.stage()]);  // while the products run
+        slot = Uniform(read);  // while the products run
         words = words_of(slot, &sm.item[k.stage()]);
         ptx::WgmmaWait<1>(s);    // the values stay in flight
         release_k();
