@@ -23,6 +23,9 @@ constexpr size_t kMostBound = 64;
 
 struct Entry {
   Attention attention;
+  NumberedShape shape;
+  Plan first;             // of calls with images: what is bound to launch them
+  BoundPointer launcher;  // once it is
   std::list<std::pair<std::string, BoundPointer>> bounds;  // the latest first
   pid_t process = getpid();                                // an engine's threads do not follow a fork
 };
@@ -83,27 +86,75 @@ bool ReadOperand(std::span<const std::byte> operand, PlanBytes& out) {
   return true;
 }
 
-// Checks the plan's bytes and binds them. Gives what is wrong.
-CallError BindBytes(const Attention& attention, std::span<const std::byte> bytes, BoundPointer& out) {
-  tessera_plan* plan = nullptr;
+CallError BindPlan(const Attention& attention, const tessera_plan& plan, BoundPointer& out) {
   tessera_bound* bound = nullptr;
   tessera_error* error = nullptr;
-  if (tessera_plan_load(attention.contract.handle.get(), bytes.data(), bytes.size(), &plan, &error) != 0) {
-    return TakeError(error);
-  }
-  const int status = tessera_attention_bind(attention.handle.get(), plan, &bound, &error);
-  tessera_plan_free(plan);
-  if (status != 0) return TakeError(error);
+  if (tessera_attention_bind(attention.handle.get(), &plan, &bound, &error) != 0) return TakeError(error);
   out = {bound, tessera_bound_free};
   return {};
 }
 
-int64_t Register(const Attention& attention) {
+// Checks the plan's bytes and binds them. Gives what is wrong.
+CallError BindBytes(const Attention& attention, std::span<const std::byte> bytes, BoundPointer& out) {
+  tessera_plan* plan = nullptr;
+  tessera_error* error = nullptr;
+  if (tessera_plan_load(attention.contract.handle.get(), bytes.data(), bytes.size(), &plan, &error) != 0) {
+    return TakeError(error);
+  }
+  CallError problem = BindPlan(attention, *plan, out);
+  tessera_plan_free(plan);
+  return problem;
+}
+
+CallError RunBound(const tessera_bound& bound, Pass pass, const tessera_args& args, const tessera_call_options& call) {
+  tessera_error* error = nullptr;
+  const auto function = pass == Pass::kForward ? tessera_bound_forward : tessera_bound_backward;
+  return function(&bound, &args, &call, nullptr, &error) == 0 ? CallError{} : TakeError(error);
+}
+
+// With the registry's lock held.
+CallError FindEntry(Registry& registry, int64_t number, Entry*& out) {
+  const auto at = registry.entries.find(number);
+  if (at == registry.entries.end()) return OwnError("TSR-A001", "no attention has this number in this process");
+  if (at->second.process != getpid()) {
+    return OwnError("TSR-A001", "this attention was prepared before os.fork(); prepare it anew");
+  }
+  out = &at->second;  // stays where it is: entries are never removed
+  return {};
+}
+
+int64_t Register(const Attention& attention, int64_t ordinal) {
   Registry& registry = TheRegistry();
   const std::scoped_lock lock(registry.mutex);
   const auto number = static_cast<int64_t>(registry.entries.size()) + 1;
-  registry.entries.emplace(number, Entry{.attention = attention, .bounds = {}});
+  registry.entries.emplace(number, Entry{.attention = attention,
+                                         .shape = {attention.contract.shape, ordinal},
+                                         .first = {},
+                                         .launcher = {},
+                                         .bounds = {}});
   return number;
+}
+
+// Writes the plan's image into an array, where there is room for it. Gives the bytes it takes.
+int64_t Image(const Attention& attention, const Plan& plan, const nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig>& to) {
+  int64_t bytes = 0;
+  tessera_error* error = nullptr;
+  int status = 0;
+  {
+    const Unlocked unlocked;
+    status = tessera_attention_image(attention.handle.get(), plan.handle.get(), to.size() == 0 ? nullptr : to.data(),
+                                     static_cast<int64_t>(to.size()), &bytes, &error);
+  }
+  Check(status, error);
+  return bytes;
+}
+
+// The plan whose binding launches every call with an image; the first that is given stays.
+void RememberFirst(int64_t number, const Plan& plan) {
+  Registry& registry = TheRegistry();
+  const std::scoped_lock lock(registry.mutex);
+  Entry& entry = registry.entries.at(number);
+  if (!entry.first.handle) entry.first = plan;
 }
 
 // Binds a plan for the calls to come, so that they need not look at its bytes.
@@ -191,11 +242,11 @@ void CallBackward(int64_t number, const Bytes& operand, const Where& where,
 
 }  // namespace
 
-const tessera_shape* ShapeOfNumber(int64_t number) {
+const NumberedShape* ShapeOfNumber(int64_t number) {
   Registry& registry = TheRegistry();
   const std::scoped_lock lock(registry.mutex);
   const auto at = registry.entries.find(number);
-  return at == registry.entries.end() ? nullptr : &at->second.attention.contract.shape;
+  return at == registry.entries.end() ? nullptr : &at->second.shape;
 }
 
 CallError CallByNumber(int64_t number, std::span<const std::byte> operand, Pass pass, const tessera_args& args,
@@ -207,12 +258,7 @@ CallError CallByNumber(int64_t number, std::span<const std::byte> operand, Pass 
   Entry* entry = nullptr;
   {
     const std::scoped_lock lock(registry.mutex);
-    const auto at = registry.entries.find(number);
-    if (at == registry.entries.end()) return OwnError("TSR-A001", "no attention has this number in this process");
-    if (at->second.process != getpid()) {
-      return OwnError("TSR-A001", "this attention was prepared before os.fork(); prepare it anew");
-    }
-    entry = &at->second;  // stays where it is: entries are never removed
+    if (CallError problem = FindEntry(registry, number, entry); !problem.ok()) return problem;
     bound = FindBound(*entry, plan.fingerprint);
   }
   if (!bound) {
@@ -222,13 +268,36 @@ CallError CallByNumber(int64_t number, std::span<const std::byte> operand, Pass 
   }
   tessera_call_options call = tessera_call_options_init();
   call.stream = stream;
-  tessera_error* error = nullptr;
-  const auto function = pass == Pass::kForward ? tessera_bound_forward : tessera_bound_backward;
-  return function(bound.get(), &args, &call, nullptr, &error) == 0 ? CallError{} : TakeError(error);
+  return RunBound(*bound, pass, args, call);
+}
+
+CallError CallWithImage(int64_t number, std::span<const std::byte> image, Pass pass, const tessera_args& args,
+                        void* stream) {
+  Registry& registry = TheRegistry();
+  BoundPointer bound;
+  {
+    const std::scoped_lock lock(registry.mutex);  // also while it is bound, once
+    Entry* entry = nullptr;
+    if (CallError problem = FindEntry(registry, number, entry); !problem.ok()) return problem;
+    if (!entry->launcher && !entry->first.handle) return OwnError("TSR-A001", "no plan of this attention was made yet");
+    if (!entry->launcher) {
+      if (CallError problem = BindPlan(entry->attention, *entry->first.handle, entry->launcher); !problem.ok()) {
+        return problem;
+      }
+    }
+    bound = entry->launcher;
+  }
+  tessera_call_options call = tessera_call_options_init();
+  call.stream = stream;
+  call.image = image.data();
+  call.image_bytes = static_cast<int64_t>(image.size());
+  return RunBound(*bound, pass, args, call);
 }
 
 void AddCalls(nb::module_& m) {
-  m.def("register_attention", Register, nb::arg("attention"));
+  m.def("register_attention", Register, nb::arg("attention"), nb::arg("ordinal"));
+  m.def("plan_image", Image, nb::arg("attention"), nb::arg("plan"), nb::arg("to").noconvert());
+  m.def("remember_first", RememberFirst, nb::arg("number"), nb::arg("plan"));
   m.def("remember", Remember, nb::arg("number"), nb::arg("plan"), nb::arg("bound"));
   m.def("operand_head", OperandHead, nb::arg("plan"));
   m.def("call_forward", CallForward);
