@@ -58,7 +58,9 @@ print({GOOD!r} if "bad" not in source.read_text() else "")
 
 class OtherTrees(unittest.TestCase):
     def setUp(self):
-        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        kept = tempfile.TemporaryDirectory()
+        self.addCleanup(kept.cleanup)
+        self.folder = pathlib.Path(kept.name)
         for name, text in (("nvcc", NVCC), ("forward.cu", "kernel\n"), ("common.cuh", "helpers\n")):
             (self.folder / name).write_text(text)
         (self.folder / "nvcc").chmod(0o755)

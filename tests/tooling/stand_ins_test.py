@@ -18,7 +18,9 @@ class StandIns(unittest.TestCase):
         subprocess.run(["cc", "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", self.lib / name, source, *options], check=True)
 
     def setUp(self):
-        self.site = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        kept = tempfile.TemporaryDirectory()
+        self.addCleanup(kept.cleanup)
+        self.site = pathlib.Path(kept.name)
         self.lib = self.site / "torch" / "lib"
         self.lib.mkdir(parents=True)
         (self.site / "nvidia/cu13/lib").mkdir(parents=True)
