@@ -175,15 +175,17 @@ nb::bytes OperandHead(const Plan& plan) {
   return nb::bytes(head, sizeof(head));
 }
 
-// A tensor of a framework: its address and the strides of batch, head and token.
-using Place = std::tuple<uintptr_t, int64_t, int64_t, int64_t>;
+// The strides of a framework's tensor: batch, head, token, and dim, which is 1.
+using Strides = std::tuple<int64_t, int64_t, int64_t, int64_t>;
 using Bytes = std::tuple<uintptr_t, int64_t>;
 // Element type, memory, ordinal and stream, which all tensors of a call share.
 using Where = std::tuple<int64_t, int64_t, int64_t, uintptr_t>;
 
-tessera_tensor TensorAt(const Place& place, const Where& where) {
-  const auto& [data, batch_stride, head_stride, token_stride] = place;
-  return {reinterpret_cast<void*>(data),
+// Tensor i of a call.
+template <size_t i, class Addresses, class StridesOf>
+tessera_tensor TensorAt(const Addresses& addresses, const StridesOf& strides, const Where& where) {
+  const auto& [batch_stride, head_stride, token_stride, dim_stride] = std::get<i>(strides);
+  return {reinterpret_cast<void*>(std::get<i>(addresses)),
           std::get<0>(where),
           batch_stride,
           head_stride,
@@ -209,31 +211,36 @@ void Call(int64_t number, const Bytes& operand, Pass pass, const tessera_args& a
   throw nb::python_error();
 }
 
-void CallForward(int64_t number, const Bytes& operand, const Where& where, const Place& q, const Place& k,
-                 const Place& v, uintptr_t sink_logits, const Place& o, uintptr_t lse) {
+// The tensors are q, k, v, o; the floats sink_logits, lse.
+void CallForward(int64_t number, const Bytes& operand, const Where& where,
+                 const std::tuple<uintptr_t, uintptr_t, uintptr_t, uintptr_t>& addresses,
+                 const std::tuple<Strides, Strides, Strides, Strides>& strides,
+                 const std::tuple<uintptr_t, uintptr_t>& floats) {
   tessera_args args = tessera_args_init();
-  args.q = TensorAt(q, where);
-  args.k = TensorAt(k, where);
-  args.v = TensorAt(v, where);
-  args.sink_logits = reinterpret_cast<const float*>(sink_logits);
-  args.o = TensorAt(o, where);
-  args.lse = reinterpret_cast<float*>(lse);
+  args.q = TensorAt<0>(addresses, strides, where);
+  args.k = TensorAt<1>(addresses, strides, where);
+  args.v = TensorAt<2>(addresses, strides, where);
+  args.o = TensorAt<3>(addresses, strides, where);
+  args.sink_logits = reinterpret_cast<const float*>(std::get<0>(floats));
+  args.lse = reinterpret_cast<float*>(std::get<1>(floats));
   Call(number, operand, Pass::kForward, args, where);
 }
 
-// The places are q, k, v, o, dout, dq, dk, dv; the floats sink_logits, lse, dsink_logits.
-void CallBackward(int64_t number, const Bytes& operand, const Where& where,
-                  const std::tuple<Place, Place, Place, Place, Place, Place, Place, Place>& places,
-                  const std::tuple<uintptr_t, uintptr_t, uintptr_t>& floats) {
+// The tensors are q, k, v, o, dout, dq, dk, dv; the floats sink_logits, lse, dsink_logits.
+void CallBackward(
+    int64_t number, const Bytes& operand, const Where& where,
+    const std::tuple<uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t>& addresses,
+    const std::tuple<Strides, Strides, Strides, Strides, Strides, Strides, Strides, Strides>& strides,
+    const std::tuple<uintptr_t, uintptr_t, uintptr_t>& floats) {
   tessera_args args = tessera_args_init();
-  args.q = TensorAt(std::get<0>(places), where);
-  args.k = TensorAt(std::get<1>(places), where);
-  args.v = TensorAt(std::get<2>(places), where);
-  args.o = TensorAt(std::get<3>(places), where);
-  args.dout = TensorAt(std::get<4>(places), where);
-  args.dq = TensorAt(std::get<5>(places), where);
-  args.dk = TensorAt(std::get<6>(places), where);
-  args.dv = TensorAt(std::get<7>(places), where);
+  args.q = TensorAt<0>(addresses, strides, where);
+  args.k = TensorAt<1>(addresses, strides, where);
+  args.v = TensorAt<2>(addresses, strides, where);
+  args.o = TensorAt<3>(addresses, strides, where);
+  args.dout = TensorAt<4>(addresses, strides, where);
+  args.dq = TensorAt<5>(addresses, strides, where);
+  args.dk = TensorAt<6>(addresses, strides, where);
+  args.dv = TensorAt<7>(addresses, strides, where);
   args.sink_logits = reinterpret_cast<const float*>(std::get<0>(floats));
   args.lse = reinterpret_cast<float*>(std::get<1>(floats));
   args.dsink_logits = reinterpret_cast<float*>(std::get<2>(floats));
