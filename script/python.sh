@@ -142,5 +142,5 @@ python_asan_tests() {
   (cd "$root/build" && LD_PRELOAD=$preload ASAN_OPTIONS=detect_leaks=0:abort_on_error=0 PYTHONMALLOC=malloc \
     PYTHONPATH=$out/site:$python_dir/base "$python_dir/build/bin/python3" -B -m pytest -q -p no:cacheprovider \
     -c "$root/pyproject.toml" --rootdir "$root" -rs -k "not in_the_wheel" \
-    "$root"/python/tests/test_{bad_input,process,numpy}.py)
+    "$root"/python/tests/test_{bad_input,process,numpy,gpu}.py)
 }
