@@ -193,6 +193,8 @@ def check_torch_stream(rng):
     want = tt.attention(q, k, v, plan)
     late = [torch.zeros_like(x).requires_grad_() for x in (q, k, v)]
     side = torch.cuda.Stream()
+    with torch.cuda.stream(side):  # which has its workspace from then on
+        tt.attention(*late, plan).backward(dout)
     torch.cuda.synchronize()
     with torch.cuda.stream(side):
         torch.cuda._sleep(400_000_000)  # a fifth of a second
