@@ -103,7 +103,10 @@ def attention(
     torch.Size([1, 2, 256, 16])
     """
     if not _is_compiling() and type(plan) is TorchPlan and layout == "bhtd" and _is_plain(q, k, v, sink_logits):
-        return (_AttentionWithLse if return_lse else _Attention).apply(q, k, v, sink_logits, plan)
+        try:
+            return (_apply_with_lse if return_lse else _apply)(q, k, v, sink_logits, plan)
+        except RuntimeError:  # a tensor that outlived a transform of torch.func: the public way unwraps it, or says what is wrong
+            return (_AttentionWithLse if return_lse else _Attention).apply(q, k, v, sink_logits, plan)
     if not _is_compiling():
         for name, x in (("q", q), ("k", k), ("v", v)):
             if not isinstance(x, Tensor):
@@ -182,6 +185,11 @@ class _AttentionWithLse(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dout, unused):
         return (None,) * 5 if dout is None else _Attention.backward(ctx, dout)
+
+
+# `apply` without what it does for transforms, which are not active where these are called; that costs as much as a call.
+_apply = super(torch.autograd.Function, _Attention).apply
+_apply_with_lse = super(torch.autograd.Function, _AttentionWithLse).apply
 
 
 # --- The operators --------------------------------------------------------------------------------------------------

@@ -286,6 +286,16 @@ def test_threads(rng):
     assert not wrong
 
 
+def test_a_tensor_that_outlived_a_transform(rng):
+    plan = tt.plan(prepare(mask=m.causal))
+    q, k, v = inputs(rng, grad=False)
+    kept = []
+    torch.func.grad(lambda x: kept.append(x) or x.sum())(q)
+    for lse in (False, True):
+        want, got = (tt.attention(x, k, v, plan, return_lse=lse) for x in (q, kept[0]))
+        assert torch.equal(want[0], got[0]) if lse else torch.equal(want, got)
+
+
 def test_autocast_and_checkpoint(rng):
     from torch.utils.checkpoint import checkpoint
 
