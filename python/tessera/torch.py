@@ -60,20 +60,22 @@ def _of(made: Plan) -> TorchPlan:
     return found
 
 
-_own: dict[tuple[str, str], TorchPlan] = {}
+_own: dict[tuple[str, str, int], TorchPlan] = {}
 _own_lock = threading.Lock()
 _own_engine: Engine | None = None
 
 
-def _of_contract(contract: Contract) -> TorchPlan:
-    """A contract whose mask no batch changes has one plan; it is made by an engine of this module's own."""
+def _of_contract(contract: Contract, q: Tensor) -> TorchPlan:
+    """A contract whose mask no batch changes has one plan where q is; it is made by an engine of this module's own."""
     global _own_engine
+    key = (contract.key, contract.text, q.get_device())
     with _own_lock:
-        found = _own.get((contract.key, contract.text))
+        found = _own.get(key)
         if found is None:
             if _own_engine is None:
                 _own_engine = Engine()
-            found = _own[contract.key, contract.text] = _of(_own_engine.prepare(contract).plan())
+            where: dict[str, Any] = {"target": "h200", "memory": "gpu", "ordinal": q.get_device()} if q.is_cuda else {}
+            found = _own[key] = _of(_own_engine.prepare(contract, **where).plan())
     return found
 
 
@@ -116,7 +118,7 @@ def attention(
     if isinstance(plan, Plan):
         plan = _of(plan)
     elif isinstance(plan, Contract):
-        plan = _of_contract(plan)
+        plan = _of_contract(plan, q)
     elif not isinstance(plan, TorchPlan):
         raise TypeError(f"plan: a TorchPlan, Plan or Contract expected, got {type(plan).__name__}")
     if layout == "bthd":

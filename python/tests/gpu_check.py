@@ -167,6 +167,7 @@ def check_torch_layouts(rng):
     assert grown <= least + 4096, f"{grown} bytes more, o and lse have {least}"
     turned = [x.transpose(1, 2).contiguous() for x in (q, k, v)]
     assert torch.equal(tt.attention(*turned, plan, layout="bthd"), want.transpose(1, 2))
+    assert torch.equal(tt.attention(q, k, v, attn.contract), want), "a contract stands for its plan, on the GPU too"
     one = q[:1].expand(2, -1, -1, -1)
     assert torch.equal(tt.attention(one, k, v, plan), tt.attention(one.contiguous(), k, v, plan))
     for x in (q, k, v):
