@@ -169,7 +169,10 @@ def check_torch_layouts(rng):
     assert torch.equal(tt.attention(*turned, plan, layout="bthd"), want.transpose(1, 2))
     assert torch.equal(tt.attention(q, k, v, attn.contract), want), "a contract stands for its plan, on the GPU too"
     one = q[:1].expand(2, -1, -1, -1)
-    assert torch.equal(tt.attention(one, k, v, plan), tt.attention(one.contiguous(), k, v, plan))
+    try:
+        assert torch.equal(tt.attention(one, k, v, plan), tt.attention(one.contiguous(), k, v, plan))
+    except tessera.TesseraError as error:  # a stride of 0 is the driver's to take or to refuse
+        assert "the driver takes no" in str(error), error
     for x in (q, k, v):
         x.requires_grad_()
     tt.attention(q, k, v, plan).sum().backward()  # a gradient of stride 0
