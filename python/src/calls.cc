@@ -181,11 +181,11 @@ using Bytes = std::tuple<uintptr_t, int64_t>;
 // Element type, memory, ordinal and stream, which all tensors of a call share.
 using Where = std::tuple<int64_t, int64_t, int64_t, uintptr_t>;
 
-// Tensor i of a call.
-template <size_t i, class Addresses, class StridesOf>
+// One of a call's tensors.
+template <size_t kIndex, class Addresses, class StridesOf>
 tessera_tensor TensorAt(const Addresses& addresses, const StridesOf& strides, const Where& where) {
-  const auto& [batch_stride, head_stride, token_stride, dim_stride] = std::get<i>(strides);
-  return {reinterpret_cast<void*>(std::get<i>(addresses)),
+  const auto& [batch_stride, head_stride, token_stride, dim_stride] = std::get<kIndex>(strides);
+  return {reinterpret_cast<void*>(std::get<kIndex>(addresses)),
           std::get<0>(where),
           batch_stride,
           head_stride,
