@@ -2,12 +2,16 @@
 """Compiles one row of kernels.def to a cubin, and refuses what would be slow or would not launch.
 
 ptxas prints what it did; a spill, a stack frame, serialised matrix products (its notes C7510 to C7520), an ignored
-setmaxnreg (C7508) or more registers than the launch has are errors here. What it said stays beside the cubin as .log.
+setmaxnreg (C7508) or more registers than the launch has are errors here. What it said stays beside the cubin as .log, and
+a digest of all that went into it as .key: with --like, a cubin of another build tree whose digest would be the same is copied,
+because nothing of the host is in it.
 """
 
 import argparse
+import hashlib
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 
@@ -34,6 +38,34 @@ def problems(text: str, name: str, threads: int) -> list[str]:
     return found
 
 
+def digest(args: argparse.Namespace, depend: pathlib.Path) -> str:
+    """Of the compiler, the command, this file, and every file that the compiler read, as they are now."""
+    nvcc = pathlib.Path(shutil.which(args.nvcc) or args.nvcc).resolve()
+    read = depend.read_text(encoding="utf-8").replace("\\\n", " ").split(" : ", 1)[1].split()
+    of = hashlib.sha256(repr((str(nvcc), nvcc.stat().st_size, FLAGS, args.name, args.threads, args.define)).encode())
+    for path in [__file__, *read]:
+        of.update(f"\n{path}\n".encode() + pathlib.Path(path).read_bytes())
+    return of.hexdigest()
+
+
+def copied(args: argparse.Namespace) -> bool:
+    """Takes the other tree's cubin, where compiling would give the same."""
+    other = args.like / args.cubin.name
+    depend = args.like / pathlib.Path(args.depend).name
+    try:
+        key = other.with_suffix(".key").read_text(encoding="utf-8")
+        if key != digest(args, depend):
+            return False
+        shutil.copyfile(other, args.cubin)
+        shutil.copyfile(other.with_suffix(".log"), args.cubin.with_suffix(".log"))
+        read = depend.read_text(encoding="utf-8").split(" : ", 1)[1]
+        pathlib.Path(args.depend).write_text(f"{args.cubin} : {read}", encoding="utf-8")
+    except OSError:  # it is not there, or only half
+        return False
+    args.cubin.with_suffix(".key").write_text(key, encoding="utf-8")
+    return True
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nvcc", required=True)
@@ -42,9 +74,14 @@ def main() -> int:
     parser.add_argument("--define", action="append", default=[])
     parser.add_argument("--include", required=True)
     parser.add_argument("--depend", required=True, help="file of dependencies to write")
+    parser.add_argument("--like", type=pathlib.Path, help="folder of another build tree's cubins")
     parser.add_argument("source")
     parser.add_argument("cubin", type=pathlib.Path)
     args = parser.parse_args()
+    key = args.cubin.with_suffix(".key")
+    key.unlink(missing_ok=True)  # it stands for what is whole
+    if args.like and copied(args):
+        return 0
     command = [args.nvcc, *FLAGS, f"-I{args.include}", f"-DTESSERA_CUDA_NAME={args.name}",
                *(f"-D{define}" for define in args.define), "-MD", "-MF", args.depend, "-MT", str(args.cubin)]
     done = subprocess.run([*command, "-o", str(args.cubin), args.source], stdout=subprocess.PIPE,
@@ -52,6 +89,7 @@ def main() -> int:
     args.cubin.with_suffix(".log").write_text(done.stdout, encoding="utf-8")
     found = [f"nvcc exits with {done.returncode}"] if done.returncode else problems(done.stdout, args.name, args.threads)
     if not found:
+        key.write_text(digest(args, pathlib.Path(args.depend)), encoding="utf-8")
         return 0
     args.cubin.unlink(missing_ok=True)
     print(done.stdout, *(f"{args.name}: {problem}" for problem in found), sep="\n", file=sys.stderr)

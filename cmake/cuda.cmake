@@ -2,6 +2,7 @@
 # names their bytes. CMake's own CUDA language is not used: cubins hold no host code and need no linking.
 set(TESSERA_LANE_CUDA AUTO CACHE STRING "Build the lane of CUDA kernels: AUTO (where there is an nvcc), ON or OFF")
 set_property(CACHE TESSERA_LANE_CUDA PROPERTY STRINGS AUTO ON OFF)
+set(TESSERA_CUBINS "" CACHE PATH "Another build tree's folder of cubins: those that would come out the same are copied")
 
 # Sets tessera_nvcc to an nvcc of 13.0 or newer, or to nothing, and tessera_nvcc_problem to why.
 function(tessera_find_nvcc)
@@ -53,6 +54,10 @@ function(tessera_cubins target)
     endif()
   endif()
   file(MAKE_DIRECTORY ${out})
+  set(like)
+  if(TESSERA_CUBINS AND NOT TESSERA_CUBINS STREQUAL out)
+    set(like --like ${TESSERA_CUBINS})
+  endif()
   set(type_bf16 Bf16)
   set(type_f16 F16)
   set(type_f32 F32)
@@ -84,7 +89,7 @@ function(tessera_cubins target)
       COMMAND python3 ${PROJECT_SOURCE_DIR}/cmake/cubin.py --nvcc ${tessera_nvcc} --name ${name} --threads
               ${threads_${kind}} --define TESSERA_CUDA_TYPE=${type_${dtype}} --define TESSERA_CUDA_DIM_QK=${dim_qk} --define
               TESSERA_CUDA_DIM_V=${dim_v} --define TESSERA_CUDA_SOFTCAP=${cap_${softcap}} --include
-              ${PROJECT_SOURCE_DIR}/src --depend ${cubin}.d ${source} ${cubin}
+              ${PROJECT_SOURCE_DIR}/src --depend ${cubin}.d ${like} ${source} ${cubin}
       DEPENDS ${source} ${PROJECT_SOURCE_DIR}/cmake/cubin.py
       DEPFILE ${cubin}.d
       COMMENT "Compiling ${name}.cubin"

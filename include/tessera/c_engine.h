@@ -107,6 +107,13 @@ int tessera_attention_bind(const tessera_attention* attention, const tessera_pla
 int tessera_attention_rebind(const tessera_attention* attention, const tessera_bound* earlier, const tessera_plan* plan,
                              void* stream, tessera_bound** bound, tessera_error** error);
 
+/* The plan as the selected lane's kernels read it on their device, for the `image` of calls of anything that is bound
+ * of this attention: who keeps plans in device memory binds one and brings the others. Needs no device. `image_bytes`
+ * is what it takes; it is written where `capacity` has room for that, and not at all where it has not. TSR-L002 for a
+ * lane without such a form. What lies in an image that a call brings is not checked. */
+int tessera_attention_image(const tessera_attention* attention, const tessera_plan* plan, void* image, int64_t capacity,
+                            int64_t* image_bytes, tessera_error** error);
+
 /* --- Calls -------------------------------------------------------------------------------------------------------- */
 
 /* Row statistics are dense f32 [batch, num_q_heads, q_len], sink logits f32 [num_q_heads], both in the tensors' memory.
@@ -144,6 +151,8 @@ typedef struct tessera_call_options {
   const char* contract_source;
   void* workspace;         /* in the tensors' memory, at a multiple of 64 bytes, nobody else's until the work is done */
   int64_t workspace_bytes; /* of it: at least tessera_bound_workspace_bytes; NULL and 0: the engine's */
+  const void* image;       /* of a plan (tessera_attention_image), in the tensors' memory at a multiple of 16 bytes: */
+  int64_t image_bytes;     /* it runs in place of the bound plan, in the stream's order; such a call has no receipt */
 } tessera_call_options;
 static inline tessera_call_options tessera_call_options_init(void) {
   tessera_call_options out;

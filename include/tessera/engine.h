@@ -55,6 +55,9 @@ struct CallOptions {
   // At least Bound::workspace_bytes(), in the tensors' memory, at a multiple of 64 bytes, and nobody else's until the
   // call's work is done; empty: the engine's.
   std::span<std::byte> workspace = {};
+  // What Attention::Image made of a plan, in the tensors' memory: it runs in place of the bound one, and is read in the
+  // order of the stream. What is in it is the caller's word. Such a call has no receipt, which would tell of the other.
+  std::span<const std::byte> image = {};
   Receipt* receipt = nullptr;  // filled when not null, also when the call fails
   bool digests = false;        // also digests of inputs and outputs, and pairs counted, which takes as long as it takes
   const Batch* batch = nullptr;  // what the plan was made from, for its digest
@@ -109,6 +112,10 @@ class Attention {
   // the class is another or something else is bound to the earlier plan, TSR-R009 where its room is too small: then
   // Bind, and capture again. `earlier` is kept while its graphs are, and not called any more. On the host this is Bind.
   Result<Bound> Rebind(const Bound& earlier, tessera::Plan plan, void* stream = nullptr) const;
+  // The plan as the selected lane's kernels read it in their device's memory, for CallOptions::image of whatever is
+  // bound of this attention: who keeps plans on the device binds once. Needs no device. TSR-L002 for a lane without
+  // such a form.
+  Result<std::vector<std::byte>> Image(const tessera::Plan& plan) const;
 
  private:
   friend struct EngineAccess;

@@ -23,6 +23,9 @@ constexpr size_t kMostBound = 64;
 
 struct Entry {
   Attention attention;
+  NumberedShape shape;
+  Plan first;             // of calls with images: what is bound to launch them
+  BoundPointer launcher;  // once it is
   std::list<std::pair<std::string, BoundPointer>> bounds;  // the latest first
   pid_t process = getpid();                                // an engine's threads do not follow a fork
 };
@@ -83,27 +86,75 @@ bool ReadOperand(std::span<const std::byte> operand, PlanBytes& out) {
   return true;
 }
 
-// Checks the plan's bytes and binds them. Gives what is wrong.
-CallError BindBytes(const Attention& attention, std::span<const std::byte> bytes, BoundPointer& out) {
-  tessera_plan* plan = nullptr;
+CallError BindPlan(const Attention& attention, const tessera_plan& plan, BoundPointer& out) {
   tessera_bound* bound = nullptr;
   tessera_error* error = nullptr;
-  if (tessera_plan_load(attention.contract.handle.get(), bytes.data(), bytes.size(), &plan, &error) != 0) {
-    return TakeError(error);
-  }
-  const int status = tessera_attention_bind(attention.handle.get(), plan, &bound, &error);
-  tessera_plan_free(plan);
-  if (status != 0) return TakeError(error);
+  if (tessera_attention_bind(attention.handle.get(), &plan, &bound, &error) != 0) return TakeError(error);
   out = {bound, tessera_bound_free};
   return {};
 }
 
-int64_t Register(const Attention& attention) {
+// Checks the plan's bytes and binds them. Gives what is wrong.
+CallError BindBytes(const Attention& attention, std::span<const std::byte> bytes, BoundPointer& out) {
+  tessera_plan* plan = nullptr;
+  tessera_error* error = nullptr;
+  if (tessera_plan_load(attention.contract.handle.get(), bytes.data(), bytes.size(), &plan, &error) != 0) {
+    return TakeError(error);
+  }
+  CallError problem = BindPlan(attention, *plan, out);
+  tessera_plan_free(plan);
+  return problem;
+}
+
+CallError RunBound(const tessera_bound& bound, Pass pass, const tessera_args& args, const tessera_call_options& call) {
+  tessera_error* error = nullptr;
+  const auto function = pass == Pass::kForward ? tessera_bound_forward : tessera_bound_backward;
+  return function(&bound, &args, &call, nullptr, &error) == 0 ? CallError{} : TakeError(error);
+}
+
+// With the registry's lock held.
+CallError FindEntry(Registry& registry, int64_t number, Entry*& out) {
+  const auto at = registry.entries.find(number);
+  if (at == registry.entries.end()) return OwnError("TSR-A001", "no attention has this number in this process");
+  if (at->second.process != getpid()) {
+    return OwnError("TSR-A001", "this attention was prepared before os.fork(); prepare it anew");
+  }
+  out = &at->second;  // stays where it is: entries are never removed
+  return {};
+}
+
+int64_t Register(const Attention& attention, int64_t ordinal) {
   Registry& registry = TheRegistry();
   const std::scoped_lock lock(registry.mutex);
   const auto number = static_cast<int64_t>(registry.entries.size()) + 1;
-  registry.entries.emplace(number, Entry{.attention = attention, .bounds = {}});
+  registry.entries.emplace(number, Entry{.attention = attention,
+                                         .shape = {attention.contract.shape, ordinal},
+                                         .first = {},
+                                         .launcher = {},
+                                         .bounds = {}});
   return number;
+}
+
+// Writes the plan's image into an array, where there is room for it. Gives the bytes it takes.
+int64_t Image(const Attention& attention, const Plan& plan, const nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig>& to) {
+  int64_t bytes = 0;
+  tessera_error* error = nullptr;
+  int status = 0;
+  {
+    const Unlocked unlocked;
+    status = tessera_attention_image(attention.handle.get(), plan.handle.get(), to.size() == 0 ? nullptr : to.data(),
+                                     static_cast<int64_t>(to.size()), &bytes, &error);
+  }
+  Check(status, error);
+  return bytes;
+}
+
+// The plan whose binding launches every call with an image; the first that is given stays.
+void RememberFirst(int64_t number, const Plan& plan) {
+  Registry& registry = TheRegistry();
+  const std::scoped_lock lock(registry.mutex);
+  Entry& entry = registry.entries.at(number);
+  if (!entry.first.handle) entry.first = plan;
 }
 
 // Binds a plan for the calls to come, so that they need not look at its bytes.
@@ -124,15 +175,17 @@ nb::bytes OperandHead(const Plan& plan) {
   return nb::bytes(head, sizeof(head));
 }
 
-// A tensor of a framework: its address and the strides of batch, head and token.
-using Place = std::tuple<uintptr_t, int64_t, int64_t, int64_t>;
+// The strides of a framework's tensor: batch, head, token, and dim, which is 1.
+using Strides = std::tuple<int64_t, int64_t, int64_t, int64_t>;
 using Bytes = std::tuple<uintptr_t, int64_t>;
 // Element type, memory, ordinal and stream, which all tensors of a call share.
 using Where = std::tuple<int64_t, int64_t, int64_t, uintptr_t>;
 
-tessera_tensor TensorAt(const Place& place, const Where& where) {
-  const auto& [data, batch_stride, head_stride, token_stride] = place;
-  return {reinterpret_cast<void*>(data),
+// One of a call's tensors.
+template <size_t kIndex, class Addresses, class StridesOf>
+tessera_tensor TensorAt(const Addresses& addresses, const StridesOf& strides, const Where& where) {
+  const auto& [batch_stride, head_stride, token_stride, dim_stride] = std::get<kIndex>(strides);
+  return {reinterpret_cast<void*>(std::get<kIndex>(addresses)),
           std::get<0>(where),
           batch_stride,
           head_stride,
@@ -158,31 +211,36 @@ void Call(int64_t number, const Bytes& operand, Pass pass, const tessera_args& a
   throw nb::python_error();
 }
 
-void CallForward(int64_t number, const Bytes& operand, const Where& where, const Place& q, const Place& k,
-                 const Place& v, uintptr_t sink_logits, const Place& o, uintptr_t lse) {
+// The tensors are q, k, v, o; the floats sink_logits, lse.
+void CallForward(int64_t number, const Bytes& operand, const Where& where,
+                 const std::tuple<uintptr_t, uintptr_t, uintptr_t, uintptr_t>& addresses,
+                 const std::tuple<Strides, Strides, Strides, Strides>& strides,
+                 const std::tuple<uintptr_t, uintptr_t>& floats) {
   tessera_args args = tessera_args_init();
-  args.q = TensorAt(q, where);
-  args.k = TensorAt(k, where);
-  args.v = TensorAt(v, where);
-  args.sink_logits = reinterpret_cast<const float*>(sink_logits);
-  args.o = TensorAt(o, where);
-  args.lse = reinterpret_cast<float*>(lse);
+  args.q = TensorAt<0>(addresses, strides, where);
+  args.k = TensorAt<1>(addresses, strides, where);
+  args.v = TensorAt<2>(addresses, strides, where);
+  args.o = TensorAt<3>(addresses, strides, where);
+  args.sink_logits = reinterpret_cast<const float*>(std::get<0>(floats));
+  args.lse = reinterpret_cast<float*>(std::get<1>(floats));
   Call(number, operand, Pass::kForward, args, where);
 }
 
-// The places are q, k, v, o, dout, dq, dk, dv; the floats sink_logits, lse, dsink_logits.
-void CallBackward(int64_t number, const Bytes& operand, const Where& where,
-                  const std::tuple<Place, Place, Place, Place, Place, Place, Place, Place>& places,
-                  const std::tuple<uintptr_t, uintptr_t, uintptr_t>& floats) {
+// The tensors are q, k, v, o, dout, dq, dk, dv; the floats sink_logits, lse, dsink_logits.
+void CallBackward(
+    int64_t number, const Bytes& operand, const Where& where,
+    const std::tuple<uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t>& addresses,
+    const std::tuple<Strides, Strides, Strides, Strides, Strides, Strides, Strides, Strides>& strides,
+    const std::tuple<uintptr_t, uintptr_t, uintptr_t>& floats) {
   tessera_args args = tessera_args_init();
-  args.q = TensorAt(std::get<0>(places), where);
-  args.k = TensorAt(std::get<1>(places), where);
-  args.v = TensorAt(std::get<2>(places), where);
-  args.o = TensorAt(std::get<3>(places), where);
-  args.dout = TensorAt(std::get<4>(places), where);
-  args.dq = TensorAt(std::get<5>(places), where);
-  args.dk = TensorAt(std::get<6>(places), where);
-  args.dv = TensorAt(std::get<7>(places), where);
+  args.q = TensorAt<0>(addresses, strides, where);
+  args.k = TensorAt<1>(addresses, strides, where);
+  args.v = TensorAt<2>(addresses, strides, where);
+  args.o = TensorAt<3>(addresses, strides, where);
+  args.dout = TensorAt<4>(addresses, strides, where);
+  args.dq = TensorAt<5>(addresses, strides, where);
+  args.dk = TensorAt<6>(addresses, strides, where);
+  args.dv = TensorAt<7>(addresses, strides, where);
   args.sink_logits = reinterpret_cast<const float*>(std::get<0>(floats));
   args.lse = reinterpret_cast<float*>(std::get<1>(floats));
   args.dsink_logits = reinterpret_cast<float*>(std::get<2>(floats));
@@ -191,11 +249,11 @@ void CallBackward(int64_t number, const Bytes& operand, const Where& where,
 
 }  // namespace
 
-const tessera_shape* ShapeOfNumber(int64_t number) {
+const NumberedShape* ShapeOfNumber(int64_t number) {
   Registry& registry = TheRegistry();
   const std::scoped_lock lock(registry.mutex);
   const auto at = registry.entries.find(number);
-  return at == registry.entries.end() ? nullptr : &at->second.attention.contract.shape;
+  return at == registry.entries.end() ? nullptr : &at->second.shape;
 }
 
 CallError CallByNumber(int64_t number, std::span<const std::byte> operand, Pass pass, const tessera_args& args,
@@ -207,12 +265,7 @@ CallError CallByNumber(int64_t number, std::span<const std::byte> operand, Pass 
   Entry* entry = nullptr;
   {
     const std::scoped_lock lock(registry.mutex);
-    const auto at = registry.entries.find(number);
-    if (at == registry.entries.end()) return OwnError("TSR-A001", "no attention has this number in this process");
-    if (at->second.process != getpid()) {
-      return OwnError("TSR-A001", "this attention was prepared before os.fork(); prepare it anew");
-    }
-    entry = &at->second;  // stays where it is: entries are never removed
+    if (CallError problem = FindEntry(registry, number, entry); !problem.ok()) return problem;
     bound = FindBound(*entry, plan.fingerprint);
   }
   if (!bound) {
@@ -222,13 +275,36 @@ CallError CallByNumber(int64_t number, std::span<const std::byte> operand, Pass 
   }
   tessera_call_options call = tessera_call_options_init();
   call.stream = stream;
-  tessera_error* error = nullptr;
-  const auto function = pass == Pass::kForward ? tessera_bound_forward : tessera_bound_backward;
-  return function(bound.get(), &args, &call, nullptr, &error) == 0 ? CallError{} : TakeError(error);
+  return RunBound(*bound, pass, args, call);
+}
+
+CallError CallWithImage(int64_t number, std::span<const std::byte> image, Pass pass, const tessera_args& args,
+                        void* stream) {
+  Registry& registry = TheRegistry();
+  BoundPointer bound;
+  {
+    const std::scoped_lock lock(registry.mutex);  // also while it is bound, once
+    Entry* entry = nullptr;
+    if (CallError problem = FindEntry(registry, number, entry); !problem.ok()) return problem;
+    if (!entry->launcher && !entry->first.handle) return OwnError("TSR-A001", "no plan of this attention was made yet");
+    if (!entry->launcher) {
+      if (CallError problem = BindPlan(entry->attention, *entry->first.handle, entry->launcher); !problem.ok()) {
+        return problem;
+      }
+    }
+    bound = entry->launcher;
+  }
+  tessera_call_options call = tessera_call_options_init();
+  call.stream = stream;
+  call.image = image.data();
+  call.image_bytes = static_cast<int64_t>(image.size());
+  return RunBound(*bound, pass, args, call);
 }
 
 void AddCalls(nb::module_& m) {
-  m.def("register_attention", Register, nb::arg("attention"));
+  m.def("register_attention", Register, nb::arg("attention"), nb::arg("ordinal"));
+  m.def("plan_image", Image, nb::arg("attention"), nb::arg("plan"), nb::arg("to").noconvert());
+  m.def("remember_first", RememberFirst, nb::arg("number"), nb::arg("plan"));
   m.def("remember", Remember, nb::arg("number"), nb::arg("plan"), nb::arg("bound"));
   m.def("operand_head", OperandHead, nb::arg("plan"));
   m.def("call_forward", CallForward);

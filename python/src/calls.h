@@ -20,8 +20,12 @@ inline constexpr char kOperandMagic[] = "TSROPND1";
 
 enum class Pass { kForward, kBackward };
 
-// The sizes of a registered attention's contract; null where there is none of that number.
-const tessera_shape* ShapeOfNumber(int64_t number);
+// The sizes of a registered attention's contract, and the GPU its tensors are on; null where there is none of that number.
+struct NumberedShape {
+  tessera_shape shape;
+  int64_t ordinal;
+};
+const NumberedShape* ShapeOfNumber(int64_t number);
 
 // What TesseraError has, where there is no Python to make one; good where the code is empty.
 struct CallError {
@@ -37,5 +41,11 @@ struct CallError {
 // lock of Python's, and touches nothing of it.
 CallError CallByNumber(int64_t number, std::span<const std::byte> operand, Pass pass, const tessera_args& args,
                        void* stream);
+
+// The same on a GPU, where the operand is an image of the plan (tessera_attention_image) in device memory, which the
+// kernels read there: the host never looks at it, so nothing is copied or waited for. The launches are those of the first
+// plan that was remembered, because they depend on the class alone; it is bound at the first call.
+CallError CallWithImage(int64_t number, std::span<const std::byte> image, Pass pass, const tessera_args& args,
+                        void* stream);
 
 }  // namespace tessera_python

@@ -1,5 +1,6 @@
-// Handlers of XLA's typed FFI on the CPU: buffers become tensors, and a call by number does the rest. XLA calls them
-// from its own threads, without Python's lock: nothing here may touch Python.
+// Handlers of XLA's typed FFI, on the CPU and for CUDA: buffers become tensors, and a call by number does the rest. XLA
+// calls them from its own threads, without Python's lock: nothing here may touch Python. On a GPU they launch in the order
+// of XLA's stream and return.
 #include <exception>
 #include <string>
 
@@ -31,17 +32,20 @@ struct Problem {
   std::string text;
 };
 
+enum class Platform { kCpu, kCuda };
+
 class Frame {
  public:
-  explicit Frame(const ffi::CallFrame& frame) : frame_(frame) {
+  Frame(const ffi::CallFrame& frame, Platform platform) : frame_(frame), platform_(platform) {
     const ffi::Attrs& attrs = frame.attrs;
     if (attrs.size != 1 || attrs.types[0] != ffi::kScalar) throw Problem{"TSR-A001: one attribute expected"};
     const auto* scalar = static_cast<const ffi::Scalar*>(attrs.attrs[0]);
     if (scalar->dtype != ffi::kS64) throw Problem{"TSR-A001: attention: an int64 expected"};
     number = *static_cast<const int64_t*>(scalar->value);
-    const tessera_shape* found = ShapeOfNumber(number);
+    const NumberedShape* found = ShapeOfNumber(number);
     if (found == nullptr) throw Problem{"TSR-A001: no attention has this number in this process"};
-    shape = *found;
+    shape = found->shape;
+    ordinal_ = found->ordinal;
   }
 
   void Expect(int64_t num_args, int64_t num_rets) const {
@@ -63,10 +67,13 @@ class Frame {
   float* RetFloats(int64_t index, const char* name, int64_t count) const {
     return Floats(*static_cast<const ffi::Buffer*>(frame_.rets.args[index]), name, count);
   }
-  std::span<const std::byte> Operand(int64_t index) const {
-    const auto& buffer = *static_cast<const ffi::Buffer*>(frame_.args.args[index]);
+  // Runs the pass on the plan in that operand.
+  CallError Run(Pass pass, int64_t operand_index, const tessera_args& args, void* stream) const {
+    const auto& buffer = *static_cast<const ffi::Buffer*>(frame_.args.args[operand_index]);
     if (buffer.rank != 1 || buffer.dtype != ffi::kU8) throw Problem{"TSR-A001: plan: an operand's bytes expected"};
-    return {static_cast<const std::byte*>(buffer.data), static_cast<size_t>(buffer.dims[0])};
+    const std::span operand(static_cast<const std::byte*>(buffer.data), static_cast<size_t>(buffer.dims[0]));
+    return platform_ == Platform::kCpu ? CallByNumber(number, operand, pass, args, nullptr)
+                                       : CallWithImage(number, operand, pass, args, stream);
   }
 
   int64_t number = 0;
@@ -74,12 +81,16 @@ class Frame {
 
  private:
   // A dense [batch, heads, tokens, dim]; ranks are compared too, because vmap may add an axis.
-  static tessera_tensor Tensor(const ffi::Buffer& buffer, const char* name, const Axes& axes) {
+  tessera_tensor Tensor(const ffi::Buffer& buffer, const char* name, const Axes& axes) const {
     if (buffer.rank != 4 || buffer.dims[0] != axes.batch || buffer.dims[1] != axes.heads ||
         buffer.dims[2] != axes.tokens || buffer.dims[3] != axes.dim) {
       throw Problem{std::string("TSR-R001: ") + name + " has another shape than the contract's"};
     }
     tessera_tensor out = tessera_tensor_bhtd(buffer.data, axes.heads, axes.tokens, axes.dim);
+    if (platform_ == Platform::kCuda) {
+      out.memory = TESSERA_MEMORY_GPU;
+      out.ordinal = ordinal_;
+    }
     out.dtype = buffer.dtype == ffi::kF32    ? TESSERA_DTYPE_F32
                 : buffer.dtype == ffi::kBf16 ? TESSERA_DTYPE_BF16
                                              : TESSERA_DTYPE_F16;
@@ -99,15 +110,21 @@ class Frame {
   }
 
   const ffi::CallFrame& frame_;
+  Platform platform_;
+  int64_t ordinal_ = 0;
 };
 
 // Runs a handler's body; whatever goes wrong in it becomes an error of XLA's.
 template <class Body>
-ffi::Error* Handle(ffi::CallFrame* frame, Body body) {
+ffi::Error* Handle(ffi::CallFrame* frame, Platform platform, Body body) {
   if (AnswerMetadata(frame)) return nullptr;
   if (frame->stage != ffi::kExecute) return nullptr;
+  ffi::StreamGetArgs stream{sizeof(stream), nullptr, frame->ctx, nullptr};
+  if (platform == Platform::kCuda) {
+    if (ffi::Error* error = frame->api->stream_get(&stream)) return error;
+  }
   try {
-    const CallError problem = body(Frame(*frame));
+    const CallError problem = body(Frame(*frame, platform), stream.stream);
     return problem.ok() ? nullptr : Refuse(frame, problem.text);
   } catch (const Problem& problem) {
     return Refuse(frame, problem.text);
@@ -117,8 +134,9 @@ ffi::Error* Handle(ffi::CallFrame* frame, Body body) {
 }
 
 // q, k, v, plan[, sink_logits] -> o, lse
+template <Platform kPlatform>
 ffi::Error* Forward(ffi::CallFrame* frame) {
-  return Handle(frame, [](const Frame& f) {
+  return Handle(frame, kPlatform, [](const Frame& f, void* stream) {
     const tessera_shape& s = f.shape;
     f.Expect(s.sink_logits != 0 ? 5 : 4, 2);
     tessera_args args = tessera_args_init();
@@ -128,13 +146,14 @@ ffi::Error* Forward(ffi::CallFrame* frame) {
     if (s.sink_logits != 0) args.sink_logits = f.ArgFloats(4, "sink_logits", s.num_q_heads);
     args.o = f.Ret(0, "o", AxesOfO(s));
     args.lse = f.RetFloats(1, "lse", s.batch * s.num_q_heads * s.q_len);
-    return CallByNumber(f.number, f.Operand(3), Pass::kForward, args, nullptr);
+    return f.Run(Pass::kForward, 3, args, stream);
   });
 }
 
 // dout, q, k, v, o, lse, plan[, sink_logits] -> dq, dk, dv[, dsink_logits]
+template <Platform kPlatform>
 ffi::Error* Backward(ffi::CallFrame* frame) {
-  return Handle(frame, [](const Frame& f) {
+  return Handle(frame, kPlatform, [](const Frame& f, void* stream) {
     const tessera_shape& s = f.shape;
     f.Expect(s.sink_logits != 0 ? 8 : 7, s.sink_logits != 0 ? 4 : 3);
     tessera_args args = tessera_args_init();
@@ -151,7 +170,7 @@ ffi::Error* Backward(ffi::CallFrame* frame) {
       args.sink_logits = f.ArgFloats(7, "sink_logits", s.num_q_heads);
       args.dsink_logits = f.RetFloats(3, "dsink_logits", s.num_q_heads);
     }
-    return CallByNumber(f.number, f.Operand(6), Pass::kBackward, args, nullptr);
+    return f.Run(Pass::kBackward, 6, args, stream);
   });
 }
 
@@ -159,10 +178,17 @@ ffi::Error* Backward(ffi::CallFrame* frame) {
 
 void AddJax(nb::module_& m) {
   m.attr("xla_ffi_version") = nb::make_tuple(ffi::kMajor, ffi::kMinor);
+  // By XLA's name of the platform, then of the target.
   m.def("xla_ffi_handlers", [] {
+    nb::dict cpu;
+    cpu["tessera_forward"] = nb::capsule(reinterpret_cast<void*>(&Forward<Platform::kCpu>));
+    cpu["tessera_backward"] = nb::capsule(reinterpret_cast<void*>(&Backward<Platform::kCpu>));
+    nb::dict cuda;
+    cuda["tessera_forward"] = nb::capsule(reinterpret_cast<void*>(&Forward<Platform::kCuda>));
+    cuda["tessera_backward"] = nb::capsule(reinterpret_cast<void*>(&Backward<Platform::kCuda>));
     nb::dict out;
-    out["tessera_forward"] = nb::capsule(reinterpret_cast<void*>(&Forward));
-    out["tessera_backward"] = nb::capsule(reinterpret_cast<void*>(&Backward));
+    out["cpu"] = cpu;
+    out["CUDA"] = cuda;
     return out;
   });
 }

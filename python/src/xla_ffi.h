@@ -47,13 +47,24 @@ struct ErrorCreateArgs {
   uint32_t code;
 };
 
-// The table goes on; what stands before the entries below is not called.
+struct StreamGetArgs {
+  size_t struct_size;
+  ExtensionBase* extension_start;
+  ExecutionContext* ctx;
+  void* stream;  // out; of CUDA a CUstream
+};
+
+// The table goes on; what is not called is an address.
 struct Api {
   size_t struct_size;
   ExtensionBase* extension_start;
   ApiVersion api_version;
   const void* internal_api;
   Error* (*error_create)(ErrorCreateArgs*);
+  void* error_get_message;
+  void* error_destroy;
+  void* handler_register;
+  Error* (*stream_get)(StreamGetArgs*);
 };
 
 enum DataType : uint32_t { kS64 = 5, kU8 = 6, kF16 = 10, kF32 = 11, kBf16 = 16 };

@@ -15,6 +15,7 @@ from ._contract import Contract, Shape, tile_pair
 from ._plan import Plan, host_array, make_batch
 from ._receipt import Receipt
 
+MEMORIES = ("host", "gpu", "tpu")  # as the C interface counts them
 _PASSES = {"forward": 1, "backward": 2, "both": 3}
 
 
@@ -78,9 +79,8 @@ class Engine:
             raise TypeError("exclude: a sequence of names expected, got one name")
         if passes not in _PASSES:
             raise ValueError(f"passes: one of {', '.join(_PASSES)} expected, got {passes!r}")
-        memories = ("host", "gpu", "tpu")
-        if memory not in memories:
-            raise ValueError(f"memory: one of {', '.join(memories)} expected, got {memory!r}")
+        if memory not in MEMORIES:
+            raise ValueError(f"memory: one of {', '.join(MEMORIES)} expected, got {memory!r}")
         options: dict[str, Any] = {
             "passes": _PASSES[passes],
             "exclude": list(exclude),
@@ -88,7 +88,7 @@ class Engine:
             "widen_class": int(widen_class),
             "verify_stages": int(verify_stages),
             "experimental": int(experimental),
-            "memory": memories.index(memory),
+            "memory": MEMORIES.index(memory),
             "ordinal": ordinal,
         }
         if tile is not None:
@@ -138,6 +138,12 @@ class Attention:
         """Makes plan operands at least this long (`Plan.operand`), so that no later batch of a program needs a longer one."""
         registered = self._register()
         registered.operand_bytes = max(registered.operand_bytes, int(plan_bytes))
+        registered.image_bytes = max(registered.image_bytes, -(-int(plan_bytes) // 256) * 256)
+
+    @property
+    def _is_on_gpu(self) -> bool:
+        """Whether its calls take tensors in a GPU's memory."""
+        return self._options.get("memory", 0) == MEMORIES.index("gpu")
 
     @property
     def lane(self) -> str:
@@ -224,8 +230,9 @@ class _Registered:
         self.pid = os.getpid()
         self.attention = attention
         self.shape = attention.contract.shape
-        self.number = _native.register_attention(attention._native)
+        self.number = _native.register_attention(attention._native, attention._options.get("ordinal", 0))
         self.operand_bytes = 0
+        self.image_bytes = 0
         _numbers[self.number] = self
 
     def operand(self, plan: Plan) -> np.ndarray:
@@ -244,6 +251,23 @@ class _Registered:
         out = raw[skip : skip + self.operand_bytes]
         out[: len(head)] = head
         out[len(head) : needed] = data
+        return out
+
+    def image(self, plan: Plan) -> np.ndarray:
+        """The plan as kernels of a GPU read it there, in an array whose length plans share. A copy of all of it goes to the GPU
+        for each plan, so the length is twice what the first one needs, and less where the class cannot need it."""
+        native = self.attention._native
+        needed = _native.plan_image(native, plan._native, np.empty(0, np.uint8))
+        if needed > self.image_bytes:
+            shape, data = self.shape, plan._native
+            # What an image has for every token of the rows of its three lists, where a tile needs to know documents.
+            tokens = 16 * shape.batch * (2 * shape.q_len + shape.kv_len + 3 * 128) if "document" in self.attention.contract.text else 0
+            # Of the rest that the plans of a class differ in, it has as much as the plan in each direction.
+            of_class = needed + 3 * max(0, data.class_bytes - len(data.bytes())) + tokens
+            self.image_bytes = -(-min(of_class, 2 * needed + tokens) // 256) * 256
+        out = np.zeros(self.image_bytes, np.uint8)
+        _native.plan_image(native, plan._native, out)
+        _native.remember_first(self.number, plan._native)
         return out
 
 

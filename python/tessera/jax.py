@@ -1,11 +1,13 @@
-"""Attention on JAX's arrays: under `jit`, with a gradient, over a batch by `vmap`; on the CPU, and lowered for a TPU.
+"""Attention on JAX's arrays: under `jit`, with a gradient, over a batch by `vmap`; on the CPU and on a GPU, and lowered for a
+TPU.
 
     plan = tessera.jax.plan(attn, doc_ids=ids)            # once for each batch
     o = jax.jit(tessera.jax.attention)(q, k, v, plan)     # one trace for every plan
 
 The plan is an operand of the program, so new documents trace and compile nothing. With an attention that was prepared for
-a TPU (`prepare(contract, target="v6e")`) the call is that target's own program, with our kernels in it. On other platforms
-there is no handler: JAX says so when it lowers the call.
+a GPU (`prepare(contract, target="h200", memory="gpu")`) the plan lies in its memory, as the kernels read it there; with one
+for a TPU (`prepare(contract, target="v6e")`) the call is that target's own program, with our kernels in it. A plan for
+another platform than the program's is refused when JAX lowers the call.
 """
 
 from __future__ import annotations
@@ -35,13 +37,15 @@ _DTYPES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class JaxPlan:
-    """A plan as a pytree: its bytes are data, of one length for every plan of an attention (`Plan.operand`); the number
-    and sizes of its attention are static. For a TPU the data are the tables of its programs, and those are static."""
+    """A plan as a pytree: its bytes are data, of one length for every plan of an attention (`Plan.operand`, for a GPU its
+    image); the number and sizes of its attention are static, and the platform whose handler takes it. For a TPU the data
+    are the tables of its programs, and those are static."""
 
     operand: Any
     number: int = field(metadata=dict(static=True))
     shape: Shape = field(metadata=dict(static=True))
     programs: tuple[_jax_tpu.Program, ...] = field(default=(), metadata=dict(static=True))
+    platform: str = field(default="cpu", metadata=dict(static=True))
 
 
 def plan(attention: Attention, **batch: Any) -> JaxPlan:
@@ -60,9 +64,26 @@ def _of(made: Plan) -> JaxPlan:
     found = made._of_framework.get("jax")
     if found is None:
         registered = made.attention._register()
-        operand = jax.device_put(made._memory(), jax.local_devices(backend="cpu")[0])
-        found = made._of_framework["jax"] = JaxPlan(operand, registered.number, registered.shape)
+        if made.attention._is_on_gpu:
+            operand = _on_gpu(registered.image(made), made.attention._options["ordinal"])
+            found = JaxPlan(operand, registered.number, registered.shape, platform="cuda")
+        else:
+            operand = jax.device_put(made._memory(), jax.local_devices(backend="cpu")[0])
+            found = JaxPlan(operand, registered.number, registered.shape)
+        made._of_framework["jax"] = found
     return found
+
+
+def _on_gpu(image: np.ndarray, ordinal: int) -> Any:
+    """In that GPU's memory; where JAX has none, which can still lower programs for one, as it is."""
+    try:
+        devices = jax.local_devices(backend="cuda")
+    except RuntimeError:
+        return image
+    for device in devices:
+        if device.local_hardware_id == ordinal:
+            return jax.device_put(image, device)
+    raise ValueError(f"the attention is for GPU {ordinal}, which JAX does not have here")
 
 
 def attention(
@@ -121,7 +142,7 @@ def attention(
     if plan.programs:
         o, lse = _jax_tpu.attention(plan.programs, shape, *arrays, plan.operand, sink_logits)
     else:
-        o, lse = _attention((plan.number, shape), *arrays, plan.operand, sink_logits)
+        o, lse = _attention((plan.number, shape, plan.platform), *arrays, plan.operand, sink_logits)
     if layout == "bthd":
         o = o.swapaxes(1, 2)
     if is_row:
@@ -149,41 +170,49 @@ def _call(name: str, results: Any, number: int, *operands: Any) -> Any:
     return jax.ffi.ffi_call(name, results, vmap_method="sequential")(*given, attention=np.int64(number))
 
 
-# The operand of a plan for this machine's processor, as it is. A program that is lowered for another platform would have
-# a call that nobody there knows: this says so while it is lowered.
-_host_plan = Primitive("tessera_host_plan")
-_host_plan.def_impl(lambda operand: operand)
-_host_plan.def_abstract_eval(lambda operand: operand)
+# The operand of a plan, as it is. A program that is lowered for another platform than the plan's would hand its call what
+# nobody there can read: this says so while it is lowered.
+_plan_for = Primitive("tessera_plan_for")
+_plan_for.def_impl(lambda operand, *, platform: operand)
+_plan_for.def_abstract_eval(lambda operand, *, platform: operand)
 
 
-def _refuse_platform(context: Any, operand: Any) -> Any:
-    raise NotImplementedError("this plan is for the CPU: for a TPU prepare the attention with its target, as in "
-                              'prepare(contract, target="v6e"); for a GPU there is no handler')  # fmt: skip
+def _lower_plan(here: str | None) -> Any:
+    def rule(context: Any, operand: Any, *, platform: str) -> Any:
+        if platform == here:
+            return [operand]
+        if platform == "cuda":
+            raise NotImplementedError("this plan is for a GPU, and this program is for another platform")
+        raise NotImplementedError("this plan is for the CPU: prepare the attention for where the program runs, as in "
+                                  'prepare(contract, target="h200", memory="gpu") or prepare(contract, target="v6e")')  # fmt: skip
+
+    return rule
 
 
-def _register_host_plan() -> None:
+def _register_plan_for() -> None:
     from jax.interpreters import batching, mlir
 
-    mlir.register_lowering(_host_plan, _refuse_platform)
-    mlir.register_lowering(_host_plan, lambda context, operand: [operand], platform="cpu")
-    batching.primitive_batchers[_host_plan] = lambda operands, axes: (_host_plan.bind(*operands), axes[0])
+    mlir.register_lowering(_plan_for, _lower_plan(None))
+    for platform in ("cpu", "cuda"):
+        mlir.register_lowering(_plan_for, _lower_plan(platform), platform=platform)
+    batching.primitive_batchers[_plan_for] = lambda operands, axes, **more: (_plan_for.bind(*operands, **more), axes[0])
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attention(key: tuple[int, Shape], q: Any, k: Any, v: Any, operand: Any, sinks: Any) -> Any:
-    number, shape = key
-    operand = _host_plan.bind(operand)
+def _attention(key: tuple[int, Shape, str], q: Any, k: Any, v: Any, operand: Any, sinks: Any) -> Any:
+    number, shape, platform = key
+    operand = _plan_for.bind(operand, platform=platform)
     results = (_like(q, shape.o), jax.ShapeDtypeStruct(shape.rows, jnp.float32))
     return tuple(_call("tessera_forward", results, number, q, k, v, operand, sinks))
 
 
-def _forward(key: tuple[int, Shape], q: Any, k: Any, v: Any, operand: Any, sinks: Any) -> Any:
+def _forward(key: tuple[int, Shape, str], q: Any, k: Any, v: Any, operand: Any, sinks: Any) -> Any:
     o, lse = _attention(key, q, k, v, operand, sinks)
     return (o, lse), (q, k, v, o, lse, operand, sinks)
 
 
-def _backward(key: tuple[int, Shape], kept: Any, cotangents: Any) -> Any:
-    number, shape = key
+def _backward(key: tuple[int, Shape, str], kept: Any, cotangents: Any) -> Any:
+    number, shape, _ = key
     q, k, v, o, lse, operand, sinks = kept
     results = [_like(q, shape.q), _like(k, shape.k), _like(v, shape.v)]
     if sinks is not None:
@@ -214,9 +243,10 @@ def _register() -> None:
         ours = _native.xla_ffi_version
         if runtime[0] != ours[0] or runtime < ours:
             raise ImportError(f"jaxlib's FFI has version {runtime}, our handlers have {ours}")
-        for name, handler in _native.xla_ffi_handlers().items():
-            jax.ffi.register_ffi_target(name, handler, platform="cpu")
-        _register_host_plan()
+        for platform, handlers in _native.xla_ffi_handlers().items():
+            for name, handler in handlers.items():
+                jax.ffi.register_ffi_target(name, handler, platform=platform)
+        _register_plan_for()
         _is_registered = True
 
 

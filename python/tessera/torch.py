@@ -33,12 +33,14 @@ class TorchPlan:
     The tensor is as long for every plan of an attention (`Plan.operand`), so a new plan compiles nothing anew.
     """
 
-    __slots__ = ("operand", "number", "plan")
+    __slots__ = ("operand", "number", "plan", "_place", "_call")
 
     def __init__(self, plan: Plan):
         self.operand = torch.from_numpy(plan._memory())
         self.number = plan.attention._register().number
         self.plan = plan
+        self._place = _place_of_plan(self.operand)
+        self._call = _call(self.number)
 
     def __repr__(self) -> str:
         return f"<tessera.torch.TorchPlan of {self.plan!r}>"
@@ -58,20 +60,22 @@ def _of(made: Plan) -> TorchPlan:
     return found
 
 
-_own: dict[tuple[str, str], TorchPlan] = {}
+_own: dict[tuple[str, str, int], TorchPlan] = {}
 _own_lock = threading.Lock()
 _own_engine: Engine | None = None
 
 
-def _of_contract(contract: Contract) -> TorchPlan:
-    """A contract whose mask no batch changes has one plan; it is made by an engine of this module's own."""
+def _of_contract(contract: Contract, q: Tensor) -> TorchPlan:
+    """A contract whose mask no batch changes has one plan where q is; it is made by an engine of this module's own."""
     global _own_engine
+    key = (contract.key, contract.text, q.get_device())
     with _own_lock:
-        found = _own.get((contract.key, contract.text))
+        found = _own.get(key)
         if found is None:
             if _own_engine is None:
                 _own_engine = Engine()
-            found = _own[contract.key, contract.text] = _of(_own_engine.prepare(contract).plan())
+            where: dict[str, Any] = {"target": "h200", "memory": "gpu", "ordinal": q.get_device()} if q.is_cuda else {}
+            found = _own[key] = _of(_own_engine.prepare(contract, **where).plan())
     return found
 
 
@@ -100,7 +104,12 @@ def attention(
     >>> q.grad.shape
     torch.Size([1, 2, 256, 16])
     """
-    if not torch.compiler.is_compiling():
+    if not _is_compiling() and type(plan) is TorchPlan and layout == "bhtd" and _is_plain(q, k, v, sink_logits):
+        try:
+            return (_apply_with_lse if return_lse else _apply)(q, k, v, sink_logits, plan)
+        except RuntimeError:  # a tensor that outlived a transform of torch.func: the public way unwraps it, or says what is wrong
+            return (_AttentionWithLse if return_lse else _Attention).apply(q, k, v, sink_logits, plan)
+    if not _is_compiling():
         for name, x in (("q", q), ("k", k), ("v", v)):
             if not isinstance(x, Tensor):
                 raise TypeError(f"{name}: a torch.Tensor expected, got {type(x).__name__}")
@@ -109,15 +118,15 @@ def attention(
     if isinstance(plan, Plan):
         plan = _of(plan)
     elif isinstance(plan, Contract):
-        plan = _of_contract(plan)
+        plan = _of_contract(plan, q)
     elif not isinstance(plan, TorchPlan):
         raise TypeError(f"plan: a TorchPlan, Plan or Contract expected, got {type(plan).__name__}")
     if layout == "bthd":
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     elif layout != "bhtd":
         raise ValueError(f"layout: 'bhtd' or 'bthd' expected, got {layout!r}")
-    if not torch.compiler.is_compiling() and _is_plain(q, k, v, sink_logits):
-        o, lse = _Attention.apply(q, k, v, plan.operand, sink_logits, plan.number)
+    if not _is_compiling() and _is_plain(q, k, v, sink_logits):
+        o, lse = _AttentionWithLse.apply(q, k, v, sink_logits, plan)
     else:
         o, lse = torch.ops.tessera.forward(q, k, v, plan.operand, sink_logits, plan.number)
     if layout == "bthd":
@@ -128,33 +137,61 @@ def attention(
 # --- Without the dispatcher ------------------------------------------------------------------------------------------
 
 _PLAIN = (Tensor, torch.nn.Parameter)
+_is_compiling = torch.compiler.is_compiling
+_are_transforms_active = torch._C._are_functorch_transforms_active
+_num_modes = torch._C._len_torch_dispatch_stack
 
 
-def _is_plain(*tensors: Tensor | None) -> bool:
+def _is_plain(q: Tensor, k: Tensor, v: Tensor, sink_logits: Tensor | None) -> bool:
     """Whether nothing but autograd looks at these: no subclass, no transform, no mode, no lazy view. Then the operator's
     way through the dispatcher, which costs several times the call, is not needed."""
     return (
-        not torch._C._are_functorch_transforms_active()
-        and torch._C._len_torch_dispatch_stack() == 0
-        and all(x is None or (type(x) in _PLAIN and not x.is_neg() and not x.is_sparse) for x in tensors)
-    )
+        forward_ad._current_level < 0
+        and not _are_transforms_active()
+        and _num_modes() == 0
+        and type(q) in _PLAIN and type(k) in _PLAIN and type(v) in _PLAIN
+        and not (q.is_neg() or k.is_neg() or v.is_neg() or q.is_sparse or k.is_sparse or v.is_sparse)
+        and (sink_logits is None or (type(sink_logits) in _PLAIN and not (sink_logits.is_neg() or sink_logits.is_sparse)))
+    )  # fmt: skip
 
 
 class _Attention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, q, k, v, plan, sink_logits, attention):
-        o, lse = _forward(q, k, v, plan, sink_logits, attention)
-        _setup(ctx, (q, k, v, plan, sink_logits, attention), (o, lse))
+    def forward(ctx, q, k, v, sink_logits, plan):
+        o, lse = _run_forward(plan._call, plan._place, q, k, v, sink_logits)
+        ctx.save_for_backward(q, k, v, o, lse, sink_logits)
+        ctx.plan = plan
+        return o
+
+    @staticmethod
+    def backward(ctx, dout):
+        q, k, v, o, lse, sink_logits = ctx.saved_tensors
+        plan = ctx.plan
+        if torch.is_grad_enabled():  # with create_graph somebody will differentiate again, which the operator refuses
+            dq, dk, dv, dsinks = torch.ops.tessera.backward(dout, q, k, v, o, lse, plan.operand, sink_logits, plan.number)
+        else:
+            dq, dk, dv, dsinks = _run_backward(plan._call, plan._place, dout, q, k, v, o, lse, sink_logits)
+        return dq, dk, dv, None if sink_logits is None else dsinks, None
+
+
+class _AttentionWithLse(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q, k, v, sink_logits, plan):
+        o, lse = _run_forward(plan._call, plan._place, q, k, v, sink_logits)
+        ctx.mark_non_differentiable(lse)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(q, k, v, o, lse, sink_logits)
+        ctx.plan = plan
         return o, lse
 
     @staticmethod
     def backward(ctx, dout, unused):
-        # With create_graph somebody will differentiate again, which the operator refuses.
-        if dout is None or torch.is_grad_enabled():
-            return _gradient(ctx, dout, unused)
-        q, k, v, o, lse, plan, sink_logits = ctx.saved_tensors
-        dq, dk, dv, dsinks = _backward(dout, q, k, v, o, lse, plan, sink_logits, ctx.attention)
-        return dq, dk, dv, None, None if sink_logits is None else dsinks, None
+        return (None,) * 5 if dout is None else _Attention.backward(ctx, dout)
+
+
+# `apply` without what it does for transforms, which are not active where these are called; that costs as much as a call.
+_apply = super(torch.autograd.Function, _Attention).apply
+_apply_with_lse = super(torch.autograd.Function, _AttentionWithLse).apply
 
 
 # --- The operators --------------------------------------------------------------------------------------------------
@@ -181,12 +218,15 @@ def _check(name: str, x: Tensor, want: tuple[int, ...], like: Tensor, dtype: str
                          "contiguous() makes such a copy")  # fmt: skip
 
 
-def _check_inputs(q: Tensor, k: Tensor, v: Tensor, plan: Tensor, sink_logits: Tensor | None, shape: Any) -> None:
+def _check_plan(plan: Tensor) -> None:
+    if not plan.is_cpu or plan.dtype != torch.uint8 or plan.dim() != 1 or plan.stride(0) != 1:
+        raise TypeError("plan: the operand of a TorchPlan expected, on the CPU")
+
+
+def _check_inputs(q: Tensor, k: Tensor, v: Tensor, sink_logits: Tensor | None, shape: Any) -> None:
     _check("q", q, shape.q, q, shape.dtype)
     _check("k", k, shape.k, q, shape.dtype)
     _check("v", v, shape.v, q, shape.dtype)
-    if plan.device.type != "cpu" or plan.dtype != torch.uint8 or plan.dim() != 1 or plan.stride(0) != 1:
-        raise TypeError("plan: the operand of a TorchPlan expected, on the CPU")
     if sink_logits is not None:
         if sink_logits.dtype != torch.float32 or tuple(sink_logits.shape) != (shape.num_q_heads,):
             raise TypeError(f"sink_logits: {shape.num_q_heads} numbers of float32 expected")
@@ -204,33 +244,31 @@ def _new(like: Tensor, shape: tuple[int, int, int, int]) -> Tensor:
     return torch.empty(shape, dtype=like.dtype, device=like.device)
 
 
-def _place(x: Tensor) -> tuple[int, int, int, int]:
-    batch, head, token, _ = x.stride()
-    return x.data_ptr(), batch, head, token
+def _place_of_plan(plan: Tensor) -> tuple[int, int]:
+    return plan.data_ptr(), plan.numel()
 
 
 def _where(q: Tensor, call: "_Call") -> tuple[int, int, int, int]:
     if q.is_cpu:
-        return call.number, 0, 0, 0
+        return call.on_cpu
     device = q.device
-    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
-    return call.number, _MEMORIES[device.type], device.index or 0, stream
+    if device.type not in _MEMORIES:
+        raise ValueError(f"q: on the CPU or a CUDA GPU expected, got {device}")
+    stream = torch.cuda.current_stream(device).cuda_stream
+    return call.dtype_number, _MEMORIES[device.type], device.index or 0, stream
 
 
 class _Call:
     """What calls of one attention are compared with at once; what differs is looked at again, to say what it is."""
 
     def __init__(self, number: int):
-        self.shape = shape_of_number(number)
-        self.dtype = next(of for of, name in _DTYPES.items() if name == self.shape.dtype)
-        self.number = DTYPES.index(self.shape.dtype)
-
-    def is_good(self, q: Tensor, k: Tensor, v: Tensor, strides: tuple[int, int, int]) -> bool:
-        return (
-            q.shape == self.shape.q and k.shape == self.shape.k and v.shape == self.shape.v
-            and q.dtype is k.dtype is v.dtype is self.dtype and strides == (1, 1, 1)
-            and q.device == k.device == v.device
-        )  # fmt: skip
+        self.number = number
+        self.shape = shape = shape_of_number(number)
+        self.q, self.k, self.v, self.o, self.rows = shape.q, shape.k, shape.v, shape.o, shape.rows
+        self.dtype = next(of for of, name in _DTYPES.items() if name == shape.dtype)
+        self.dtype_number = DTYPES.index(shape.dtype)
+        self.on_cpu = (self.dtype_number, 0, 0, 0)
+        self.is_o_like_q = shape.o == shape.q
 
 
 _calls: dict[int, _Call] = {}
@@ -243,54 +281,75 @@ def _call(number: int) -> _Call:
     return found
 
 
-def _forward(q: Tensor, k: Tensor, v: Tensor, plan: Tensor, sink_logits: Tensor | None, attention: int):
-    call = _call(attention)
-    shape = call.shape
+# These two are on every call's way: each attribute of a tensor's that they ask for costs as much as a page of code that was
+# not asked for lately, so they ask for each once.
+
+
+def _run_forward(call: _Call, place: tuple[int, int], q: Tensor, k: Tensor, v: Tensor, sink_logits: Tensor | None):
     at_q, at_k, at_v = q.stride(), k.stride(), v.stride()
-    last = at_q[-1:] + at_k[-1:] + at_v[-1:]
-    if sink_logits is not None or not call.is_good(q, k, v, last) or plan.dtype is not torch.uint8 or not plan.is_cpu:
-        _check_inputs(q, k, v, plan, sink_logits, shape)
-    o = _new(q, shape.o)
-    lse = torch.empty(shape.rows, dtype=torch.float32, device=q.device)
+    if not (
+        q.shape == call.q and k.shape == call.k and v.shape == call.v and q.dtype is k.dtype is v.dtype is call.dtype
+        and at_q[3] == at_k[3] == at_v[3] == 1 and sink_logits is None
+        and ((q.is_cpu and k.is_cpu and v.is_cpu) or q.device == k.device == v.device)
+    ):  # fmt: skip
+        _check_inputs(q, k, v, sink_logits, call.shape)
+    o = torch.empty_like(q) if call.is_o_like_q else _new(q, call.o)
+    lse = q.new_empty(call.rows) if call.dtype is torch.float32 else q.new_empty(call.rows, dtype=torch.float32)
     _native.call_forward(
-        attention, (plan.data_ptr(), plan.numel()), _where(q, call), (q.data_ptr(), *at_q[:3]),
-        (k.data_ptr(), *at_k[:3]), (v.data_ptr(), *at_v[:3]), 0 if sink_logits is None else sink_logits.data_ptr(),
-        _place(o), lse.data_ptr(),
+        call.number, place, _where(q, call), (q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr()),
+        (at_q, at_k, at_v, o.stride()), (0 if sink_logits is None else sink_logits.data_ptr(), lse.data_ptr()),
     )  # fmt: skip
     return o, lse
 
 
+def _forward(q: Tensor, k: Tensor, v: Tensor, plan: Tensor, sink_logits: Tensor | None, attention: int):
+    _check_plan(plan)
+    return _run_forward(_call(attention), _place_of_plan(plan), q, k, v, sink_logits)
+
+
 def _forward_fake(q: Tensor, k: Tensor, v: Tensor, plan: Tensor, sink_logits: Tensor | None, attention: int):
     shape = shape_of_number(attention)
-    _check_inputs(q, k, v, plan, sink_logits, shape)
+    _check_plan(plan)
+    _check_inputs(q, k, v, sink_logits, shape)
     return _new(q, shape.o), q.new_empty(shape.rows, dtype=torch.float32)
 
 
-def _outputs(q: Tensor, k: Tensor, v: Tensor, sink_logits: Tensor | None):
-    dsinks = torch.empty(0, dtype=torch.float32, device=q.device) if sink_logits is None else torch.empty_like(sink_logits)
-    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), dsinks
-
-
-def _backward(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, plan: Tensor,
-              sink_logits: Tensor | None, attention: int):  # fmt: skip
-    call = _call(attention)
-    shape = call.shape
-    if dout.stride(-1) != 1:
+def _run_backward(call: _Call, place: tuple[int, int], dout: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor,
+                  sink_logits: Tensor | None):  # fmt: skip
+    """dq, dk, dv, and the gradient of the sink logits, or None."""
+    at_dout = dout.stride()
+    if at_dout[-1] != 1:
         dout = dout.contiguous()  # a gradient that was spread out of one number, as that of sum()
-    if dout.shape != shape.o or dout.dtype is not call.dtype or dout.device != q.device:
-        _check("dout", dout, shape.o, q, shape.dtype)
-    dq, dk, dv, dsinks = _outputs(q, k, v, sink_logits)
+        at_dout = dout.stride()
+    if dout.shape != call.o or dout.dtype is not call.dtype or not ((dout.is_cpu and q.is_cpu) or dout.device == q.device):
+        _check("dout", dout, call.o, q, call.shape.dtype)
+    dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    dsinks = None if sink_logits is None else torch.empty_like(sink_logits)
     _native.call_backward(
-        attention, (plan.data_ptr(), plan.numel()), _where(q, call),
-        (_place(q), _place(k), _place(v), _place(o), _place(dout), _place(dq), _place(dk), _place(dv)),
+        call.number, place, _where(q, call),
+        (q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr(), dout.data_ptr(), dq.data_ptr(), dk.data_ptr(), dv.data_ptr()),
+        (q.stride(), k.stride(), v.stride(), o.stride(), at_dout, dq.stride(), dk.stride(), dv.stride()),
         (0, lse.data_ptr(), 0) if sink_logits is None else (sink_logits.data_ptr(), lse.data_ptr(), dsinks.data_ptr()),
     )  # fmt: skip
     return dq, dk, dv, dsinks
 
 
+def _no_sinks(q: Tensor) -> Tensor:
+    """What an operator gives where there is no gradient of sink logits: it cannot give None."""
+    return torch.empty(0, dtype=torch.float32, device=q.device)
+
+
+def _backward(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, plan: Tensor,
+              sink_logits: Tensor | None, attention: int):  # fmt: skip
+    _check_plan(plan)
+    dq, dk, dv, dsinks = _run_backward(_call(attention), _place_of_plan(plan), dout, q, k, v, o, lse, sink_logits)
+    return dq, dk, dv, _no_sinks(q) if dsinks is None else dsinks
+
+
 def _backward_fake(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, plan: Tensor,
                    sink_logits: Tensor | None, attention: int):  # fmt: skip
-    return _outputs(q, k, v, sink_logits)
+    dsinks = _no_sinks(q) if sink_logits is None else torch.empty_like(sink_logits)
+    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), dsinks
 
 
 def _setup(ctx, inputs, output):

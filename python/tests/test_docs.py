@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-DOCUMENTS = ["docs/python.md", "docs/migrate_from_flex.md", "docs/tutorial.md", "README.md"]
+DOCUMENTS = ["docs/python.md", "docs/migrate_from_flex.md", "docs/use_with_splash.md", "docs/tutorial.md", "README.md"]
 
 
 def blocks(path):

@@ -76,8 +76,7 @@ def test_strides_layouts_and_no_copy(rng):
         o = tt.attention(q, k, v, plan, layout="bthd")
     finally:
         tessera._native.call_forward = real
-    assert [place[0] for place in seen[0][3:6]] == [q.data_ptr(), k.data_ptr(), v.data_ptr()]
-    assert seen[0][7][0] == o.data_ptr() and o.is_contiguous()
+    assert seen[0][3] == (q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr()) and o.is_contiguous()
     same = tt.attention(*(x.transpose(1, 2).contiguous() for x in (q, k, v)), plan)
     assert torch.equal(o, same.transpose(1, 2))
     wide = torch.from_numpy(rng.standard_normal((B, 1, T, D), np.float32)).expand(B, H, T, D)
@@ -222,6 +221,7 @@ def test_bad_tensors(rng):
         ((q.numpy(), k, v), TypeError, "torch.Tensor"),
         ((q.to("meta"), k, v), (ValueError, NotImplementedError, RuntimeError), None),
         ((q, k, v.to("meta")), (ValueError, NotImplementedError, RuntimeError), None),
+        ((q.to("meta"), k.to("meta"), v.to("meta")), ValueError, "CPU or a CUDA GPU"),
         ((q.to_sparse(), k, v), (RuntimeError, NotImplementedError), None),
         ((q + 0j, k, v), TypeError, "complex"),
     ]:
@@ -284,6 +284,16 @@ def test_threads(rng):
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_a_tensor_that_outlived_a_transform(rng):
+    plan = tt.plan(prepare(mask=m.causal))
+    q, k, v = inputs(rng, grad=False)
+    kept = []
+    torch.func.grad(lambda x: kept.append(x) or x.sum())(q)
+    for lse in (False, True):
+        want, got = (tt.attention(x, k, v, plan, return_lse=lse) for x in (q, kept[0]))
+        assert torch.equal(want[0], got[0]) if lse else torch.equal(want, got)
 
 
 def test_autocast_and_checkpoint(rng):
@@ -393,8 +403,8 @@ def test_errors_of_the_engine_have_all_their_fields(rng):
     negative = torch.as_strided(torch.zeros(B * H * T * D), (B, H, T, D), (0, 0, 0, 1))
     with pytest.raises(tessera.TesseraError) as caught:
         tessera._native.call_forward(
-            plan.number, (plan.operand.data_ptr(), plan.operand.numel()), (1, 0, 0, 0), (q.data_ptr() + 1, 1, 1, 1),
-            (k.data_ptr(), 1, 1, 1), (v.data_ptr(), 1, 1, 1), 0, (negative.data_ptr(), 0, 0, 0), 0,
+            plan.number, (plan.operand.data_ptr(), plan.operand.numel()), (1, 0, 0, 0),
+            (q.data_ptr() + 1, k.data_ptr(), v.data_ptr(), negative.data_ptr()), ((1, 1, 1, 1),) * 3 + ((0, 0, 0, 1),), (0, 0),
         )  # fmt: skip
     assert re.fullmatch(r"TSR-[A-Z]\d{3}", caught.value.code) and caught.value.violations
     with pytest.raises(tessera.TesseraError) as caught:
@@ -409,6 +419,7 @@ def test_errors_of_the_engine_have_all_their_fields(rng):
 def _with_operand(plan, operand):
     made = object.__new__(tt.TorchPlan)
     made.operand, made.number, made.plan = operand, plan.number, plan.plan
+    made._place, made._call = tt._place_of_plan(operand), plan._call
     return made
 
 

@@ -130,6 +130,11 @@ Result<CallOptions> ReadCallOptions(const tessera_call_options* given, std::stri
                                           call.workspace_bytes, call.workspace == nullptr ? "NULL" : "given"));
   }
   out.workspace = {static_cast<std::byte*>(call.workspace), static_cast<size_t>(call.workspace_bytes)};
+  if (call.image_bytes < 0 || (call.image == nullptr) != (call.image_bytes == 0)) {
+    return BadArgument(where, fmt::format("call->image_bytes is {} and call->image is {}: both or neither",
+                                          call.image_bytes, call.image == nullptr ? "NULL" : "given"));
+  }
+  out.image = {static_cast<const std::byte*>(call.image), static_cast<size_t>(call.image_bytes)};
   out.digests = TESSERA_TRY(ReadFlag(call.digests, "call->digests", where));
   out.input_source = TextOr(call.input_source, "");
   out.batch_source = TextOr(call.batch_source, "");

@@ -1,6 +1,8 @@
 // Calls of the C interface and their receipts: the caller's pointers become views, and the engine does the rest.
 #include <fmt/format.h>
 
+#include <cstring>
+
 #include "capi/arguments.h"
 #include "capi/handles.h"
 #include "capi/structs.h"
@@ -70,6 +72,23 @@ int tessera_attention_rebind(const tessera_attention* attention, const tessera_b
   });
 }
 
+int tessera_attention_image(const tessera_attention* attention, const tessera_plan* plan, void* image, int64_t capacity,
+                            int64_t* image_bytes, tessera_error** error) {
+  return Guard(__func__, error, [&, where = __func__]() -> Status {
+    TESSERA_TRY(NotNull(attention, "attention", where));
+    TESSERA_TRY(NotNull(plan, "plan", where));
+    TESSERA_TRY(NotNull(image_bytes, "image_bytes", where));
+    if (capacity < 0 || (image == nullptr && capacity != 0)) {
+      return BadArgument(where,
+                         fmt::format("capacity is {} and image is {}", capacity, image == nullptr ? "NULL" : "given"));
+    }
+    const std::vector<std::byte> made = TESSERA_TRY(attention->attention.Image(plan->plan));
+    *image_bytes = static_cast<int64_t>(made.size());
+    if (*image_bytes <= capacity) std::memcpy(image, made.data(), made.size());
+    return {};
+  });
+}
+
 int tessera_bound_forward(const tessera_bound* bound, const tessera_args* args, const tessera_call_options* call,
                           tessera_receipt** receipt, tessera_error** error) {
   if (receipt != nullptr) *receipt = nullptr;
@@ -109,6 +128,7 @@ int tessera_run(const tessera_engine* engine, const tessera_contract* contract, 
     const CallOptions read = TESSERA_TRY(ReadCallOptions(call, where));
     if (read.stream != nullptr) return BadArgument(where, "call->stream is given; a bound call takes one");
     if (!read.workspace.empty()) return BadArgument(where, "call->workspace is given; a bound call takes one");
+    if (!read.image.empty()) return BadArgument(where, "call->image is given; a bound call takes one");
     run.digests = read.digests;
     run.input_source = read.input_source;
     run.batch_source = read.batch_source;

@@ -78,6 +78,9 @@ Status Call(const BoundState& bound, Pass pass, const RunTensors& tensors, const
 Result<PassRun> RunPass(const BoundState& bound, Pass pass, const RunTensors& t, const CallOptions& options,
                         std::atomic<int64_t>* tiles_done) {
   TESSERA_TRY(CheckPass(bound, pass));
+  if (!options.image.empty() && options.receipt != nullptr) {
+    return Fail(ErrorCode::kBadArgument, "a receipt tells of the bound plan, and this call brings another's image");
+  }
   const int64_t workspace_bytes = bound.lane->WorkspaceBytes(pass);
   // A lane whose memory is a device's takes its workspace there.
   const bool is_pooled = bound.row->memory == MemoryKind::kHost && options.workspace.empty();
@@ -91,6 +94,7 @@ Result<PassRun> RunPass(const BoundState& bound, Pass pass, const RunTensors& t,
   PassRun run;
   const LaneCall call{.workspace = is_pooled ? workspace.bytes() : options.workspace,
                       .stream = options.stream,
+                      .image = options.image,
                       .may_copy = bound.attention->may_copy,
                       .copied_bytes = &run.copied_bytes,
                       .tiles_done = tiles_done,

@@ -54,6 +54,16 @@ Status CheckRequest(const PrepareRequest& request) {
 
 Failure At(std::string step, Error error) { return {std::move(step), std::move(error)}; }
 
+// A plan says which contract it was made for; running it for another would compute something nobody asked for.
+Status CheckPlanOf(const AttentionState& attention, const Plan& plan) {
+  if (plan.bytes().empty()) return Fail(ErrorCode::kPlanMismatch, "a plan expected, got an empty one");
+  const std::string& key = attention.prepared->key.contract_key;
+  const std::string plan_key = ToHex(plan.view().contract_key);
+  if (plan_key == key) return {};
+  return Fail(ErrorCode::kPlanMismatch,
+              fmt::format("the plan was made for contract {}, but this contract is {}", plan_key, key));
+}
+
 }  // namespace
 
 EngineState::EngineState(EngineOptions options_in, std::span<const LaneRow> table_in)
@@ -165,18 +175,8 @@ Result<PlanResult> PlanFor(const AttentionState& attention, const Batch& batch, 
 
 BindOutcome BindPlan(const std::shared_ptr<const AttentionState>& attention, Plan plan, const BindEarlier& earlier) {
   BindOutcome outcome;
-  const std::string& key = attention->prepared->key.contract_key;
-  if (plan.bytes().empty()) {
-    outcome.failure = Failure{"plan", {ErrorCode::kPlanMismatch, "a plan expected, got an empty one", {}, {}}};
-    return outcome;
-  }
-  // A plan says which contract it was made for; running it for another would compute something nobody asked for.
-  if (const std::string plan_key = ToHex(plan.view().contract_key); plan_key != key) {
-    outcome.failure = Failure{"plan",
-                              {ErrorCode::kPlanMismatch,
-                               fmt::format("the plan was made for contract {}, but this contract is {}", plan_key, key),
-                               {},
-                               {}}};
+  if (Status ok = CheckPlanOf(*attention, plan); !ok) {
+    outcome.failure = At("plan", std::move(ok.error()));
     return outcome;
   }
   const Clock clock;
@@ -270,6 +270,20 @@ Result<Bound> Attention::Bind(tessera::Plan plan) const {
   BindOutcome outcome = BindPlan(state_, std::move(plan));
   if (outcome.failure) return tl::unexpected(std::move(outcome.failure->error));
   return EngineAccess::Wrap(std::move(outcome.bound));
+}
+
+Result<std::vector<std::byte>> Attention::Image(const tessera::Plan& plan) const {
+  TESSERA_TRY(CheckPlanOf(*state_, plan));
+  const BindAsk ask = state_->Ask();
+  const std::vector<Pass> passes = PassesOf(ask.options);
+  for (const MadeLane& made : state_->lanes) {
+    if (made.row->name != state_->selected) continue;
+    if (made.lane != nullptr) {
+      return made.lane->Image({.contract = ask.contract, .plan = plan.view(), .target = ask.target, .passes = passes});
+    }
+    return Fail(ErrorCode::kLaneRefused, fmt::format("{}: {}", made.row->name, ReasonText(made.row->not_built)));
+  }
+  return Fail(ErrorCode::kLaneRefused, "no lane is selected");
 }
 
 Result<Bound> Attention::Rebind(const Bound& earlier, tessera::Plan plan, void* stream) const {

@@ -220,16 +220,20 @@ Status CheckBind(const BindRequest& request, const BindCheck& check) {
 
 namespace {
 
-Status CheckStream(const CallCheck& check, const LaneCall& call) {
-  if (call.stream == nullptr || check.takes_stream) return {};
-  return Fail(ErrorCode::kBadArgument, "this lane's calls are done when they return: no stream expected, got one",
+Status CheckCall(const CallCheck& check, const LaneCall& call) {
+  if (call.stream != nullptr && !check.takes_stream) {
+    return Fail(ErrorCode::kBadArgument, "this lane's calls are done when they return: no stream expected, got one",
+                std::string(check.lane));
+  }
+  if (call.image.empty() || check.takes_image) return {};
+  return Fail(ErrorCode::kBadArgument, "this lane runs the plan it was bound to: no image of another expected, got one",
               std::string(check.lane));
 }
 
 }  // namespace
 
 Status CheckForward(const CallCheck& call_check, const ForwardArgs& args, const LaneCall& call) {
-  TESSERA_TRY(CheckStream(call_check, call));
+  TESSERA_TRY(CheckCall(call_check, call));
   TensorChecker check(call_check.contract, call_check.space);
   check.Input("q", args.q, check.q_axes);
   check.Input("k", args.k, check.k_axes);
@@ -243,7 +247,7 @@ Status CheckForward(const CallCheck& call_check, const ForwardArgs& args, const 
 }
 
 Status CheckBackward(const CallCheck& call_check, const BackwardArgs& args, const LaneCall& call) {
-  TESSERA_TRY(CheckStream(call_check, call));
+  TESSERA_TRY(CheckCall(call_check, call));
   TensorChecker check(call_check.contract, call_check.space);
   check.Input("q", args.q, check.q_axes);
   check.Input("k", args.k, check.k_axes);

@@ -74,13 +74,14 @@ struct BindCheck {
 Status CheckBind(const BindRequest& request, const BindCheck& check);
 
 // Before a bound lane's call: TSR-R001 for tensors and workspace, and for tensors in a memory that is not the lane's;
-// TSR-R007 for a stream that the lane would have to ignore.
+// TSR-R007 for a stream or an image that the lane would have to ignore.
 struct CallCheck {
   std::string_view lane;
   const Contract& contract;
   int64_t workspace_bytes = 0;
   MemorySpace space = {};
   bool takes_stream = false;
+  bool takes_image = false;
 };
 Status CheckForward(const CallCheck& check, const ForwardArgs& args, const LaneCall& call);
 Status CheckBackward(const CallCheck& check, const BackwardArgs& args, const LaneCall& call);

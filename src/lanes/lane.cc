@@ -14,4 +14,8 @@ Result<ProgramText> Lane::Lower(const BindRequest&, Pass) const {
                           ReasonMeaning(ReasonCode::kNothingToCompile)));
 }
 
+Result<std::vector<std::byte>> Lane::Image(const BindRequest&) const {
+  return Fail(ErrorCode::kLaneRefused, fmt::format("{} reads plans as they are: there is no image of one", name()));
+}
+
 }  // namespace tessera

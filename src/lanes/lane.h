@@ -49,7 +49,8 @@ struct LaneCall {
   // Aligned to kWorkspaceAlignment, in the tensors' memory. A lane whose memory is a device's has workspace of its own
   // for calls that bring none.
   std::span<std::byte> workspace = {};
-  void* stream = nullptr;  // of the tensors' device; null: the default one, or none
+  void* stream = nullptr;                 // of the tensors' device; null: the default one, or none
+  std::span<const std::byte> image = {};  // Lane::Image of another plan, in the tensors' memory: it runs instead
   // Tensors of the host may be copied to a lane's device and back: of a one-shot run alone, which says how much was.
   bool may_copy = false;
   int64_t* copied_bytes = nullptr;
@@ -104,6 +105,9 @@ class Lane {
   // The text of the program that a pass would compile, which needs nothing of the machine; TSR-L002 for a lane whose
   // code is all there already.
   virtual Result<ProgramText> Lower(const BindRequest& request, Pass pass) const;
+  // The plan as kernels of a device read it there, for LaneCall::image; TSR-L002 for a lane that reads plans as they
+  // are.
+  virtual Result<std::vector<std::byte>> Image(const BindRequest& request) const;
 };
 
 }  // namespace tessera

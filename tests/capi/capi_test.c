@@ -217,6 +217,13 @@ static void test_bytes(void) {
   tessera_bound* rebound = NULL;
   good(tessera_attention_rebind(attention, bound, plan, NULL, &rebound, &error), &error, "bind in its place");
   tessera_bound_free(rebound);
+  int64_t image_bytes = 0;
+  bad(tessera_attention_image(attention, plan, NULL, 0, NULL, &error), &error, "TSR-A001", "image_bytes is NULL",
+      "an image's size to nowhere");
+  bad(tessera_attention_image(attention, plan, NULL, 64, &image_bytes, &error), &error, "TSR-A001", "capacity is 64",
+      "an image to nowhere");
+  bad(tessera_attention_image(attention, plan, NULL, 0, &image_bytes, &error), &error, "TSR-L002",
+      "reads plans as they are", "the host's lanes have no images");
   args = make_args(&in, &second);
   tessera_receipt* receipt = NULL;
   tessera_call_options call = tessera_call_options_init();

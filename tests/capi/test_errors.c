@@ -68,6 +68,9 @@ static void test_null_makers(void) {
   bad(tessera_attention_bind(attention, plan, NULL, &error), &error, kCode, "bound is NULL", "bind to null");
   bad(tessera_attention_rebind(attention, NULL, plan, NULL, &bound, &error), &error, kCode, "earlier is NULL",
       "rebind");
+  int64_t image_bytes = 0;
+  bad(tessera_attention_image(NULL, NULL, NULL, 0, &image_bytes, &error), &error, kCode, "attention is NULL", "image");
+  bad(tessera_attention_image(attention, NULL, NULL, 0, &image_bytes, &error), &error, kCode, "plan is NULL", "image");
   bad(tessera_plan_load(NULL, "x", 1, &plan, &error), &error, kCode, "contract is NULL", "load for null");
   bad(tessera_plan_load(contract, NULL, 1, &plan, &error), &error, kCode, "bytes is NULL", "load of null");
   bad(tessera_class_new(NULL, NULL, NULL, &class_out, &error), &error, kCode, "contract is NULL", "class of null");
@@ -364,11 +367,25 @@ static void test_bad_calls(void) {
   bad(tessera_bound_forward(bound, &args, &call, NULL, &error), &error, kCode, "call->workspace_bytes is 0", "no size");
   call.workspace_bytes = 1;
   bad(tessera_bound_forward(bound, &args, &call, NULL, &error), &error, "TSR-R001", "workspace", "too little room");
+  call = tessera_call_options_init();
+  call.image = &somewhere;
+  bad(tessera_bound_forward(bound, &args, &call, NULL, &error), &error, kCode, "call->image_bytes is 0", "no size");
+  call.image_bytes = 128;
+  bad(tessera_bound_forward(bound, &args, &call, NULL, &error), &error, "TSR-R007", "no image of another expected",
+      "a lane without images");
+  call = tessera_call_options_init();
+  call.workspace = &somewhere;
+  call.workspace_bytes = 1;
   tessera_engine* engine = make_engine();
   tessera_contract* contract = make_contract(&sizes);
   tessera_batch* batch = make_batch(&in, BY_IDS);
   bad(tessera_run(engine, contract, batch, NULL, NULL, &args, &call, NULL, &error), &error, kCode, "workspace",
       "run's");
+  call = tessera_call_options_init();
+  call.image = &somewhere;
+  call.image_bytes = 128;
+  bad(tessera_run(engine, contract, batch, NULL, NULL, &args, &call, NULL, &error), &error, kCode, "image",
+      "a run has no image");
   call = tessera_call_options_init();
   call.stream = &somewhere;
   bad(tessera_run(engine, contract, batch, NULL, NULL, &args, &call, NULL, &error), &error, kCode, "stream", "run's");

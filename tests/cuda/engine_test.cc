@@ -189,6 +189,96 @@ TEST_F(CudaEngine, Rebound_PlanLiesWhereTheEarlierOneLay) {
   fake_.on_launch = nullptr;
 }
 
+// Who keeps plans on the device: one is bound, the others come with the call. Nothing is copied or waited for, and what
+// the kernels read is the image that was brought.
+TEST_F(CudaEngine, Image_RunsInPlaceOfTheBoundPlan) {
+  contract_.mask.heads = {ParseMaskExpr("causal and documents").value()};
+  AttentionOptions options;
+  options.memory = {MemoryKind::kGpu, 0};
+  options.backward = true;
+  const Result<Attention> attention = engine_->Prepare(contract_, target_, options);
+  ASSERT_TRUE(attention.has_value());
+  const auto plan_of = [&](int32_t document) {
+    Batch batch;
+    IdRows ids{1, 200, {}};
+    for (int32_t t = 0; t < 200; ++t) ids.values.push_back(t / document);
+    batch.doc_ids = std::move(ids);
+    return std::move(attention->Plan(batch)->plan);
+  };
+  const Result<Bound> bound = attention->Bind(plan_of(60));
+  ASSERT_TRUE(bound.has_value()) << ToText(bound.error());
+  RunTensors tensors;
+  for (TensorRef* ref :
+       {&tensors.q, &tensors.k, &tensors.v, &tensors.o, &tensors.dout, &tensors.dq, &tensors.dk, &tensors.dv}) {
+    *ref = DenseView(fake_.Allocate(2 * 200 * 128 * 2, 0), ElementType::kBf16, {1, 2, 200, 128});
+    ref->space = options.memory;
+  }
+  tensors.lse = {reinterpret_cast<float*>(fake_.Allocate(2 * 200 * 4, 0)), 2 * 200};
+  static std::vector<const PlanHeader*> read;
+  read.clear();
+  fake_.on_launch = [](const Launched& launch) {
+    if (launch.kernel.find("_forward_") != std::string::npos) {
+      read.push_back(static_cast<const ForwardParams*>(launch.params)->plan);
+    } else if (launch.kernel.find("_dq_") != std::string::npos || launch.kernel.find("_dkv_") != std::string::npos) {
+      read.push_back(static_cast<const BackwardParams*>(launch.params)->plan);
+    }
+  };
+  const Stream stream = fake_.MakeStream(0);
+  ASSERT_TRUE(bound->Forward(tensors, {.stream = stream}).has_value());  // takes its workspace
+  const auto waits = [&] {
+    return fake_.calls["stream_finish"] + fake_.calls["event_finish"] + fake_.calls["copy_to_device"] +
+           fake_.calls["copy_to_host"];
+  };
+  ASSERT_TRUE(bound->Backward(tensors, {.stream = stream}).has_value());
+  read.clear();
+  const int before = waits();
+  for (const int32_t document : {40, 90}) {
+    const Plan plan = plan_of(document);
+    const Result<std::vector<std::byte>> image = attention->Image(plan);
+    ASSERT_TRUE(image.has_value()) << ToText(image.error());
+    EXPECT_EQ(*image, MakeImage(contract_, plan.view(), {.forward = true, .backward = true})->bytes);
+    std::byte* there = fake_.Allocate(image->size() + 256, 0);  // an operand is longer than its plan
+    std::memcpy(there, image->data(), image->size());
+    const std::span<const std::byte> given(there, image->size() + 256);
+    read.clear();
+    const Status forward = bound->Forward(tensors, {.stream = stream, .image = given});
+    ASSERT_TRUE(forward.has_value()) << ToText(forward.error());
+    const Status backward = bound->Backward(tensors, {.stream = stream, .image = given});
+    ASSERT_TRUE(backward.has_value()) << ToText(backward.error());
+    EXPECT_EQ(read, std::vector<const PlanHeader*>(3, reinterpret_cast<const PlanHeader*>(there)));
+  }
+  EXPECT_EQ(waits(), before);
+
+  const size_t launches = fake_.launches.size();
+  const auto refusal = [&](std::span<const std::byte> image) {
+    const Status refused = bound->Forward(tensors, {.stream = stream, .image = image});
+    return refused.has_value() ? std::string() : ToText(refused.error());
+  };
+  std::byte* there = fake_.Allocate(4096, 0);
+  alignas(64) static std::byte host[256];
+  EXPECT_THAT(refusal({there + 8, 1024}), HasSubstr("image: an address that is a multiple of 16"));
+  EXPECT_THAT(refusal({there, 64}), HasSubstr("image: 128 bytes or more"));
+  EXPECT_THAT(refusal({there, 8192}), HasSubstr("image: 8192 bytes expected"));
+  EXPECT_THAT(refusal(host), HasSubstr("image: memory of gpu:0 expected"));
+  Receipt receipt;
+  const Status told = bound->Forward(tensors, {.stream = stream, .image = {there, 4096}, .receipt = &receipt});
+  ASSERT_FALSE(told.has_value());
+  EXPECT_THAT(ToText(told.error()), HasSubstr("a receipt tells of the bound plan"));
+  EXPECT_EQ(fake_.launches.size(), launches) << "nothing was launched for them";
+  Contract other = contract_;
+  other.shape.kv_len = other.shape.q_len = 300;
+  const Result<Attention> another = engine_->Prepare(other, target_, options);
+  EXPECT_THAT(ToText(another->Image(plan_of(60)).error()), HasSubstr("TSR-P007"));
+  contract_.shape.dtype = DType::kF32;
+  const Result<Attention> f32 = engine_->Prepare(contract_, target_, options);
+  Batch documents;
+  documents.doc_ids = IdRows{1, 200, std::vector<int32_t>(200, 0)};
+  const Result<PlanResult> f32_plan = f32->Plan(documents);
+  ASSERT_TRUE(f32_plan.has_value()) << ToText(f32_plan.error());
+  EXPECT_THAT(ToText(f32->Image(f32_plan->plan).error()), HasSubstr("cuda.dtype"));
+  fake_.on_launch = nullptr;
+}
+
 TEST_F(CudaEngine, OtherGpu_FallsBackByReason) {
   fake_.major = 12;
   fake_.name = "NVIDIA RTX";

@@ -1,7 +1,9 @@
 """What the build refuses of a kernel, by what ptxas says of it."""
 
 import pathlib
+import subprocess
 import sys
+import tempfile
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent.parent / "cmake"))
@@ -38,6 +40,72 @@ class Problems(unittest.TestCase):
 
     def test_another_kernel(self):
         self.assertTrue(cubin.problems(GOOD, "tessera_dq", 384))
+
+
+# A compiler whose cubin is what it read and how often it has run; it writes dependencies as nvcc does.
+NVCC = f"""#!{sys.executable}
+import pathlib, sys
+given = dict(zip(sys.argv, sys.argv[1:]))
+here, source = pathlib.Path(__file__).parent, pathlib.Path(sys.argv[-1])
+header = source.with_name("common.cuh")
+runs = here / "runs"
+runs.write_text(runs.read_text() + "x" if runs.exists() else "x")
+pathlib.Path(given["-o"]).write_text(source.read_text() + header.read_text() + runs.read_text())
+pathlib.Path(given["-MF"]).write_text(given["-MT"] + " : " + str(source) + " \\\\\\n    " + str(header) + "\\n")
+print({GOOD!r} if "bad" not in source.read_text() else "")
+"""
+
+
+class OtherTrees(unittest.TestCase):
+    def setUp(self):
+        kept = tempfile.TemporaryDirectory()
+        self.addCleanup(kept.cleanup)
+        self.folder = pathlib.Path(kept.name)
+        for name, text in (("nvcc", NVCC), ("forward.cu", "kernel\n"), ("common.cuh", "helpers\n")):
+            (self.folder / name).write_text(text)
+        (self.folder / "nvcc").chmod(0o755)
+
+    def make(self, tree, *more, like=None, status=0):
+        (self.folder / tree).mkdir(exist_ok=True)
+        out = self.folder / tree / "tessera_forward.cubin"
+        done = subprocess.run(
+            [sys.executable, "-B", cubin.__file__, "--nvcc", self.folder / "nvcc", "--name", "tessera_forward", "--threads", "384",
+             "--include", self.folder, "--depend", f"{out}.d", *(["--like", self.folder / like] if like else []), *more,
+             self.folder / "forward.cu", out], capture_output=True, text=True)  # fmt: skip
+        self.assertEqual(done.returncode, status, done.stderr)
+        return out
+
+    def runs(self):
+        return len((self.folder / "runs").read_text())
+
+    def test_what_would_be_the_same_is_copied(self):
+        first = self.make("release")
+        second = self.make("asan", like="release")
+        self.assertEqual(self.runs(), 1)
+        self.assertEqual(second.read_bytes(), first.read_bytes())
+        self.assertIn("168 registers", second.with_suffix(".log").read_text())
+        self.assertTrue(pathlib.Path(f"{second}.d").read_text().startswith(f"{second} : {self.folder / 'forward.cu'}"))
+        self.make("third", like="asan")
+        self.assertEqual(self.runs(), 1)
+
+    def test_anything_else_is_compiled(self):
+        self.make("release")
+        self.make("asan", "--define", "X=1", like="release")
+        self.assertEqual(self.runs(), 2, "another command")
+        (self.folder / "common.cuh").write_text("other helpers\n")
+        self.assertIn(b"other helpers", self.make("asan", like="release").read_bytes())
+        self.assertEqual(self.runs(), 3, "another header")
+        self.make("asan", like="nowhere")
+        self.assertEqual(self.runs(), 4)
+        (self.folder / "asan" / "tessera_forward.key").unlink()  # as when its compilation was broken off
+        self.make("third", like="asan")
+        self.assertEqual(self.runs(), 5)
+
+    def test_what_was_refused_is_never_taken(self):
+        (self.folder / "forward.cu").write_text("bad\n")
+        self.make("release", status=1)
+        self.make("asan", like="release", status=1)
+        self.assertEqual(self.runs(), 2)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Somebody else's project can take this one in with add_subdirectory, and leave lanes out: it gets the libraries under
 the names that find_package gives them, and neither our tests, our program, our install rules nor our rules on warnings.
 
-Usage: subdirectory_test.py SOURCE_FOLDER C_COMPILER CXX_COMPILER [unittest options]
+Usage: subdirectory_test.py SOURCE_FOLDER CUBINS C_COMPILER CXX_COMPILER [unittest options]
+CUBINS is a build tree's folder of them, or nothing: whatever is built waits for GPU kernels, and they are compiled there already.
 """
 
 import json
@@ -11,7 +12,7 @@ import sys
 import tempfile
 import unittest
 
-SOURCE = CC = CXX = None
+SOURCE = CUBINS = CC = CXX = None
 
 PROJECT = """
 cmake_minimum_required(VERSION 3.25)
@@ -51,7 +52,7 @@ class Subdirectory(unittest.TestCase):
 
     def configure(self, *options):
         run("cmake", "-G", "Ninja", "-S", self.project, "-B", self.build, f"-DCMAKE_C_COMPILER={CC}",
-            f"-DCMAKE_CXX_COMPILER={CXX}", *options)
+            f"-DCMAKE_CXX_COMPILER={CXX}", f"-DTESSERA_CUBINS={CUBINS}", *options)
         commands = json.loads((self.build / "compile_commands.json").read_text(encoding="utf-8"))
         return {command["file"].removeprefix(f"{SOURCE}/"): command["command"] for command in commands}
 
@@ -74,7 +75,7 @@ class Subdirectory(unittest.TestCase):
 
     def test_lanes_left_out(self):
         commands = self.configure("-DTESSERA_LANE_CPU=OFF", "-DTESSERA_LANE_XLA=OFF", "-DTESSERA_LANE_CALL_JAX=OFF",
-                                  "-DTESSERA_PRECOMPILE=OFF")
+                                  "-DTESSERA_LANE_CUDA=OFF", "-DTESSERA_PRECOMPILE=OFF")
         for file in commands:
             self.assertFalse(file.startswith(("src/lanes/cpu/", "src/lanes/xla/", "src/lanes/bridge/")), file)
         dispatch = "tessera/src/dispatch/CMakeFiles/tessera_dispatch.dir"
@@ -83,5 +84,5 @@ class Subdirectory(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    SOURCE, CC, CXX = sys.argv[1:4]
-    unittest.main(argv=[sys.argv[0], *sys.argv[4:]])
+    SOURCE, CUBINS, CC, CXX = sys.argv[1:5]
+    unittest.main(argv=[sys.argv[0], *sys.argv[5:]])

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """`tessera view` in a real browser: what is drawn is what the plan says, every control works, and no name is markup.
 
-    view_test.py TESSERA SOURCE_DIR [FOLDER]     keeps the screenshots in FOLDER
+    view_test.py [--shots FOLDER] TESSERA SOURCE_DIR [TEST...]     View.test_... alone; keeps the screenshots in FOLDER
 Exit status 77 where there is no Chromium.
 """
 
+import argparse
 import ast
 import contextlib
 import json
@@ -328,14 +329,19 @@ class View(unittest.TestCase):
 
 def main():
     global TESSERA, SOURCE, SHOTS
-    TESSERA, SOURCE = os.path.abspath(sys.argv[1]), sys.argv[2]
-    if len(sys.argv) > 3:
-        SHOTS = sys.argv[3]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shots")
+    parser.add_argument("tessera")
+    parser.add_argument("source")
+    parser.add_argument("test", nargs="*")  # never a folder: a test's name once made one in the tree
+    given = parser.parse_args()
+    TESSERA, SOURCE, SHOTS = os.path.abspath(given.tessera), given.source, given.shots
+    if SHOTS:
         os.makedirs(SHOTS, exist_ok=True)
     if chromium.find() is None:
         print("skipped: there is no Chromium here (script/setup --dev installs it)")
         return SKIP
-    result = unittest.main(argv=["view_test"], exit=False).result
+    result = unittest.main(argv=["view_test", *given.test], exit=False).result
     return 0 if result.wasSuccessful() else 1
 
 

@@ -110,6 +110,7 @@ class BoundCuda final : public BoundLane {
     check.Floats("lse", args.lse);
     check.Floats("max", args.row_max);
     check.Bytes("workspace", call.workspace);
+    check.Image(call.image);
     TESSERA_TRY(check.Finish());
     return LaunchForward(args, call, stream);
   }
@@ -136,6 +137,7 @@ class BoundCuda final : public BoundLane {
     check.Floats("delta", args.delta);
     check.Floats("dsink_logits", args.dsink_logits);
     check.Bytes("workspace", call.workspace);
+    check.Image(call.image);
     TESSERA_TRY(check.Finish());
     return LaunchBackward(args, call, stream);
   }
@@ -181,7 +183,12 @@ class BoundCuda final : public BoundLane {
             .contract = contract_,
             .workspace_bytes = call.workspace.empty() ? 0 : WorkspaceBytes(pass),
             .space = space,
-            .takes_stream = true};
+            .takes_stream = true,
+            .takes_image = true};
+  }
+  // The bound plan, or the one that the call brings: a launch depends on the class alone.
+  const PlanHeader* HeaderOf(const LaneCall& call) const {
+    return call.image.empty() ? plan().header() : reinterpret_cast<const PlanHeader*>(call.image.data());
   }
 
   Status CheckStream(Stream stream) const {
@@ -196,6 +203,7 @@ class BoundCuda final : public BoundLane {
   // One call's hold of the plan and of workspace, in the order of its stream.
   struct Hold {
     bool is_capturing = false;
+    bool is_bound_plan = true;
     DevicePointer workspace = 0;
     std::optional<Block> block;
   };
@@ -210,11 +218,12 @@ class BoundCuda final : public BoundLane {
       hold.block = TESSERA_TRY(device_->TakeWorkspace(WorkspaceBytes(pass), stream, hold.is_capturing));
       hold.workspace = hold.block->device();
     }
-    TESSERA_TRY(plan().Begin(stream, hold.is_capturing));
+    hold.is_bound_plan = call.image.empty();
+    if (hold.is_bound_plan) TESSERA_TRY(plan().Begin(stream, hold.is_capturing));
     return hold;
   }
   Status End(Hold& hold, Stream stream) const {
-    TESSERA_TRY(plan().End(stream, hold.is_capturing));
+    if (hold.is_bound_plan) TESSERA_TRY(plan().End(stream, hold.is_capturing));
     if (!hold.block) return {};
     if (!hold.is_capturing) return Done(hold.block->Record(stream), "recording an event");
     // The graph has it from now on; it lives as long as what is bound.
@@ -261,7 +270,7 @@ class BoundCuda final : public BoundLane {
     p.v = TESSERA_TRY(EncodeTensor(driver_, args.v, KeyAxes(dim_v), ColBox(kKind, dim_qk, dim_v)));
     p.o = TESSERA_TRY(EncodeTensor(driver_, args.o, QueryAxes(dim_v), OutBox()));
     p.v_rows = RowsOf(args.v);
-    p.plan = plan().header();
+    p.plan = HeaderOf(call);
     p.sinks = PointerOf(args.sink_logits);
     p.lse = PointerOf(args.lse);
     p.row_max = PointerOf(args.row_max);
@@ -305,7 +314,6 @@ class BoundCuda final : public BoundLane {
     if (!is_dq) TESSERA_TRY(encode(p.out[1], args.dv, v, OutBox()));
     p.col_rows[0] = RowsOf(is_dq ? args.k : args.q);
     p.col_rows[1] = RowsOf(is_dq ? args.v : args.dout);
-    p.plan = plan().header();
     p.shape = backward_shape_;
     return p;
   }
@@ -336,6 +344,7 @@ class BoundCuda final : public BoundLane {
     TESSERA_TRY(
         Launch(KernelKind::kPrepare, s.batch * s.num_q_heads * shape_.padded_q / kPrepareRows, stream, prepare));
     for (BackwardParams* p : {&dkv, &dq}) {
+      p->plan = HeaderOf(call);
       p->lse2 = prepare.lse2;
       p->delta = prepare.delta;
       p->ticket = tickets + (p == &dq ? kDqTicket : kDkvTicket);

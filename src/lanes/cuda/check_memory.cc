@@ -63,6 +63,18 @@ void MemoryCheck::Bytes(const char* name, std::span<const std::byte> bytes) {
   if (!bytes.empty()) Range(name, bytes.data(), static_cast<int64_t>(bytes.size()));
 }
 
+void MemoryCheck::Image(std::span<const std::byte> image) {
+  if (image.empty()) return;
+  if (reinterpret_cast<uintptr_t>(image.data()) % kAlignment != 0) {
+    violations_.push_back({"image", fmt::format("an address that is a multiple of {} expected", kAlignment)});
+  } else if (image.size() < sizeof(PlanHeader)) {
+    violations_.push_back(
+        {"image", fmt::format("{} bytes or more expected, got {}", sizeof(PlanHeader), image.size())});
+  } else {
+    Bytes("image", image);
+  }
+}
+
 Status MemoryCheck::Finish() {
   if (failed_ != kDriverSuccess) return tl::unexpected(driver_.ErrorOf(failed_, "asking whose memory it is"));
   if (violations_.empty()) return {};

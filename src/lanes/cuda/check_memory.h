@@ -21,6 +21,7 @@ class MemoryCheck {
   void Tensor(const char* name, const TensorRef& ref, const std::array<int64_t, 4>& axes);
   void Floats(const char* name, std::span<const float> values);
   void Bytes(const char* name, std::span<const std::byte> bytes);
+  void Image(std::span<const std::byte> image);
   // TSR-R001 with every complaint, or the driver's own error.
   Status Finish();
 

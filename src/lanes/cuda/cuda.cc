@@ -9,6 +9,7 @@
 #include "base/try.h"
 #include "lanes/check_args.h"
 #include "lanes/cuda/bound.h"
+#include "lanes/cuda/image.h"
 #include "lanes/cuda/kernels.h"
 #include "lanes/cuda/state.h"
 
@@ -29,7 +30,8 @@ class Cuda final : public Lane {
   std::string_view name() const override { return kName; }
   std::vector<std::string_view> Isas() const override { return {kIsa}; }
 
-  Decision Decide(const Contract& contract, const Target&) const override {
+  // Whether there are kernels for it; needs no device.
+  Decision DecideKernels(const Contract& contract) const {
     const Shape& s = contract.shape;
     const auto has = [&](const auto& fits) {
       return std::any_of(cuda::KernelRows().begin(), cuda::KernelRows().end(), fits);
@@ -60,11 +62,17 @@ class Cuda final : public Lane {
     if (contract.routing && options_.memory.kind == MemoryKind::kGpu) {
       return Decision::No(ReasonCode::kCudaRouting, "q and k would be scored on the host");
     }
+    return Decision::Yes();
+  }
+
+  Decision Decide(const Contract& contract, const Target&) const override {
+    if (Decision decision = DecideKernels(contract); !decision.accepted) return decision;
     const cuda::LoadedDriver loaded = state_->driver();
     return loaded.driver == nullptr ? Decision::No(ReasonCode::kCudaNoDriver, loaded.problem) : Decision::Yes();
   }
 
-  Decision DecidePlan(const Contract& contract, const PlanView& plan, const Target&) const override {
+  // Whether its tiles are those of the kernels; needs no device.
+  static Decision DecideTiles(const Contract& contract, const PlanView& plan) {
     for (const cuda::KernelKind kind : kTiled) {
       const Worklist& list = plan.Of(static_cast<Direction>(kind));
       if (list.rows_per_mask == 0) continue;
@@ -78,6 +86,11 @@ class Cuda final : public Lane {
           fmt::format("tiles of {} are {} x {}, the kernels' {} x {}", ToText(static_cast<Direction>(kind)),
                       list.tile_q, list.tile_kv, is_dkv ? tile.cols : tile.rows, is_dkv ? tile.rows : tile.cols));
     }
+    return Decision::Yes();
+  }
+
+  Decision DecidePlan(const Contract& contract, const PlanView& plan, const Target&) const override {
+    if (Decision decision = DecideTiles(contract, plan); !decision.accepted) return decision;
     const Result<cuda::DeviceFacts> facts = state_->Facts(options_.memory.ordinal);
     if (!facts) return Decision::No(ReasonCode::kCudaNoDevice, facts.error().message);
     if (facts->major != 9 || facts->minor != 0) {
@@ -93,13 +106,27 @@ class Cuda final : public Lane {
     TESSERA_TRY(CheckBind(request, {.lane = kName, .isas = isas}));
     for (const Decision& decision :
          {Decide(request.contract, request.target), DecidePlan(request.contract, request.plan, request.target)}) {
-      if (decision.accepted) continue;
-      return Fail(ErrorCode::kLaneRefused, fmt::format("{}: {}", ReasonText(decision.reason), decision.detail), "cuda");
+      TESSERA_TRY(Accepted(decision));
     }
     return cuda::MakeBound(state_, request, {MemoryKind::kGpu, options_.memory.ordinal});
   }
 
+  Result<std::vector<std::byte>> Image(const BindRequest& request) const override {
+    const std::vector<std::string_view> isas = Isas();
+    TESSERA_TRY(CheckBind(request, {.lane = kName, .isas = isas}));
+    TESSERA_TRY(Accepted(DecideKernels(request.contract)));
+    TESSERA_TRY(Accepted(DecideTiles(request.contract, request.plan)));
+    cuda::ImageNeeds needs{.forward = false, .backward = false};
+    for (const Pass pass : request.passes) (pass == Pass::kForward ? needs.forward : needs.backward) = true;
+    return TESSERA_TRY(cuda::MakeImage(request.contract, request.plan, needs)).bytes;
+  }
+
  private:
+  static Status Accepted(const Decision& decision) {
+    if (decision.accepted) return {};
+    return Fail(ErrorCode::kLaneRefused, fmt::format("{}: {}", ReasonText(decision.reason), decision.detail), "cuda");
+  }
+
   std::shared_ptr<cuda::State> state_;
   CudaOptions options_;
 };
