@@ -153,5 +153,10 @@ struct TrainOptions {
 // The folder has then train.json (the receipt), log.jsonl, train.html, checkpoints and, where files were read, rows.
 Result<TrainReceipt> Train(const Engine& engine, const RunFile& run, const TrainOptions& options);
 
+// For a program whose one job is to train: memory that a step gives back is kept for the next one, where an allocator
+// would give it to the system and take it again page by page. It is a setting of the whole process, so that nothing in
+// the library calls it; to be called before other threads are there. Where the C library is not glibc it does nothing.
+void KeepFreedMemory();
+
 }  // namespace tessera
 #pragma GCC visibility pop
