@@ -64,8 +64,8 @@ struct Trainer::Impl {
 
   // With an attention by name; `refusal` is why it is not another.
   Status MakePrograms(const Engine& from, const std::string& name, const std::string& refusal) {
-    model::Chosen chosen = TESSERA_TRY(model::ChooseAttention(from, spec, target, {name, options}, place));
-    if (!refusal.empty()) chosen.reason += fmt::format("; not cpu: {}", refusal);
+    model::Chosen chosen = TESSERA_TRY(model::ChooseAttention(from, spec, target, {name, options}, &place));
+    if (!refusal.empty()) chosen.reason += fmt::format("; not {}: {}", model::PreferredAttention(target), refusal);
     attention = std::move(chosen.attention);
     attentions = std::move(chosen.attentions);
     substitutes = model::SubstitutesOf(chosen.name, chosen.reason);

@@ -15,6 +15,7 @@
 #include "train/corpus.h"
 #include "train/goodput.h"
 #include "train/log.h"
+#include "train/programs.h"
 #include "train/schedule.h"
 #include "train/telemetry.h"
 
@@ -31,6 +32,12 @@ class Run {
       : engine_(engine), run_(run), options_(options), model_(run.model) {}
 
   Result<TrainReceipt> CompileOnly() {
+    // The texts need no plugin, and are there for other compilers also where none is.
+    const ModelPrograms texts = TESSERA_TRY(LowerModel(engine_, model_, options_.target, options_.trainer));
+    TESSERA_TRY(WritePrograms(options_.folder, texts));
+    for (const Substitute& one : texts.substitutes) {
+      if (one.key == "attention") Note(fmt::format("attention {}: {}", one.name, one.reason));
+    }
     TESSERA_TRY(Compile());
     Describe();
     receipt_.mode = "compile_only";
