@@ -147,6 +147,9 @@ struct TrainOptions {
   bool resume = false;          // from the newest checkpoint
   int64_t max_steps = 0;        // of this call; 0: as many as the run file says
   std::function<bool()> should_stop = {};  // asked after every step
+  // Asked before every step, with the rows of a micro-batch: an error is as if the device had given it, so that one of
+  // memory is tried again with fewer rows.
+  std::function<Status(int64_t rows)> may_step = {};
   std::function<void(const LogPoint&)> on_point = {};
   std::function<void(std::string_view)> on_note = {};  // what happens, for people
 };

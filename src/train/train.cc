@@ -149,6 +149,7 @@ class Run {
   }
 
   Result<StepResult> StepOnce() {
+    if (options_.may_step) TESSERA_TRY(options_.may_step(model_.rows));
     int64_t place = place_;
     const std::vector<RowBatch> batches = meter_.During(SpanKind::kDataLoading, [&] { return ReadBatches(place); });
     std::vector<const RowBatch*> pointers;
