@@ -98,6 +98,7 @@ struct TrainerOptions {
   uint64_t seed = 0;
   std::string attention = "auto";  // or a substitute's name (docs/model.md): that one or an error
   XlaOptions xla = {};
+  int64_t barrier_every = 0;  // programs are cut after every so many layers, but the last; 0: nowhere
   int64_t threads = 0;        // of the cpu lane; 0: as many as the target has workers
   bool compile_only = false;  // programs are made, for a machine that need not be here, and nothing is run
 };

@@ -38,6 +38,7 @@ struct TrainSpec {
   int64_t steps = 0;
   int64_t micro_batches = 1;       // of [model]'s rows each, in one step
   int64_t micro_batch_warmup = 0;  // steps over which their number rises from an eighth
+  int64_t barrier_every = 0;       // as TrainerOptions has it
   double learning_rate = 1e-3;
   int64_t warmup_steps = 0;
   double final_rate = 0.1;  // of the learning rate, at the last step

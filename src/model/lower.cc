@@ -66,9 +66,9 @@ Result<ModelPrograms> LowerModel(const Engine& engine, const ModelSpec& spec, co
   const Namer namer(spec);
   ModelPrograms all;
   all.substitutes = model::SubstitutesOf(chosen.name, chosen.reason);
-  stablehlo::Program gradients = TESSERA_TRY(model::LowerGradients(spec, *chosen.attention));
+  stablehlo::Program gradients = TESSERA_TRY(model::LowerGradients(spec, *chosen.attention, options.barrier_every));
   stablehlo::Program update = TESSERA_TRY(model::LowerUpdate(spec));
-  stablehlo::Program evaluate = TESSERA_TRY(model::LowerEvaluate(spec, *chosen.attention));
+  stablehlo::Program evaluate = TESSERA_TRY(model::LowerEvaluate(spec, *chosen.attention, options.barrier_every));
   all.programs.push_back(Describe(std::move(gradients), "gradients", namer));
   all.programs.push_back(Describe(std::move(update), "update", namer));
   all.programs.push_back(Describe(std::move(evaluate), "evaluate", namer));

@@ -10,6 +10,7 @@
 
 #include "base/try.h"
 #include "io/file_lock.h"
+#include "model/barriers.h"
 #include "tessera/io.h"
 #include "train/checkpoint.h"
 #include "train/corpus.h"
@@ -33,7 +34,7 @@ class Run {
 
   Result<TrainReceipt> CompileOnly() {
     // The texts need no plugin, and are there for other compilers also where none is.
-    const ModelPrograms texts = TESSERA_TRY(LowerModel(engine_, model_, options_.target, options_.trainer));
+    const ModelPrograms texts = TESSERA_TRY(LowerModel(engine_, model_, options_.target, OfTrainer()));
     TESSERA_TRY(WritePrograms(options_.folder, texts));
     for (const Substitute& one : texts.substitutes) {
       if (one.key == "attention") Note(fmt::format("attention {}: {}", one.name, one.reason));
@@ -105,11 +106,16 @@ class Run {
     return {};
   }
 
-  Status Compile() {
+  TrainerOptions OfTrainer() const {
     TrainerOptions options = options_.trainer;
     options.optimizer = run_.train.optimizer;
     options.seed = run_.train.seed;
-    trainer_ = TESSERA_TRY(Trainer::Create(engine_, model_, options_.target, options));
+    options.barrier_every = run_.train.barrier_every;
+    return options;
+  }
+
+  Status Compile() {
+    trainer_ = TESSERA_TRY(Trainer::Create(engine_, model_, options_.target, OfTrainer()));
     for (const std::string& note : trainer_->notes()) Note(note);
     return {};
   }
@@ -129,7 +135,8 @@ class Run {
     receipt_.notes = trainer_->notes();
     receipt_.plugin =
         trainer_->device().platform_version.empty() ? trainer_->device().plugin : trainer_->device().platform_version;
-    receipt_.execution_mode = ExecutionMode(0);
+    receipt_.execution_mode =
+        ExecutionMode(static_cast<int64_t>(model::BarriersAfter(run_.model.layers, run_.train.barrier_every).size()));
     receipt_.determinism = kDeterminism;
     receipt_.compiles = trainer_->compiles();
     receipt_.micro_batch_rows = model_.rows;

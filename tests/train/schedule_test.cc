@@ -7,6 +7,7 @@
 #include <cmath>
 #include <random>
 
+#include "model/barriers.h"
 #include "support/proves.h"
 #include "support/seed.h"
 #include "train/goodput.h"
@@ -14,6 +15,8 @@
 namespace tessera::train {
 namespace {
 
+using model::BackwardBarriersBefore;
+using model::BarriersAfter;
 using testing::ElementsAre;
 
 TEST(Schedule, RoundHalfEven_IsWhatTheStandardLibraryDoesByDefault) {
