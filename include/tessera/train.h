@@ -121,7 +121,10 @@ struct TrainReceipt {
   std::string packer;
   int64_t compiles = 0;
   int64_t retries = 0;
-  int64_t micro_batch_rows = 0;  // after retries
+  int64_t micro_batch_rows = 0;    // after retries
+  std::string calibration;         // SHA-256 of what the need of memory depends on (docs/training.md)
+  double estimated_gib = 0.0;      // of the programs: arguments, outputs and temporaries of the largest
+  std::optional<double> peak_gib;  // of the process after the first step, where programs run on the host
   std::vector<std::string> contract_keys;
   std::vector<std::string> class_keys;
   std::vector<Substitute> substitutes;

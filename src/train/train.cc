@@ -3,15 +3,19 @@
 #include "tessera/train.h"
 
 #include <fmt/format.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <map>
 
 #include "base/try.h"
 #include "io/file_lock.h"
 #include "model/barriers.h"
 #include "tessera/io.h"
+#include "tessera/version.h"
+#include "train/calibration.h"
 #include "train/checkpoint.h"
 #include "train/corpus.h"
 #include "train/goodput.h"
@@ -26,6 +30,13 @@ namespace {
 
 constexpr int64_t kMaxBigramVocab = 4096;  // its table has the square of it
 constexpr const char* kDeterminism = "same_machine";
+
+// Of this process so far.
+double PeakGib() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) / (1024.0 * 1024.0);
+}
 
 class Run {
  public:
@@ -52,6 +63,7 @@ class Run {
   Result<TrainReceipt> Go() {
     TESSERA_TRY(FindCheckpoint());
     TESSERA_TRY(meter_.During(SpanKind::kDataLoading, [&] { return OpenData(); }));
+    model_.rows = RowsToTry();
     TESSERA_TRY(meter_.During(SpanKind::kCompilation, [&] { return Compile(); }));
     if (start_) TESSERA_TRY(trainer_->SetState(start_->state));
     start_.reset();
@@ -114,6 +126,30 @@ class Run {
     return options;
   }
 
+  CalibrationInputs Calibration(int64_t rows) const {
+    CalibrationInputs inputs{.code = kVersion, .hardware = options_.target.name, .model = Digest(run_.model)};
+    inputs.parallelism.device_batch = rows;
+    inputs.parallelism.accum = run_.train.micro_batches * run_.model.rows / rows;
+    inputs.features.push_back("attention=" + options_.trainer.attention);
+    if (run_.train.barrier_every > 0) inputs.features.push_back(fmt::format("barriers={}", run_.train.barrier_every));
+    return inputs;
+  }
+
+  // The rows of a micro-batch, or a half or a quarter of them where the folder knows that there was no memory for more.
+  int64_t RowsToTry() const {
+    std::vector<std::string> candidates;
+    std::map<std::string, int64_t> rows_of;
+    int64_t rows = run_.model.rows;
+    for (int64_t halvings = 0; halvings <= kRetryLimit; ++halvings) {
+      candidates.push_back(CalibrationSignature(Calibration(rows)));
+      rows_of[candidates.back()] = rows;
+      if (rows % 2 != 0) break;
+      rows /= 2;
+    }
+    const std::vector<std::string> ranked = RankCandidates(candidates, ReadFailed(options_.folder));
+    return rows_of.at(ranked.front());
+  }
+
   Status Compile() {
     trainer_ = TESSERA_TRY(Trainer::Create(engine_, model_, options_.target, OfTrainer()));
     for (const std::string& note : trainer_->notes()) Note(note);
@@ -140,6 +176,7 @@ class Run {
     receipt_.determinism = kDeterminism;
     receipt_.compiles = trainer_->compiles();
     receipt_.micro_batch_rows = model_.rows;
+    receipt_.calibration = CalibrationSignature(Calibration(model_.rows));
   }
 
   // The micro-batches of the next step, and where the order of rows is after them.
@@ -185,12 +222,14 @@ class Run {
       if (!MayRetry({message, true, receipt_.steps, receipt_.retries}) || model_.rows % 2 != 0) return result;
       auto state = trainer_->State();
       if (!state) return result;
+      AddFailed(options_.folder, receipt_.calibration);
       model_.rows /= 2;
       ++receipt_.retries;
       Note(fmt::format("{}: once more with {} rows in a micro-batch", ToText(*ClassifyFailure(message)), model_.rows));
       TESSERA_TRY(meter_.During(SpanKind::kCompilation, [&] { return Compile(); }));
       TESSERA_TRY(trainer_->SetState(*state));
       receipt_.micro_batch_rows = model_.rows;
+      receipt_.calibration = CalibrationSignature(Calibration(model_.rows));
       has_oom_ = false;
     }
   }
@@ -219,6 +258,7 @@ class Run {
       const StepResult result = TESSERA_TRY(StepOrRetry());
       ++step_;
       ++receipt_.steps;
+      if (receipt_.steps == 1 && options_.target.kind == TargetKind::kCpu) receipt_.peak_gib = PeakGib();
       receipt_.last_step = step_;
       receipt_.tokens += result.tokens;
       tokens_ += result.tokens;
@@ -306,6 +346,11 @@ class Run {
 
   void Finish(const std::string& ended) {
     receipt_.ended = ended;
+    int64_t bytes = 0;
+    for (const ProgramUse& program : trainer_->programs())
+      bytes = std::max(bytes, program.argument_bytes + program.output_bytes + program.temp_bytes);
+    constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
+    receipt_.estimated_gib = static_cast<double>(bytes) / kGib;
     receipt_.compiles = trainer_->compiles();
     receipt_.tokens_per_s = TokensPerSecond();
     receipt_.goodput = meter_.Now();

@@ -172,6 +172,20 @@ TEST_F(Runs, WithoutMemory_TheFirstStepIsTriedAgainSmaller) {
   EXPECT_NEAR(*halved.last_loss, *whole.last_loss, 1e-3);
   EXPECT_THAT(ReadWhole(folder_.File("halved/train.json")), HasSubstr("\"retries\": 1"));
 
+  // The folder knows: whoever goes on begins with the size there is memory for.
+  TrainOptions first = small;
+  first.max_steps = 2;
+  Good("known", first, text);
+  asked.clear();
+  TrainOptions again = small;
+  again.resume = true;
+  const TrainReceipt known = Good("known", again, text);
+  EXPECT_EQ(asked, (std::vector<int64_t>{2, 2, 2, 2}));
+  EXPECT_EQ(known.retries, 0);
+  EXPECT_EQ(known.calibration, halved.calibration);
+  EXPECT_NE(known.calibration, whole.calibration);
+  EXPECT_EQ(known.state_digest, halved.state_digest);
+
   // Twice at most; never once a run has gone on; never for what is not memory.
   const auto refused = [&](const std::string& out, std::function<Status(int64_t)> may_step) {
     TrainOptions options;
