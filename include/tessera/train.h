@@ -144,6 +144,7 @@ std::string ToJson(const TrainReceipt& receipt);
 // Every rule that a receipt keeps; TSR-R005 with those that this text breaks.
 Status CheckTrainReceipt(std::string_view json);
 
+enum class TrainPhase : uint8_t { kCompile, kStep };
 struct TrainOptions {
   std::string folder;  // of the run; made where it is not there
   Target target;
@@ -151,9 +152,9 @@ struct TrainOptions {
   bool resume = false;          // from the newest checkpoint
   int64_t max_steps = 0;        // of this call; 0: as many as the run file says
   std::function<bool()> should_stop = {};  // asked after every step
-  // Asked before every step, with the rows of a micro-batch: an error is as if the device had given it, so that one of
-  // memory is tried again with fewer rows.
-  std::function<Status(int64_t rows)> may_step = {};
+  // Asked before programs are compiled and before every step, with the rows of a micro-batch: an error is as if the
+  // device had given it, so that one of memory is tried again with fewer rows.
+  std::function<Status(TrainPhase phase, int64_t rows)> may_go_on = {};
   std::function<void(const LogPoint&)> on_point = {};
   std::function<void(std::string_view)> on_note = {};  // what happens, for people
 };

@@ -150,10 +150,37 @@ class Run {
     return rows_of.at(ranked.front());
   }
 
-  Status Compile() {
+  Status MayGoOn(TrainPhase phase) const {
+    return options_.may_go_on ? options_.may_go_on(phase, model_.rows) : Status();
+  }
+
+  Status CompileOnce() {
+    TESSERA_TRY(MayGoOn(TrainPhase::kCompile));
     trainer_ = TESSERA_TRY(Trainer::Create(engine_, model_, options_.target, OfTrainer()));
+    return {};
+  }
+
+  Status Compile() {
+    while (true) {
+      Status made = CompileOnce();
+      if (made) break;
+      if (!Halve(made.error().message)) return made;
+    }
+    has_oom_ = false;
     for (const std::string& note : trainer_->notes()) Note(note);
     return {};
+  }
+
+  // A program for which there was no memory is made again for micro-batches of half as many rows, twice as many of
+  // them. Whether that is worth a try.
+  bool Halve(const std::string& message) {
+    has_oom_ = has_oom_ || ClassifyFailure(message).has_value();
+    if (!MayRetry({message, true, receipt_.steps, receipt_.retries}) || model_.rows % 2 != 0) return false;
+    AddFailed(options_.folder, CalibrationSignature(Calibration(model_.rows)));
+    model_.rows /= 2;
+    ++receipt_.retries;
+    Note(fmt::format("{}: once more with {} rows in a micro-batch", ToText(*ClassifyFailure(message)), model_.rows));
+    return true;
   }
 
   void Describe() {
@@ -193,7 +220,7 @@ class Run {
   }
 
   Result<StepResult> StepOnce() {
-    if (options_.may_step) TESSERA_TRY(options_.may_step(model_.rows));
+    TESSERA_TRY(MayGoOn(TrainPhase::kStep));
     int64_t place = place_;
     const std::vector<RowBatch> batches = meter_.During(SpanKind::kDataLoading, [&] { return ReadBatches(place); });
     std::vector<const RowBatch*> pointers;
@@ -211,26 +238,16 @@ class Run {
     return result;
   }
 
-  // A program for which there was no memory is made again for micro-batches of half as many rows, twice as many of
-  // them.
   Result<StepResult> StepOrRetry() {
     while (true) {
       auto result = StepOnce();
       if (result) return result;
-      const std::string message = result.error().message;
-      has_oom_ = has_oom_ || ClassifyFailure(message).has_value();
-      if (!MayRetry({message, true, receipt_.steps, receipt_.retries}) || model_.rows % 2 != 0) return result;
       auto state = trainer_->State();
-      if (!state) return result;
-      AddFailed(options_.folder, receipt_.calibration);
-      model_.rows /= 2;
-      ++receipt_.retries;
-      Note(fmt::format("{}: once more with {} rows in a micro-batch", ToText(*ClassifyFailure(message)), model_.rows));
+      if (!Halve(result.error().message) || !state) return result;
       TESSERA_TRY(meter_.During(SpanKind::kCompilation, [&] { return Compile(); }));
       TESSERA_TRY(trainer_->SetState(*state));
       receipt_.micro_batch_rows = model_.rows;
       receipt_.calibration = CalibrationSignature(Calibration(model_.rows));
-      has_oom_ = false;
     }
   }
 

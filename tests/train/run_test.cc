@@ -157,7 +157,8 @@ TEST_F(Runs, WithoutMemory_TheFirstStepIsTriedAgainSmaller) {
   const TrainReceipt whole = Good("whole", {}, text);
   std::vector<int64_t> asked;
   TrainOptions small;
-  small.may_step = [&](int64_t rows) -> Status {
+  small.may_go_on = [&](TrainPhase phase, int64_t rows) -> Status {
+    if (phase == TrainPhase::kCompile) return {};
     asked.push_back(rows);
     if (rows <= 2) return {};
     return Fail(ErrorCode::kPluginFailed, "RESOURCE_EXHAUSTED: Error allocating device buffer: 2.0G");
@@ -171,6 +172,18 @@ TEST_F(Runs, WithoutMemory_TheFirstStepIsTriedAgainSmaller) {
   EXPECT_NEAR(*halved.first_loss, *whole.first_loss, 1e-5);
   EXPECT_NEAR(*halved.last_loss, *whole.last_loss, 1e-3);
   EXPECT_THAT(ReadWhole(folder_.File("halved/train.json")), HasSubstr("\"retries\": 1"));
+
+  // A compiler may say it before anything ran.
+  TrainOptions compiler;
+  compiler.may_go_on = [&](TrainPhase phase, int64_t rows) -> Status {
+    if (phase == TrainPhase::kStep || rows <= 2) return {};
+    return Fail(ErrorCode::kPluginFailed, "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 33.2G");
+  };
+  const TrainReceipt compiled = Good("compiled_smaller", compiler, text);
+  EXPECT_EQ(compiled.retries, 1);
+  EXPECT_EQ(compiled.micro_batch_rows, 2);
+  EXPECT_EQ(compiled.state_digest, halved.state_digest);
+  EXPECT_TRUE(compiled.checks.no_oom);
 
   // The folder knows: whoever goes on begins with the size there is memory for.
   TrainOptions first = small;
@@ -187,26 +200,26 @@ TEST_F(Runs, WithoutMemory_TheFirstStepIsTriedAgainSmaller) {
   EXPECT_EQ(known.state_digest, halved.state_digest);
 
   // Twice at most; never once a run has gone on; never for what is not memory.
-  const auto refused = [&](const std::string& out, std::function<Status(int64_t)> may_step) {
+  const auto refused = [&](const std::string& out, const std::function<Status()>& may_go_on) {
     TrainOptions options;
-    options.may_step = std::move(may_step);
+    options.may_go_on = [&](TrainPhase phase, int64_t) { return phase == TrainPhase::kStep ? may_go_on() : Status(); };
     const auto receipt = Go(out, options, text);
     EXPECT_FALSE(receipt);
     return ReadWhole(folder_.File(out) + "/train.json");
   };
   const auto fail = [](const std::string& message) { return Fail(ErrorCode::kPluginFailed, message); };
   const std::string never =
-      refused("never", [&](int64_t) -> Status { return fail("RESOURCE_EXHAUSTED: Error loading program"); });
+      refused("never", [&]() -> Status { return fail("RESOURCE_EXHAUSTED: Error loading program"); });
   EXPECT_THAT(never, HasSubstr("\"retries\": 2"));
   EXPECT_THAT(never, HasSubstr("\"no_oom\": false"));
   int64_t steps = 0;
-  const std::string late = refused("late", [&](int64_t) -> Status {
+  const std::string late = refused("late", [&]() -> Status {
     if (++steps <= 3) return {};
     return fail("RESOURCE_EXHAUSTED: Out of memory");
   });
   EXPECT_THAT(late, HasSubstr("\"retries\": 0"));
   EXPECT_EQ(steps, 4);
-  EXPECT_THAT(refused("other", [&](int64_t) -> Status { return fail("INVALID_ARGUMENT: shapes"); }),
+  EXPECT_THAT(refused("other", [&]() -> Status { return fail("INVALID_ARGUMENT: shapes"); }),
               HasSubstr("\"no_oom\": true"));
 }
 
