@@ -24,16 +24,16 @@ using testing::HasSubstr;
 class Frame {
  public:
   explicit Frame(void* stream) {
-    streams_ = stream;
-    said_.clear();
+    given_stream = stream;
+    last_said.clear();
     api_.struct_size = sizeof(api_);
     api_.error_create = [](ffi::ErrorCreateArgs* args) {
-      said_ = args->message;
-      return reinterpret_cast<ffi::Error*>(&said_);
+      last_said = args->message;
+      return reinterpret_cast<ffi::Error*>(&last_said);
     };
     api_.stream_get = [](ffi::StreamArgs* args) -> ffi::Error* {
-      if (streams_ == nullptr) return reinterpret_cast<ffi::Error*>(&said_);
-      args->stream = streams_;
+      if (given_stream == nullptr) return reinterpret_cast<ffi::Error*>(&last_said);
+      args->stream = given_stream;
       return nullptr;
     };
     api_.error_text = [](ffi::ErrorTextArgs* args) { args->message = "no stream here"; };
@@ -65,7 +65,7 @@ class Frame {
     frame.results = {sizeof(ffi::List), nullptr, static_cast<int64_t>(results.size()), buffers.data(), results.data()};
     frame.attributes = {sizeof(ffi::Attributes), nullptr,      static_cast<int64_t>(items.size()),
                         numbers.data(),          names.data(), items.data()};
-    return handler(&frame) == nullptr ? "" : said_;
+    return handler(&frame) == nullptr ? "" : last_said;
   }
 
  private:
@@ -75,8 +75,8 @@ class Frame {
         {sizeof(ffi::Buffer), nullptr, 16, data, static_cast<int64_t>(dims_.back().size()), dims_.back().data()});
     return *this;
   }
-  static inline void* streams_ = nullptr;
-  static inline std::string said_;
+  static inline void* given_stream = nullptr;
+  static inline std::string last_said;
   ffi::Api api_{};
   std::deque<std::vector<int64_t>> dims_;
   std::deque<ffi::Buffer> operands_, results_;
