@@ -96,8 +96,9 @@ struct Substitute {
 struct TrainerOptions {
   OptimizerOptions optimizer = {};
   uint64_t seed = 0;
-  std::string attention = "auto";  // or a substitute's name: that one or an error. "cpu", "xla_chunked"
+  std::string attention = "auto";  // or a substitute's name (docs/model.md): that one or an error
   XlaOptions xla = {};
+  int64_t barrier_every = 0;  // programs are cut after every so many layers, but the last; 0: nowhere
   int64_t threads = 0;        // of the cpu lane; 0: as many as the target has workers
   bool compile_only = false;  // programs are made, for a machine that need not be here, and nothing is run
 };
@@ -156,6 +157,15 @@ class Trainer {
   explicit Trainer(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
+
+// The texts of the programs that a Trainer of the same arguments compiles, gradients, update and evaluate, with what
+// each takes and gives and the TPU kernels inside. Needs no plugin, and nothing of the target's machine.
+struct ModelPrograms {
+  std::vector<ProgramText> programs;
+  std::vector<Substitute> substitutes;  // seven
+};
+Result<ModelPrograms> LowerModel(const Engine& engine, const ModelSpec& spec, const Target& target,
+                                 const TrainerOptions& options = {});
 
 // Whether a substitute may stand for the product with a parameter: not for embeddings, heads, routers and their like,
 // which SubstituteExclusions names by a part of the parameter's name.

@@ -38,6 +38,7 @@ struct TrainSpec {
   int64_t steps = 0;
   int64_t micro_batches = 1;       // of [model]'s rows each, in one step
   int64_t micro_batch_warmup = 0;  // steps over which their number rises from an eighth
+  int64_t barrier_every = 0;       // as TrainerOptions has it
   double learning_rate = 1e-3;
   int64_t warmup_steps = 0;
   double final_rate = 0.1;  // of the learning rate, at the last step
@@ -120,7 +121,10 @@ struct TrainReceipt {
   std::string packer;
   int64_t compiles = 0;
   int64_t retries = 0;
-  int64_t micro_batch_rows = 0;  // after retries
+  int64_t micro_batch_rows = 0;    // after retries
+  std::string calibration;         // SHA-256 of what the need of memory depends on (docs/training.md)
+  double estimated_gib = 0.0;      // of the programs: arguments, outputs and temporaries of the largest
+  std::optional<double> peak_gib;  // of the process after the first step, where programs run on the host
   std::vector<std::string> contract_keys;
   std::vector<std::string> class_keys;
   std::vector<Substitute> substitutes;
@@ -140,6 +144,7 @@ std::string ToJson(const TrainReceipt& receipt);
 // Every rule that a receipt keeps; TSR-R005 with those that this text breaks.
 Status CheckTrainReceipt(std::string_view json);
 
+enum class TrainPhase : uint8_t { kCompile, kStep };
 struct TrainOptions {
   std::string folder;  // of the run; made where it is not there
   Target target;
@@ -147,11 +152,19 @@ struct TrainOptions {
   bool resume = false;          // from the newest checkpoint
   int64_t max_steps = 0;        // of this call; 0: as many as the run file says
   std::function<bool()> should_stop = {};  // asked after every step
+  // Asked before programs are compiled and before every step, with the rows of a micro-batch: an error is as if the
+  // device had given it, so that one of memory is tried again with fewer rows.
+  std::function<Status(TrainPhase phase, int64_t rows)> may_go_on = {};
   std::function<void(const LogPoint&)> on_point = {};
   std::function<void(std::string_view)> on_note = {};  // what happens, for people
 };
 // The folder has then train.json (the receipt), log.jsonl, train.html, checkpoints and, where files were read, rows.
 Result<TrainReceipt> Train(const Engine& engine, const RunFile& run, const TrainOptions& options);
+
+// For a program whose one job is to train: memory that a step gives back is kept for the next one, where an allocator
+// would give it to the system and take it again page by page. It is a setting of the whole process, so that nothing in
+// the library calls it; to be called before other threads are there. Where the C library is not glibc it does nothing.
+void KeepFreedMemory();
 
 }  // namespace tessera
 #pragma GCC visibility pop

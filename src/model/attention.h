@@ -4,10 +4,12 @@
 
 #include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "lanes/xla/pjrt/plugin.h"
+#include "lanes/xla/lowerings.h"
+#include "lanes/xla/pjrt/ffi.h"
 #include "lanes/xla/stablehlo/builder.h"
 #include "tessera/engine.h"
 #include "tessera/model.h"
@@ -51,6 +53,8 @@ class AttentionSubstitute {
   virtual Attended Forward(Builder& b, const AttentionInputs& in) const = 0;
   virtual AttentionGradients Backward(Builder& b, const AttentionInputs& in, const Attended& out,
                                       const Value& dout) const = 0;
+  // For a TPU's core, inside of what Begin added.
+  virtual Result<std::vector<KernelText>> Kernels(bool) const { return std::vector<KernelText>(); }
   virtual Result<std::unique_ptr<BoundAttention>> Bind(const RowBatch& rows, bool has_backward) const = 0;
 };
 
@@ -61,10 +65,13 @@ struct LayerAttention {
   std::vector<MaskFacts> facts;
 };
 
-// Our cpu lane, called from inside the program. Registers what the plugin is to call.
-Result<std::unique_ptr<AttentionSubstitute>> MakeHostAttention(LayerAttention layers, const pjrt::Plugin& plugin);
-// Loops over tiles in the program's own language; a plan's tables are operands.
-Result<std::unique_ptr<AttentionSubstitute>> MakeChunkedAttention(LayerAttention layers, const Target& target);
+// Kernels of a lane of ours, called from inside the program on tensors of that memory: the host's or a GPU's.
+std::unique_ptr<AttentionSubstitute> MakeCalledAttention(LayerAttention layers, const MemorySpace& space);
+// What a plugin is to call for it.
+std::span<const pjrt::HostFunction> AttentionFunctions();
+// The programs of a lane of XLA's; a plan's tables are operands. TSR-L002 where its kernels have no form for a mask.
+Result<std::unique_ptr<AttentionSubstitute>> MakeProgramAttention(LayerAttention layers, const Target& target,
+                                                                  const lanes::xla::Lowering& lowering);
 
 // What rows say to a mask: documents and valid tokens, each where it names them.
 Batch BatchFor(const MaskFacts& facts, const RowBatch& rows);

@@ -3,7 +3,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
+#include <optional>
+
 #include "base/try.h"
+#include "engine/state.h"
 #include "lanes/xla/xla.h"
 #include "model/contracts.h"
 
@@ -11,6 +16,7 @@ namespace tessera::model {
 namespace {
 
 constexpr std::string_view kCpu = "cpu";
+constexpr std::string_view kCuda = "cuda";
 
 Result<LayerAttention> PrepareAll(const Engine& engine, const ModelSpec& spec, const Target& target,
                                   const AttentionOptions& options) {
@@ -29,50 +35,108 @@ AttentionOptions OptionsFor(std::string_view lane, const TrainerOptions& options
   return out;
 }
 
-Result<Chosen> ChooseCpu(const Engine& engine, const ModelSpec& spec, const Target& target,
-                         const TrainerOptions& options, const lanes::xla::Place& place) {
-  if (place.topology != nullptr || place.session.client->platform() != "cpu") {
-    return Fail(ErrorCode::kLaneRefused, "the program does not run on this machine's processor");
-  }
-  Chosen chosen{.attention = {}, .attentions = {}, .name = std::string(kCpu), .reason = {}};
-  LayerAttention layers = TESSERA_TRY(PrepareAll(engine, spec, target, OptionsFor(kCpu, options)));
-  for (const Attention& attention : layers.attentions) TESSERA_TRY(attention.CheckAccepted());
-  chosen.attentions = layers.attentions;
-  chosen.attention = TESSERA_TRY(MakeHostAttention(std::move(layers), place.session.client->plugin()));
-  chosen.reason = "our kernels for this processor, called from inside the program";
-  return chosen;
-}
+constexpr std::string_view kOnHost = "our kernels for this processor, called from inside the program";
+constexpr std::string_view kOnGpu = "our kernels for this GPU, called from inside the program on its stream";
+constexpr std::string_view kInKernels = "our TPU kernels inside the program; the plan's tables are its operands";
+constexpr std::string_view kInLoops = "loops over the plan's tiles inside the program, on any plugin";
 
-Result<Chosen> ChooseChunked(const Engine& engine, const ModelSpec& spec, const Target& target,
-                             const TrainerOptions& options) {
-  Chosen chosen{.attention = {}, .attentions = {}, .name = std::string(kXlaChunked), .reason = {}};
-  LayerAttention layers = TESSERA_TRY(PrepareAll(engine, spec, target, OptionsFor(kXlaChunked, options)));
-  chosen.attentions = layers.attentions;
-  chosen.attention = TESSERA_TRY(MakeChunkedAttention(std::move(layers), target));
-  chosen.reason = "loops over the plan's tiles inside the program, on any plugin";
-  return chosen;
-}
+// What there is, best first for the one kind of target that it is for; the last is for any.
+struct Way {
+  std::string_view name;
+  std::optional<TargetKind> target;
+  std::string_view platform;  // that calls our functions under the next name; empty: nothing is called
+  std::string_view registered;
+  std::string_view reason;
+};
+constexpr Way kWays[] = {{kCpu, TargetKind::kCpu, "cpu", pjrt::kHostPlatform, kOnHost},
+                         {kCuda, TargetKind::kGpu, "cuda", pjrt::kCudaPlatform, kOnGpu},
+                         {kXlaPallas, TargetKind::kTpu, {}, {}, kInKernels},
+                         {kXlaChunked, {}, {}, {}, kInLoops}};
+
+class Chooser {
+ public:
+  Chooser(const Engine& engine, const ModelSpec& spec, const Target& target, const TrainerOptions& options,
+          const lanes::xla::Place* place)
+      : engine_(engine), spec_(spec), target_(target), options_(options), place_(place) {}
+
+  Result<Chosen> Try(const Way& way) const {
+    if (way.target && *way.target != target_.kind) {
+      return Fail(ErrorCode::kLaneRefused, fmt::format("not for a {}", ToText(target_.kind)));
+    }
+    return way.platform.empty() ? InProgram(way) : Called(way);
+  }
+
+ private:
+  Result<Chosen> Called(const Way& way) const {
+    if (place_ != nullptr && (place_->topology != nullptr || place_->session.client->platform() != way.platform)) {
+      return Fail(ErrorCode::kLaneRefused, fmt::format("no plugin of \"{}\" runs the program", way.platform));
+    }
+    AttentionOptions options = OptionsFor(way.name, options_);
+    if (*way.target == TargetKind::kGpu) options.memory = {MemoryKind::kGpu, options_.xla.device};
+    LayerAttention layers = TESSERA_TRY(PrepareAll(engine_, spec_, target_, options));
+    for (const Attention& attention : layers.attentions) TESSERA_TRY(attention.CheckAccepted());
+    if (place_ != nullptr) {
+      TESSERA_TRY(pjrt::Register(place_->session.client->plugin(), way.registered, AttentionFunctions()));
+    }
+    Chosen chosen = Begun(way, layers);
+    chosen.attention = MakeCalledAttention(std::move(layers), options.memory);
+    return chosen;
+  }
+
+  Result<Chosen> InProgram(const Way& way) const {
+    LayerAttention layers = TESSERA_TRY(PrepareAll(engine_, spec_, target_, OptionsFor(way.name, options_)));
+    const LaneRow* row = FindLane(EngineAccess::Of(engine_)->table, way.name);
+    for (size_t i = 0; row->refuses != nullptr && i < layers.attentions.size(); ++i) {
+      const Decision decision = row->refuses(layers.attentions[i].contract(), layers.facts[i]);
+      if (decision.accepted) continue;
+      return Fail(ErrorCode::kLaneRefused, fmt::format("{}: {}", ReasonText(decision.reason), decision.detail));
+    }
+    Chosen chosen = Begun(way, layers);
+    chosen.attention =
+        TESSERA_TRY(MakeProgramAttention(std::move(layers), target_, *lanes::xla::FindLowering(way.name)));
+    return chosen;
+  }
+
+  static Chosen Begun(const Way& way, const LayerAttention& layers) {
+    return {.attention = {},
+            .attentions = layers.attentions,
+            .name = std::string(way.name),
+            .reason = std::string(way.reason)};
+  }
+
+  const Engine& engine_;
+  const ModelSpec& spec_;
+  const Target& target_;
+  const TrainerOptions& options_;
+  const lanes::xla::Place* place_;
+};
 
 }  // namespace
 
+std::string_view PreferredAttention(const Target& target) {
+  for (const Way& way : kWays) {
+    if (!way.target || *way.target == target.kind) return way.name;
+  }
+  return kXlaChunked;
+}
+
 Result<Chosen> ChooseAttention(const Engine& engine, const ModelSpec& spec, const Target& target,
-                               const AttentionRequest& request, const lanes::xla::Place& place) {
-  const std::string& asked = request.name;
-  const TrainerOptions& options = request.options;
-  if (asked != "auto" && asked != kCpu && asked != kXlaChunked) {
-    return Fail(ErrorCode::kLaneUnknown,
-                fmt::format("attention: \"auto\", \"cpu\" or \"xla_chunked\" expected, got \"{}\"", asked));
+                               const AttentionRequest& request, const lanes::xla::Place* place) {
+  const Chooser chooser(engine, spec, target, request.options, place);
+  const std::string_view asked = request.name == "auto" ? PreferredAttention(target) : std::string_view(request.name);
+  const Way* way = std::find_if(std::begin(kWays), std::end(kWays), [&](const Way& one) { return one.name == asked; });
+  if (way == std::end(kWays)) {
+    return Fail(
+        ErrorCode::kLaneUnknown,
+        fmt::format("attention: \"auto\", \"cpu\", \"cuda\", \"xla_pallas\" or \"xla_chunked\" expected, got \"{}\"",
+                    asked));
   }
-  std::string refusal;
-  if (asked != kXlaChunked) {
-    Result<Chosen> chosen = ChooseCpu(engine, spec, target, options, place);
-    if (chosen) return chosen;
-    if (asked == kCpu) return Fail(ErrorCode::kLaneRefused, chosen.error().message, "attention");
-    refusal = chosen.error().message;
-  }
-  Chosen chosen = TESSERA_TRY(ChooseChunked(engine, spec, target, options));
-  if (!refusal.empty()) chosen.reason += fmt::format("; not cpu: {}", refusal);
-  return chosen;
+  Result<Chosen> chosen = chooser.Try(*way);
+  if (chosen || way->name == kXlaChunked) return chosen;
+  if (request.name != "auto") return Fail(ErrorCode::kLaneRefused, chosen.error().message, "attention");
+  Chosen fallback = TESSERA_TRY(chooser.Try(std::end(kWays)[-1]));
+  fallback.reason += fmt::format("; not {}: {}", way->name, chosen.error().message);
+  return fallback;
 }
 
 std::vector<Substitute> SubstitutesOf(const std::string& attention, const std::string& reason) {

@@ -16,14 +16,17 @@ struct Chosen {
   std::string name;
   std::string reason;
 };
-// Our CPU kernels where the plugin runs on this machine's processor and calls them, else loops of the program's own.
-// TSR-L002 where the one that was asked for cannot.
+// Kernels of our own where there are some for the target: called by a plugin that takes calls, or in the program; else
+// loops of the program's own, and why. TSR-L002 where the one that was asked for cannot. Without a place the program is
+// only written, and no plugin is asked.
 struct AttentionRequest {
   const std::string& name;  // "auto", or a substitute's
   const TrainerOptions& options;
 };
 Result<Chosen> ChooseAttention(const Engine& engine, const ModelSpec& spec, const Target& target,
-                               const AttentionRequest& request, const lanes::xla::Place& place);
+                               const AttentionRequest& request, const lanes::xla::Place* place);
+// The first that is tried for a target.
+std::string_view PreferredAttention(const Target& target);
 
 // All seven; `attention` as it was chosen, the others none.
 std::vector<Substitute> SubstitutesOf(const std::string& attention, const std::string& reason);

@@ -10,6 +10,7 @@
 
 #include "base/try.h"
 #include "lanes/xla/stablehlo/tiles.h"
+#include "model/barriers.h"
 #include "model/contracts.h"
 #include "model/names.h"
 
@@ -24,13 +25,14 @@ using stablehlo::Values;
 
 class Definition {
  public:
-  Definition(const ModelSpec& spec, const AttentionSubstitute& attention, Builder& b)
+  Definition(const ModelSpec& spec, const AttentionSubstitute& attention, int64_t barrier_every, Builder& b)
       : s_(spec),
         attention_(attention),
         b_(b),
         tokens_(spec.rows * spec.row_tokens),
         heads_(spec.num_q_heads + 2 * spec.num_kv_heads),
-        element_(stablehlo::ElementOf(spec.dtype)) {
+        element_(stablehlo::ElementOf(spec.dtype)),
+        barriers_(BarriersAfter(spec.layers, barrier_every)) {
     const std::vector<std::string> distinct = DistinctMasks(spec);
     for (const std::string& mask : spec.masks) {
       mask_of_.push_back(static_cast<size_t>(std::find(distinct.begin(), distinct.end(), mask) - distinct.begin()));
@@ -43,7 +45,7 @@ class Definition {
     Value x = Embed();
     for (int64_t layer = 0; layer < s_.layers; ++layer) {
       layers_.emplace_back();
-      x = Layer(layer, x, layers_.back());
+      x = Cut(layer + 1, Layer(layer, x, layers_.back()));
     }
     return Loss(x);
   }
@@ -51,12 +53,19 @@ class Definition {
   // Of the sum of nats, by parameter.
   std::map<std::string, Value> Backward() {
     Value dx = LossBack();
-    for (int64_t layer = s_.layers; layer-- > 0;) dx = LayerBack(layer, dx, layers_[static_cast<size_t>(layer)]);
+    for (int64_t layer = s_.layers; layer-- > 0;) {
+      dx = Cut(layer, LayerBack(layer, dx, layers_[static_cast<size_t>(layer)]));
+    }
     EmbedBack(dx);
     return std::move(gradients_);
   }
 
  private:
+  // What goes from the first `layers` to the others, or its gradient the other way.
+  Value Cut(int64_t layers, const Value& x) {
+    const bool is_cut = std::find(barriers_.begin(), barriers_.end(), layers) != barriers_.end();
+    return is_cut ? b_.Barrier(x) : x;
+  }
   Value F32(double value) { return b_.Constant({Element::kF32, {}}, value); }
   // A product in the model's dtype, summed in f32.
   Value Product(const Value& a, const Value& b, stablehlo::Contract2 axes = {}) {
@@ -255,6 +264,7 @@ class Definition {
   const int64_t tokens_;
   const int64_t heads_;
   const Element element_;
+  const std::vector<int64_t> barriers_;
   std::vector<size_t> mask_of_;
   Value rotations_;
   struct StructureRows {
@@ -318,7 +328,8 @@ std::vector<NamedType> RowInputs(const ModelSpec& spec) {
   return inputs;
 }
 
-Result<stablehlo::Program> LowerGradients(const ModelSpec& spec, const AttentionSubstitute& attention) {
+Result<stablehlo::Program> LowerGradients(const ModelSpec& spec, const AttentionSubstitute& attention,
+                                          int64_t barrier_every) {
   std::vector<NamedType> inputs = ParameterTypes(spec, Own);
   const std::vector<NamedType> gradients = ParameterTypes(spec, GradientName);
   Append(inputs, gradients);
@@ -328,7 +339,7 @@ Result<stablehlo::Program> LowerGradients(const ModelSpec& spec, const Attention
   const std::string name = ModuleNameOf(spec, "gradients");
   Builder b(name, {}, inputs);
   TESSERA_TRY(attention.Begin(b, true));
-  Definition definition(spec, attention, b);
+  Definition definition(spec, attention, barrier_every, b);
   const Value loss = definition.Forward();
   const std::map<std::string, Value> made = definition.Backward();
   const Value is_kept = b.Is(Compare::kNe, b.Input(kKeep), b.Int(0));
@@ -345,14 +356,15 @@ Result<stablehlo::Program> LowerGradients(const ModelSpec& spec, const Attention
   return stablehlo::Program{name, TESSERA_TRY(b.Finish(outputs)), std::move(inputs), std::move(named), 1};
 }
 
-Result<stablehlo::Program> LowerEvaluate(const ModelSpec& spec, const AttentionSubstitute& attention) {
+Result<stablehlo::Program> LowerEvaluate(const ModelSpec& spec, const AttentionSubstitute& attention,
+                                         int64_t barrier_every) {
   std::vector<NamedType> inputs = ParameterTypes(spec, Own);
   Append(inputs, RowInputs(spec));
   Append(inputs, attention.Inputs(false));
   const std::string name = ModuleNameOf(spec, "evaluate");
   Builder b(name, {}, inputs);
   TESSERA_TRY(attention.Begin(b, false));
-  Definition definition(spec, attention, b);
+  Definition definition(spec, attention, barrier_every, b);
   const Value loss = definition.Forward();
   return stablehlo::Program{name, TESSERA_TRY(b.Finish({loss})), std::move(inputs), {{"loss", loss.type}}, 1};
 }

@@ -31,10 +31,12 @@ std::vector<float> Rotations(const ModelSpec& spec);
 std::vector<stablehlo::NamedType> RowInputs(const ModelSpec& spec);
 
 // Parameters, their gradients so far, `keep`, rows, attention's operands -> gradients (in place of those given), the
-// sum of nats.
-Result<stablehlo::Program> LowerGradients(const ModelSpec& spec, const AttentionSubstitute& attention);
+// sum of nats. Cut by barriers every so many layers (barriers.h), as the next.
+Result<stablehlo::Program> LowerGradients(const ModelSpec& spec, const AttentionSubstitute& attention,
+                                          int64_t barrier_every = 0);
 // Parameters, rows, attention's operands -> the sum of nats.
-Result<stablehlo::Program> LowerEvaluate(const ModelSpec& spec, const AttentionSubstitute& attention);
+Result<stablehlo::Program> LowerEvaluate(const ModelSpec& spec, const AttentionSubstitute& attention,
+                                         int64_t barrier_every = 0);
 
 // The numbers of an update, in `scalars`.
 enum class UpdateScalar : uint8_t {

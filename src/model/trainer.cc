@@ -64,12 +64,12 @@ struct Trainer::Impl {
 
   // With an attention by name; `refusal` is why it is not another.
   Status MakePrograms(const Engine& from, const std::string& name, const std::string& refusal) {
-    model::Chosen chosen = TESSERA_TRY(model::ChooseAttention(from, spec, target, {name, options}, place));
-    if (!refusal.empty()) chosen.reason += fmt::format("; not cpu: {}", refusal);
+    model::Chosen chosen = TESSERA_TRY(model::ChooseAttention(from, spec, target, {name, options}, &place));
+    if (!refusal.empty()) chosen.reason += fmt::format("; not {}: {}", model::PreferredAttention(target), refusal);
     attention = std::move(chosen.attention);
     attentions = std::move(chosen.attentions);
     substitutes = model::SubstitutesOf(chosen.name, chosen.reason);
-    stablehlo::Program lowered = TESSERA_TRY(model::LowerGradients(spec, *attention));
+    stablehlo::Program lowered = TESSERA_TRY(model::LowerGradients(spec, *attention, options.barrier_every));
     TESSERA_TRY(Make(gradients, std::move(lowered), "gradients"));
     stablehlo::Program moved = TESSERA_TRY(model::LowerUpdate(spec));
     return Make(update, std::move(moved), "update");
@@ -178,6 +178,8 @@ Status CheckOptions(const TrainerOptions& options) {
   expect("eps", o.eps > 0 && std::isfinite(o.eps), "a positive number", o.eps);
   expect("weight_decay", o.weight_decay >= 0 && std::isfinite(o.weight_decay), "0 or more", o.weight_decay);
   expect("clip_norm", o.clip_norm >= 0 && std::isfinite(o.clip_norm), "0 for none, or more", o.clip_norm);
+  expect("barrier_every", options.barrier_every >= 0, "0 for none, or more",
+         static_cast<double>(options.barrier_every));
   expect("threads", options.threads >= 0, "0 or more", static_cast<double>(options.threads));
   if (violations.empty()) return {};
   return Fail(ErrorCode::kBadArgument, std::move(violations), "optimizer");
@@ -257,7 +259,8 @@ Result<StepResult> Trainer::Step(std::span<const RowBatch* const> micro_batches,
 Result<EvalResult> Trainer::Evaluate(const RowBatch& batch) {
   TESSERA_TRY(impl_->Check());
   if (impl_->evaluate == nullptr) {
-    stablehlo::Program lowered = TESSERA_TRY(model::LowerEvaluate(impl_->spec, *impl_->attention));
+    stablehlo::Program lowered =
+        TESSERA_TRY(model::LowerEvaluate(impl_->spec, *impl_->attention, impl_->options.barrier_every));
     TESSERA_TRY(impl_->Make(impl_->evaluate, std::move(lowered), "evaluate"));
   }
   const Impl::BoundRows bound = TESSERA_TRY(impl_->PutRows(batch, false));

@@ -63,6 +63,7 @@ std::string ScheduleDigest(const TrainSpec& spec) {
   for (const int64_t value :
        {spec.steps, spec.micro_batches, spec.micro_batch_warmup, spec.warmup_steps, static_cast<int64_t>(spec.seed)})
     hasher.Int(value);
+  if (spec.barrier_every > 0) hasher.Int(spec.barrier_every);  // it may round otherwise
   const OptimizerOptions& optimizer = spec.optimizer;
   for (const double value : {spec.learning_rate, spec.final_rate, optimizer.beta1, optimizer.beta2, optimizer.eps,
                              optimizer.weight_decay, optimizer.clip_norm})

@@ -9,6 +9,7 @@
 #include "io/tree_reader.h"
 #include "tessera/train.h"
 #include "tessera/version.h"
+#include "train/calibration.h"
 #include "train/schedule.h"
 
 namespace tessera {
@@ -72,6 +73,13 @@ std::string ToJson(const TrainReceipt& receipt) {
   json.EndArray();
   json.Key("plugin").Text(receipt.plugin).Key("execution_mode").Text(receipt.execution_mode);
   json.Key("retries").Int(receipt.retries).Key("micro_batch_rows").Int(receipt.micro_batch_rows);
+  json.Key("calibration").BeginObject().Key("schema_version").Int(train::kStartupSchemaVersion);
+  json.Key("signature").Text(receipt.calibration).Key("estimated_gib").Real(receipt.estimated_gib);
+  WriteReal(json, "peak_gib", receipt.peak_gib);
+  std::optional<double> delta;
+  if (receipt.peak_gib) delta = train::StartupDelta(*receipt.peak_gib, receipt.estimated_gib);
+  WriteReal(json, "delta_gib", delta);
+  json.EndObject();
   json.Key("determinism").Text(receipt.determinism);
   WriteTexts(json, "notes", receipt.notes);
   json.Key("losses").BeginObject();

@@ -73,6 +73,7 @@ void ReadTrain(const DocumentValue& table, RunReader& reader, TrainSpec& train) 
   reader.Take(table, "train", "steps", train.steps);
   reader.Take(table, "train", "micro_batches", train.micro_batches);
   reader.Take(table, "train", "micro_batch_warmup", train.micro_batch_warmup);
+  reader.Take(table, "train", "barrier_every", train.barrier_every);
   reader.Take(table, "train", "learning_rate", train.learning_rate);
   reader.Take(table, "train", "warmup_steps", train.warmup_steps);
   reader.Take(table, "train", "final_rate", train.final_rate);
@@ -94,6 +95,7 @@ void ReadTrain(const DocumentValue& table, RunReader& reader, TrainSpec& train) 
   reader.Within("train.steps", train.steps, 1, kMaxSteps);
   reader.Within("train.micro_batches", train.micro_batches, 1, kMaxMicroBatches);
   reader.Within("train.micro_batch_warmup", train.micro_batch_warmup, 0, kMaxSteps);
+  reader.Within("train.barrier_every", train.barrier_every, 0, kMaxSteps);
   reader.Within("train.learning_rate", train.learning_rate, 0.0, 1e6);
   reader.Within("train.warmup_steps", train.warmup_steps, 0, kMaxSteps);
   reader.Within("train.final_rate", train.final_rate, 0.0, 1.0);

@@ -34,19 +34,6 @@ int64_t MicroBatchesAt(const MicroBatchWarmup& warmup, int64_t step) {
 
 int64_t DefaultWarmupSteps(bool is_xla, int64_t otherwise) { return is_xla ? 0 : otherwise; }
 
-std::vector<int64_t> BarriersAfter(int64_t layers, int64_t every) {
-  std::vector<int64_t> barriers;
-  if (every <= 0) return barriers;
-  for (int64_t i = every; i < layers; i += every) barriers.push_back(i);
-  return barriers;
-}
-
-std::vector<int64_t> BackwardBarriersBefore(int64_t layers, int64_t every) {
-  std::vector<int64_t> barriers = BarriersAfter(layers, every);
-  std::reverse(barriers.begin(), barriers.end());
-  return barriers;
-}
-
 std::string_view ExecutionMode(int64_t barriers) { return barriers > 0 ? "barrier_split" : "compiled_fwd_bwd"; }
 
 namespace {

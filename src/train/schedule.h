@@ -27,10 +27,7 @@ int64_t MicroBatchesAt(const MicroBatchWarmup& warmup, int64_t step);
 // The warm-up that a run has when nobody asks for one: none where each new count would be traced anew.
 int64_t DefaultWarmupSteps(bool is_xla, int64_t otherwise);
 
-// Layers after which a program of `layers` is cut when it is cut every `every` layers: i in 1 .. layers - 1 with
-// i % every == 0; 0 cuts nowhere. The backward's cuts are the same from behind.
-std::vector<int64_t> BarriersAfter(int64_t layers, int64_t every);
-std::vector<int64_t> BackwardBarriersBefore(int64_t layers, int64_t every);
+// Of a program with so many barriers (model/barriers.h).
 std::string_view ExecutionMode(int64_t barriers);  // "barrier_split", "compiled_fwd_bwd"
 
 // Why a program found no memory, by the words of its message; the first rule that fits.

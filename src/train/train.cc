@@ -3,18 +3,24 @@
 #include "tessera/train.h"
 
 #include <fmt/format.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <map>
 
 #include "base/try.h"
 #include "io/file_lock.h"
+#include "model/barriers.h"
 #include "tessera/io.h"
+#include "tessera/version.h"
+#include "train/calibration.h"
 #include "train/checkpoint.h"
 #include "train/corpus.h"
 #include "train/goodput.h"
 #include "train/log.h"
+#include "train/programs.h"
 #include "train/schedule.h"
 #include "train/telemetry.h"
 
@@ -25,12 +31,25 @@ namespace {
 constexpr int64_t kMaxBigramVocab = 4096;  // its table has the square of it
 constexpr const char* kDeterminism = "same_machine";
 
+// Of this process so far.
+double PeakGib() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) / (1024.0 * 1024.0);
+}
+
 class Run {
  public:
   Run(const Engine& engine, const RunFile& run, const TrainOptions& options)
       : engine_(engine), run_(run), options_(options), model_(run.model) {}
 
   Result<TrainReceipt> CompileOnly() {
+    // The texts need no plugin, and are there for other compilers also where none is.
+    const ModelPrograms texts = TESSERA_TRY(LowerModel(engine_, model_, options_.target, OfTrainer()));
+    TESSERA_TRY(WritePrograms(options_.folder, texts));
+    for (const Substitute& one : texts.substitutes) {
+      if (one.key == "attention") Note(fmt::format("attention {}: {}", one.name, one.reason));
+    }
     TESSERA_TRY(Compile());
     Describe();
     receipt_.mode = "compile_only";
@@ -44,6 +63,7 @@ class Run {
   Result<TrainReceipt> Go() {
     TESSERA_TRY(FindCheckpoint());
     TESSERA_TRY(meter_.During(SpanKind::kDataLoading, [&] { return OpenData(); }));
+    model_.rows = RowsToTry();
     TESSERA_TRY(meter_.During(SpanKind::kCompilation, [&] { return Compile(); }));
     if (start_) TESSERA_TRY(trainer_->SetState(start_->state));
     start_.reset();
@@ -98,13 +118,69 @@ class Run {
     return {};
   }
 
-  Status Compile() {
+  TrainerOptions OfTrainer() const {
     TrainerOptions options = options_.trainer;
     options.optimizer = run_.train.optimizer;
     options.seed = run_.train.seed;
-    trainer_ = TESSERA_TRY(Trainer::Create(engine_, model_, options_.target, options));
+    options.barrier_every = run_.train.barrier_every;
+    return options;
+  }
+
+  CalibrationInputs Calibration(int64_t rows) const {
+    CalibrationInputs inputs{.code = kVersion, .hardware = options_.target.name, .model = Digest(run_.model)};
+    inputs.parallelism.device_batch = rows;
+    inputs.parallelism.accum = run_.train.micro_batches * run_.model.rows / rows;
+    inputs.features.push_back("attention=" + options_.trainer.attention);
+    if (run_.train.barrier_every > 0) inputs.features.push_back(fmt::format("barriers={}", run_.train.barrier_every));
+    return inputs;
+  }
+
+  // The rows of a micro-batch, or a half or a quarter of them where the folder knows that there was no memory for more.
+  int64_t RowsToTry() const {
+    std::vector<std::string> candidates;
+    std::map<std::string, int64_t> rows_of;
+    int64_t rows = run_.model.rows;
+    for (int64_t halvings = 0; halvings <= kRetryLimit; ++halvings) {
+      candidates.push_back(CalibrationSignature(Calibration(rows)));
+      rows_of[candidates.back()] = rows;
+      if (rows % 2 != 0) break;
+      rows /= 2;
+    }
+    const std::vector<std::string> ranked = RankCandidates(candidates, ReadFailed(options_.folder));
+    return rows_of.at(ranked.front());
+  }
+
+  Status MayGoOn(TrainPhase phase) const {
+    return options_.may_go_on ? options_.may_go_on(phase, model_.rows) : Status();
+  }
+
+  Status CompileOnce() {
+    TESSERA_TRY(MayGoOn(TrainPhase::kCompile));
+    trainer_ = TESSERA_TRY(Trainer::Create(engine_, model_, options_.target, OfTrainer()));
+    return {};
+  }
+
+  Status Compile() {
+    while (true) {
+      Status made = CompileOnce();
+      if (made) break;
+      if (!Halve(made.error().message)) return made;
+    }
+    has_oom_ = false;
     for (const std::string& note : trainer_->notes()) Note(note);
     return {};
+  }
+
+  // A program for which there was no memory is made again for micro-batches of half as many rows, twice as many of
+  // them. Whether that is worth a try.
+  bool Halve(const std::string& message) {
+    has_oom_ = has_oom_ || ClassifyFailure(message).has_value();
+    if (!MayRetry({message, true, receipt_.steps, receipt_.retries}) || model_.rows % 2 != 0) return false;
+    AddFailed(options_.folder, CalibrationSignature(Calibration(model_.rows)));
+    model_.rows /= 2;
+    ++receipt_.retries;
+    Note(fmt::format("{}: once more with {} rows in a micro-batch", ToText(*ClassifyFailure(message)), model_.rows));
+    return true;
   }
 
   void Describe() {
@@ -122,10 +198,12 @@ class Run {
     receipt_.notes = trainer_->notes();
     receipt_.plugin =
         trainer_->device().platform_version.empty() ? trainer_->device().plugin : trainer_->device().platform_version;
-    receipt_.execution_mode = ExecutionMode(0);
+    receipt_.execution_mode =
+        ExecutionMode(static_cast<int64_t>(model::BarriersAfter(run_.model.layers, run_.train.barrier_every).size()));
     receipt_.determinism = kDeterminism;
     receipt_.compiles = trainer_->compiles();
     receipt_.micro_batch_rows = model_.rows;
+    receipt_.calibration = CalibrationSignature(Calibration(model_.rows));
   }
 
   // The micro-batches of the next step, and where the order of rows is after them.
@@ -142,6 +220,7 @@ class Run {
   }
 
   Result<StepResult> StepOnce() {
+    TESSERA_TRY(MayGoOn(TrainPhase::kStep));
     int64_t place = place_;
     const std::vector<RowBatch> batches = meter_.During(SpanKind::kDataLoading, [&] { return ReadBatches(place); });
     std::vector<const RowBatch*> pointers;
@@ -159,24 +238,16 @@ class Run {
     return result;
   }
 
-  // A program for which there was no memory is made again for micro-batches of half as many rows, twice as many of
-  // them.
   Result<StepResult> StepOrRetry() {
     while (true) {
       auto result = StepOnce();
       if (result) return result;
-      const std::string message = result.error().message;
-      has_oom_ = has_oom_ || ClassifyFailure(message).has_value();
-      if (!MayRetry({message, true, receipt_.steps, receipt_.retries}) || model_.rows % 2 != 0) return result;
       auto state = trainer_->State();
-      if (!state) return result;
-      model_.rows /= 2;
-      ++receipt_.retries;
-      Note(fmt::format("{}: once more with {} rows in a micro-batch", ToText(*ClassifyFailure(message)), model_.rows));
+      if (!Halve(result.error().message) || !state) return result;
       TESSERA_TRY(meter_.During(SpanKind::kCompilation, [&] { return Compile(); }));
       TESSERA_TRY(trainer_->SetState(*state));
       receipt_.micro_batch_rows = model_.rows;
-      has_oom_ = false;
+      receipt_.calibration = CalibrationSignature(Calibration(model_.rows));
     }
   }
 
@@ -204,6 +275,7 @@ class Run {
       const StepResult result = TESSERA_TRY(StepOrRetry());
       ++step_;
       ++receipt_.steps;
+      if (receipt_.steps == 1 && options_.target.kind == TargetKind::kCpu) receipt_.peak_gib = PeakGib();
       receipt_.last_step = step_;
       receipt_.tokens += result.tokens;
       tokens_ += result.tokens;
@@ -291,6 +363,11 @@ class Run {
 
   void Finish(const std::string& ended) {
     receipt_.ended = ended;
+    int64_t bytes = 0;
+    for (const ProgramUse& program : trainer_->programs())
+      bytes = std::max(bytes, program.argument_bytes + program.output_bytes + program.temp_bytes);
+    constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
+    receipt_.estimated_gib = static_cast<double>(bytes) / kGib;
     receipt_.compiles = trainer_->compiles();
     receipt_.tokens_per_s = TokensPerSecond();
     receipt_.goodput = meter_.Now();

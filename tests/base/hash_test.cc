@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "base/sha256.h"
+
 namespace tessera {
 namespace {
 
@@ -38,6 +40,15 @@ TEST(Hash, ChunkedInput_EqualsWhole) {
 
 TEST(Hash, Hex_IsLowerCaseFirstByteFirst) {
   EXPECT_EQ(Hex({0x01, 0xab, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xf0}), "01ab00000000000000000000000000f0");
+}
+
+// The examples of FIPS 180-4, and one of many blocks.
+TEST(Sha256, GivesTheStandardsNumbers) {
+  EXPECT_EQ(Sha256(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  EXPECT_EQ(Sha256("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  EXPECT_EQ(Sha256("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq"),
+            "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+  EXPECT_EQ(Sha256(std::string(1000, 'a')), "41edece42d63e8d9bf515a9ba6932e1c20cbc9f5a5d134645adb5db1b9737ea3");
 }
 
 }  // namespace

@@ -45,6 +45,37 @@ TEST_F(Trainers, ManyBatches_OneCompile) {
   }
 }
 
+// Barriers stand where the schedule has them, once forward and once backward, and change no number.
+TEST_F(Trainers, Barriers_CutTheProgramAndChangeNothing) {
+  Proves("R89");
+  std::mt19937_64 rng(PrintedSeed());
+  ModelSpec spec = TinySpec();
+  spec.layers = 5;
+  TrainerOptions options = Options("cpu", 7);
+  const auto barriers = [&] {
+    const std::string text = LowerModel(engine(), spec, Cpu(), options).value().programs[0].text;
+    int64_t count = 0;
+    for (size_t at = 0; (at = text.find("optimization_barrier", at)) != std::string::npos; ++at) ++count;
+    return count;
+  };
+  EXPECT_EQ(barriers(), 0);
+  Result<Trainer> whole = Make(spec, options);
+  ASSERT_TRUE(whole) << ToText(whole.error());
+  options.barrier_every = 2;
+  EXPECT_EQ(barriers(), 4) << "after layers 2 and 4, both ways";
+  Result<Trainer> cut = Make(spec, options);
+  ASSERT_TRUE(cut) << ToText(cut.error());
+  const RowBatch rows = DrawRows(rng, spec);
+  const GradientsResult want = whole->Gradients(rows).value();
+  const GradientsResult got = cut->Gradients(rows).value();
+  EXPECT_NEAR(got.loss_sum, want.loss_sum, 1e-6 * want.loss_sum);
+  for (const auto& [name, gradient] : want.gradients) {
+    EXPECT_LE(Distance(got.gradients.at(name), gradient), 1e-5 * Norm(gradient) + 1e-7) << name;
+  }
+  options.barrier_every = -1;
+  EXPECT_FALSE(Make(spec, options));
+}
+
 TEST_F(Trainers, SevenKeys_EachWithAReason) {
   Proves("R84 R85");
   const Result<Trainer> trainer = Make(TinySpec(), Options());

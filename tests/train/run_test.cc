@@ -148,5 +148,126 @@ TEST_F(Runs, MicroBatchWarmup_GoesOnWhereItWas) {
   EXPECT_LE(whole.compiles, 3) << "a new number of micro-batches is no new program";
 }
 
+// A device without memory for the whole micro-batch: half the rows, twice as many micro-batches, and the same rows in
+// each step; the sums are those of the whole up to their order.
+TEST_F(Runs, WithoutMemory_TheFirstStepIsTriedAgainSmaller) {
+  Proves("R89");
+  std::string text = RunText();
+  text.replace(text.find("rows = 2"), 8, "rows = 4");
+  const TrainReceipt whole = Good("whole", {}, text);
+  std::vector<int64_t> asked;
+  TrainOptions small;
+  small.may_go_on = [&](TrainPhase phase, int64_t rows) -> Status {
+    if (phase == TrainPhase::kCompile) return {};
+    asked.push_back(rows);
+    if (rows <= 2) return {};
+    return Fail(ErrorCode::kPluginFailed, "RESOURCE_EXHAUSTED: Error allocating device buffer: 2.0G");
+  };
+  const TrainReceipt halved = Good("halved", small, text);
+  EXPECT_EQ(halved.retries, 1);
+  EXPECT_EQ(halved.micro_batch_rows, 2);
+  EXPECT_EQ(asked, (std::vector<int64_t>{4, 2, 2, 2, 2, 2, 2}));
+  EXPECT_TRUE(halved.checks.no_oom) << "it ended well";
+  EXPECT_EQ(halved.tokens, whole.tokens);
+  EXPECT_NEAR(*halved.first_loss, *whole.first_loss, 1e-5);
+  EXPECT_NEAR(*halved.last_loss, *whole.last_loss, 1e-3);
+  EXPECT_THAT(ReadWhole(folder_.File("halved/train.json")), HasSubstr("\"retries\": 1"));
+
+  // A compiler may say it before anything ran.
+  TrainOptions compiler;
+  compiler.may_go_on = [&](TrainPhase phase, int64_t rows) -> Status {
+    if (phase == TrainPhase::kStep || rows <= 2) return {};
+    return Fail(ErrorCode::kPluginFailed, "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 33.2G");
+  };
+  const TrainReceipt compiled = Good("compiled_smaller", compiler, text);
+  EXPECT_EQ(compiled.retries, 1);
+  EXPECT_EQ(compiled.micro_batch_rows, 2);
+  EXPECT_EQ(compiled.state_digest, halved.state_digest);
+  EXPECT_TRUE(compiled.checks.no_oom);
+
+  // The folder knows: whoever goes on begins with the size there is memory for.
+  TrainOptions first = small;
+  first.max_steps = 2;
+  Good("known", first, text);
+  asked.clear();
+  TrainOptions again = small;
+  again.resume = true;
+  const TrainReceipt known = Good("known", again, text);
+  EXPECT_EQ(asked, (std::vector<int64_t>{2, 2, 2, 2}));
+  EXPECT_EQ(known.retries, 0);
+  EXPECT_EQ(known.calibration, halved.calibration);
+  EXPECT_NE(known.calibration, whole.calibration);
+  EXPECT_EQ(known.state_digest, halved.state_digest);
+
+  // Twice at most; never once a run has gone on; never for what is not memory.
+  const auto refused = [&](const std::string& out, const std::function<Status()>& may_go_on) {
+    TrainOptions options;
+    options.may_go_on = [&](TrainPhase phase, int64_t) { return phase == TrainPhase::kStep ? may_go_on() : Status(); };
+    const auto receipt = Go(out, options, text);
+    EXPECT_FALSE(receipt);
+    return ReadWhole(folder_.File(out) + "/train.json");
+  };
+  const auto fail = [](const std::string& message) { return Fail(ErrorCode::kPluginFailed, message); };
+  const std::string never =
+      refused("never", [&]() -> Status { return fail("RESOURCE_EXHAUSTED: Error loading program"); });
+  EXPECT_THAT(never, HasSubstr("\"retries\": 2"));
+  EXPECT_THAT(never, HasSubstr("\"no_oom\": false"));
+  int64_t steps = 0;
+  const std::string late = refused("late", [&]() -> Status {
+    if (++steps <= 3) return {};
+    return fail("RESOURCE_EXHAUSTED: Out of memory");
+  });
+  EXPECT_THAT(late, HasSubstr("\"retries\": 0"));
+  EXPECT_EQ(steps, 4);
+  EXPECT_THAT(refused("other", [&]() -> Status { return fail("INVALID_ARGUMENT: shapes"); }),
+              HasSubstr("\"no_oom\": true"));
+}
+
+// Steps so large that soon a loss or a gradient is no number: the run ends, and what was kept before stays.
+TEST_F(Runs, Diverged_EndsAndLeavesTheCheckpointsAsTheyWere) {
+  Proves("R88");
+  std::string text = RunText("checkpoint_every = 1\nclip_norm = 0\nweight_decay = 1000\n");
+  text.replace(text.find("learning_rate = 1e-2"), 20, "learning_rate = 1e6");
+  const auto receipt = Go("run", {}, text);
+  ASSERT_FALSE(receipt);
+  EXPECT_EQ(receipt.error().code, ErrorCode::kTrainDiverged);
+  EXPECT_THAT(ToText(receipt.error()), HasSubstr("TSR-T106"));
+  const std::string json = ReadWhole(folder_.File("run/train.json"));
+  EXPECT_TRUE(CheckTrainReceipt(json));
+  EXPECT_THAT(json, HasSubstr("\"all_losses_finite\": false"));
+  EXPECT_THAT(json, HasSubstr("\"exit_code_zero\": false"));
+  EXPECT_THAT(json, HasSubstr("TSR-T106"));
+  const std::vector<int64_t> steps = ListCheckpoints(folder_.File("run"));
+  ASSERT_FALSE(steps.empty()) << "of the steps before";
+  const auto kept = ReadCheckpoint(Newest("run"));
+  ASSERT_TRUE(kept) << ToText(kept.error());
+}
+
+// The texts are there for any compiler; the receipt only where one of ours took them.
+TEST_F(Runs, CompileOnly_LeavesTheTexts_AlsoWithoutACompiler) {
+  Proves("R84");
+  TrainOptions options;
+  options.trainer.compile_only = true;
+  const TrainReceipt compiled = Good("compiled", options);
+  EXPECT_EQ(compiled.mode, "compile_only");
+  EXPECT_EQ(compiled.compiles, 2);
+  EXPECT_THAT(ReadWhole(folder_.File("compiled/gradients.mlir")), HasSubstr("tessera_model_attention_backward"));
+  const Engine none{EngineOptions{}};  // knows of no plugin
+  std::string text = RunText();
+  text.replace(text.find("head_dim = 8"), 12, "head_dim = 64");
+  options.folder = folder_.File("tpu");
+  options.target = *FindTarget("v6e");
+  std::string said;
+  options.on_note = [&](std::string_view note) { said += note; };
+  const auto receipt = Train(none, ParsedRun(text, folder_.path()), options);
+  ASSERT_FALSE(receipt);
+  EXPECT_EQ(receipt.error().code, ErrorCode::kPluginUnusable);
+  EXPECT_THAT(said, HasSubstr("attention xla_pallas: our TPU kernels inside the program"));
+  EXPECT_THAT(ReadWhole(folder_.File("tpu/gradients.mlir")), HasSubstr("@tpu_custom_call"));
+  EXPECT_THAT(ReadWhole(folder_.File("tpu/programs.json")), HasSubstr("\"pass\": \"evaluate\""));
+  EXPECT_TRUE(std::filesystem::exists(folder_.File("tpu/tessera_backward_0.mosaic")));
+  EXPECT_FALSE(std::filesystem::exists(folder_.File("tpu/train.json")));
+}
+
 }  // namespace
 }  // namespace tessera::train

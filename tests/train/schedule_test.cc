@@ -7,13 +7,18 @@
 #include <cmath>
 #include <random>
 
+#include "base/sha256.h"
+#include "model/barriers.h"
 #include "support/proves.h"
 #include "support/seed.h"
+#include "train/calibration.h"
 #include "train/goodput.h"
 
 namespace tessera::train {
 namespace {
 
+using model::BackwardBarriersBefore;
+using model::BarriersAfter;
 using testing::ElementsAre;
 
 TEST(Schedule, RoundHalfEven_IsWhatTheStandardLibraryDoesByDefault) {
@@ -95,6 +100,24 @@ TEST(Schedule, Candidates_ThatFailed_GoBehindTheOthersInOrder) {
   const std::vector<std::string> candidates = {"a", "b", "c", "d"};
   const std::vector<std::string> failed = {"c", "a", "x"};
   EXPECT_THAT(RankCandidates(candidates, failed), ElementsAre("b", "d", "a", "c"));
+}
+
+TEST(Calibration, SignatureIsOfSortedCompactJson) {
+  Proves("R89");
+  CalibrationInputs inputs{.code = "0.1.0", .hardware = "v6e", .model = "abc", .features = {"softcap", "barriers=2"}};
+  inputs.parallelism.device_batch = 4;
+  inputs.parallelism.accum = 2;
+  EXPECT_EQ(CalibrationText(inputs),
+            R"({"code":"0.1.0","features":["barriers=2","softcap"],"hardware":"v6e","model":"abc","parallelism":)"
+            R"({"accum":2,"ckpt":false,"device_batch":4,"dp":1,"ep":1,"fsdp":false,"tp":1}})");
+  const std::string signature = CalibrationSignature(inputs);
+  EXPECT_EQ(signature, Sha256(CalibrationText(inputs)));
+  std::swap(inputs.features[0], inputs.features[1]);
+  EXPECT_EQ(CalibrationSignature(inputs), signature);
+  inputs.parallelism.device_batch = 2;
+  EXPECT_NE(CalibrationSignature(inputs), signature);
+  EXPECT_DOUBLE_EQ(StartupDelta(3.14159, 1.0), 2.14);
+  EXPECT_DOUBLE_EQ(StartupDelta(1.0, 1.5), -0.5);
 }
 
 TEST(Goodput, Arithmetic) {

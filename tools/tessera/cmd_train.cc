@@ -116,6 +116,7 @@ int TrainCommand(const Command& command, Options options) {
   train.on_note = [&](std::string_view note) { PrintError(std::string(note) + "\n"); };
   train.on_point = [&](const LogPoint& point) { PrintError(Line(point, run->train.steps) + "\n"); };
   CatchSignals();
+  KeepFreedMemory();
   auto receipt = Train(TheEngine(), *run, train);
   if (!receipt) return Report(receipt.error(), options.json);
   Say(options.json, Summary(*receipt, options.out));

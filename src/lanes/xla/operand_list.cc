@@ -48,24 +48,24 @@ constexpr Meaning kMeanings[] = {
     {"part", "part", "number of the call, from 0, where several share a pass"},
 };
 
-ProgramOperand Named(const stablehlo::NamedType& named) {
-  return {.name = named.name,
-          .source = {},
-          .about = {},
-          .tensor = {.type = ElementOf(named.type.element), .shape = named.type.dims, .bytes = {}}};
-}
-
 void SetBytes(ProgramOperand& operand, std::span<const std::byte> bytes) {
   operand.tensor.bytes.assign(bytes.begin(), bytes.end());
 }
 
 }  // namespace
 
+ProgramOperand OperandOf(const stablehlo::NamedType& named) {
+  return {.name = named.name,
+          .source = {},
+          .about = {},
+          .tensor = {.type = ElementOf(named.type.element), .shape = named.type.dims, .bytes = {}}};
+}
+
 std::vector<ProgramOperand> OperandList(const stablehlo::Program& program, const PlanTables& tables,
                                         const Score& score) {
   std::vector<ProgramOperand> operands;
   for (const stablehlo::NamedType& input : program.inputs) {
-    ProgramOperand operand = Named(input);
+    ProgramOperand operand = OperandOf(input);
     operand.source = "plan";
     operand.about = "a table of the plan: another batch has another";
     for (const Meaning& meaning : kMeanings) {
@@ -86,7 +86,7 @@ std::vector<ProgramOperand> OperandList(const stablehlo::Program& program, const
 std::vector<ProgramOperand> ResultList(const stablehlo::Program& program) {
   std::vector<ProgramOperand> results;
   for (const stablehlo::NamedType& output : program.outputs) {
-    ProgramOperand result = Named(output);
+    ProgramOperand result = OperandOf(output);
     result.source = "program";
     result.about = output.name == "tiles"
                        ? "tiles that the pass visited"

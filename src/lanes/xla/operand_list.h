@@ -10,6 +10,8 @@
 
 namespace tessera::lanes::xla {
 
+// Name, type and shape.
+ProgramOperand OperandOf(const stablehlo::NamedType& named);
 std::vector<ProgramOperand> OperandList(const stablehlo::Program& program, const PlanTables& tables,
                                         const Score& score);
 std::vector<ProgramOperand> ResultList(const stablehlo::Program& program);

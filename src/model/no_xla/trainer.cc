@@ -23,6 +23,9 @@ tl::unexpected<Error> NotBuilt() {
 Result<Trainer> Trainer::Create(const Engine&, const ModelSpec&, const Target&, const TrainerOptions&) {
   return NotBuilt();
 }
+Result<ModelPrograms> LowerModel(const Engine&, const ModelSpec&, const Target&, const TrainerOptions&) {
+  return NotBuilt();
+}
 Trainer::Trainer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Trainer::Trainer(Trainer&&) noexcept = default;
 Trainer& Trainer::operator=(Trainer&&) noexcept = default;

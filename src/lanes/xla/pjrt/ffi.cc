@@ -62,6 +62,18 @@ std::optional<int64_t> HostCall::Number(std::string_view name) const {
   return std::nullopt;
 }
 
+tessera::Result<void*> HostCall::Stream() const {
+  ffi::StreamArgs args{sizeof(args), nullptr, frame_.context, nullptr};
+  ffi::Error* error = frame_.api->stream_get(&args);
+  if (error == nullptr) return args.stream;
+  ffi::ErrorTextArgs text{sizeof(text), nullptr, error, nullptr};
+  frame_.api->error_text(&text);
+  std::string message = fmt::format("a call has no stream: {}", text.message);
+  ffi::ErrorDestroyArgs destroy{sizeof(destroy), nullptr, error};
+  frame_.api->error_destroy(&destroy);
+  return Fail(ErrorCode::kPluginUnusable, std::move(message));
+}
+
 int64_t NumElements(const ffi::Buffer& buffer) {
   int64_t count = 1;
   for (int64_t i = 0; i < buffer.rank; ++i) count *= buffer.dims[i];
@@ -83,7 +95,7 @@ ffi::Error* MakeError(const ffi::Frame& frame, const tessera::Error& error) {
   return frame.api->error_create(&args);
 }
 
-Status RegisterOnHost(const Plugin& plugin, std::span<const HostFunction> functions) {
+Status Register(const Plugin& plugin, std::string_view platform, std::span<const HostFunction> functions) {
   const FfiExtension* extension = FindExtension(plugin.table());
   if (extension == nullptr) {
     return Fail(ErrorCode::kPluginUnusable, "the plugin has no way to call functions of this process",
@@ -93,15 +105,14 @@ Status RegisterOnHost(const Plugin& plugin, std::span<const HostFunction> functi
   static std::mutex* const kMutex = new std::mutex;
   static auto* const kDone = new std::set<std::pair<const Plugin*, std::string>>;
   const std::lock_guard<std::mutex> lock(*kMutex);
-  constexpr std::string_view kPlatform = "HOST";
   for (const HostFunction& function : functions) {
     if (kDone->contains({&plugin, std::string(function.name)})) continue;
     RegisterArgs args;
     args.target_name = function.name.data();
     args.target_name_size = function.name.size();
     args.handler = reinterpret_cast<void*>(function.handler);
-    args.platform_name = kPlatform.data();
-    args.platform_name_size = kPlatform.size();
+    args.platform_name = platform.data();
+    args.platform_name_size = platform.size();
     if (api::Error* error = extension->register_handler(&args); error != nullptr) {
       return TakeError(plugin.table(), error, "PJRT_FFI_Register_Handler");
     }

@@ -43,6 +43,23 @@ struct ErrorCreateArgs {
   const char* message;
   uint32_t code;
 };
+struct ErrorTextArgs {
+  size_t struct_size;
+  Extension* extension_start;
+  Error* error;
+  const char* message;  // given
+};
+struct ErrorDestroyArgs {
+  size_t struct_size;
+  Extension* extension_start;
+  Error* error;
+};
+struct StreamArgs {
+  size_t struct_size;
+  Extension* extension_start;
+  void* context;
+  void* stream;  // given: CUDA's own
+};
 // The table goes on.
 struct Api {
   size_t struct_size;
@@ -50,6 +67,10 @@ struct Api {
   Version api_version;
   const void* internal_api;
   Error* (*error_create)(ErrorCreateArgs*);
+  void (*error_text)(ErrorTextArgs*);
+  void (*error_destroy)(ErrorDestroyArgs*);
+  Error* (*handler_register)(void*);
+  Error* (*stream_get)(StreamArgs*);
 };
 struct Buffer {
   size_t struct_size;
@@ -104,29 +125,34 @@ class HostCall {
   const ffi::Buffer& Operand(size_t i) const { return *static_cast<const ffi::Buffer*>(frame_.operands.items[i]); }
   const ffi::Buffer& Result(size_t i) const { return *static_cast<const ffi::Buffer*>(frame_.results.items[i]); }
   std::optional<int64_t> Number(std::string_view name) const;  // an attribute
+  // Of a program on a GPU, whose calls put their work on it: buffers are in that GPU's memory. TSR-L008 elsewhere.
+  tessera::Result<void*> Stream() const;
 
  private:
   const ffi::Frame& frame_;
 };
 int64_t NumElements(const ffi::Buffer& buffer);
 
-// What a plugin calls: `Handle<&Function>`, which answers its questions and turns a Status into an error of XLA's.
+// What a plugin calls: `Answer<&Function>`, which answers its questions and turns a Status into an error of XLA's.
 using Handler = ffi::Error* (*)(ffi::Frame*);
 bool AnswerMetadata(ffi::Frame* frame);
 ffi::Error* MakeError(const ffi::Frame& frame, const tessera::Error& error);
 template <Status (*kFunction)(const HostCall&)>
-ffi::Error* Handle(ffi::Frame* frame) {
+ffi::Error* Answer(ffi::Frame* frame) {
   constexpr uint32_t kExecute = 3;
   if (AnswerMetadata(frame) || frame->stage != kExecute) return nullptr;
   const Status done = kFunction(HostCall(*frame));
   return done ? nullptr : MakeError(*frame, done.error());
 }
 
-// Before a program that calls it is compiled; again does nothing. TSR-L008 for a plugin without the extension.
 struct HostFunction {
   std::string_view name;
   Handler handler = nullptr;
 };
-Status RegisterOnHost(const Plugin& plugin, std::span<const HostFunction> functions);
+// XLA's words for what a program runs on: the function itself always runs on the host.
+inline constexpr std::string_view kHostPlatform = "HOST";
+inline constexpr std::string_view kCudaPlatform = "CUDA";
+// Before a program that calls it is compiled; again does nothing. TSR-L008 for a plugin without the extension.
+Status Register(const Plugin& plugin, std::string_view platform, std::span<const HostFunction> functions);
 
 }  // namespace tessera::pjrt

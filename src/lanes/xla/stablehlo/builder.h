@@ -121,6 +121,8 @@ class Builder {
   // Axis i of the result is axis axes[i] of x.
   Value Transpose(const Value& x, const std::vector<int64_t>& axes);
   Value Reverse(const Value& x, int64_t axis);
+  // x, of which a compiler may move nothing across: what comes before and what comes after are scheduled apart.
+  Value Barrier(const Value& x);
   // Rows [n, width] of a table [rows, width] by i32 numbers [n]; and the sum of rows by where they came from. Numbers
   // are below `rows`, which callers see to.
   Value TakeRows(const Value& table, const Value& numbers);

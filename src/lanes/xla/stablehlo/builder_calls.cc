@@ -118,6 +118,11 @@ Value Builder::Reverse(const Value& x, int64_t axis) {
   return Emit(x.type, fmt::format("reverse {}, dims = [{}] : {}", x.name, axis, ToText(x.type)));
 }
 
+Value Builder::Barrier(const Value& x) {
+  Uses({&x}, "optimization_barrier");
+  return Emit(x.type, fmt::format("optimization_barrier {} : {}", x.name, ToText(x.type)));
+}
+
 Value Builder::TakeRows(const Value& table, const Value& numbers) {
   Uses({&table, &numbers}, "gather");
   if (table.type.dims.size() != 2 || numbers.type.dims.size() != 1 || numbers.type.element != Element::kI32) {

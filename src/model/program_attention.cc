@@ -1,5 +1,5 @@
-// Attention as loops over the plan's tiles in the program's own language: the lane's programs, taken in as functions,
-// one for each mask and pass. A plan's tables are operands, with room for any batch's.
+// Attention by the programs of a lane of XLA's, taken in as functions, one for each mask and pass: loops over the
+// plan's tiles on any plugin, or a TPU's kernels. A plan's tables are operands, with room for any batch's.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 #include "base/math.h"
 #include "base/try.h"
-#include "lanes/xla/operands.h"
+#include "lanes/xla/kernel_tables.h"
 #include "lanes/xla/stablehlo/tiles.h"
 #include "model/attention.h"
 
@@ -50,10 +50,10 @@ PassProgram ToPass(Program program, std::string function) {
   return pass;
 }
 
-class ChunkedAttention final : public AttentionSubstitute {
+class ProgramAttention final : public AttentionSubstitute {
  public:
-  ChunkedAttention(LayerAttention layers, std::vector<MaskPrograms> masks)
-      : layers_(std::move(layers)), s_(layers_.spec), masks_(std::move(masks)) {}
+  ProgramAttention(LayerAttention layers, const lanes::xla::Lowering& lowering, std::vector<MaskPrograms> masks)
+      : layers_(std::move(layers)), s_(layers_.spec), lowering_(lowering), masks_(std::move(masks)) {}
 
   std::vector<NamedType> Inputs(bool has_backward) const override {
     std::vector<NamedType> inputs;
@@ -72,8 +72,8 @@ class ChunkedAttention final : public AttentionSubstitute {
   Attended Forward(Builder& b, const AttentionInputs& in) const override {
     const MaskPrograms& mask = masks_[in.mask];
     const Values out = Call(b, mask.forward, in, {});
-    const Value o = FromTiles(b, out[0], s_.num_q_heads);
-    return {b.Transpose(o, {0, 2, 1, 3}), FromTiles(b, out[1], s_.num_q_heads)};
+    const Value o = FromTiles(b, Given(b, mask.forward, out, "o"), s_.num_q_heads);
+    return {b.Transpose(o, {0, 2, 1, 3}), FromTiles(b, Given(b, mask.forward, out, "lse"), s_.num_q_heads)};
   }
 
   AttentionGradients Backward(Builder& b, const AttentionInputs& in, const Attended& attended,
@@ -82,17 +82,31 @@ class ChunkedAttention final : public AttentionSubstitute {
     const Value delta = b.Transpose(b.Reduce(stablehlo::Reduction::kAdd, b.Mul(attended.o, dout), {3}), {0, 2, 1});
     const Value by_head = b.Convert(b.Transpose(dout, {0, 2, 1, 3}), in.qkv.type.element);
     const Values out = Call(b, mask.backward, in, {{"do", by_head}, {"lse", attended.lse}, {"delta", delta}});
-    const Value dq = FromTiles(b, out[0], s_.num_q_heads);
-    const Value dk = FromTiles(b, out[1], s_.num_kv_heads);
-    const Value dv = FromTiles(b, out[2], s_.num_kv_heads);
+    const auto given = [&](std::string_view name) { return Given(b, mask.backward, out, name); };
+    const Value dq = FromTiles(b, given("dq"), s_.num_q_heads);
+    const Value dk = FromTiles(b, given("dk"), s_.num_kv_heads);
+    const Value dv = FromTiles(b, given("dv"), s_.num_kv_heads);
     AttentionGradients gradients;
     gradients.qkv = b.Transpose(b.Concatenate({dq, dk, dv}, 1), {0, 2, 1, 3});
     if (s_.sink_logits) {
-      const Value shares =
-          b.Reshape(out[4], {s_.rows, s_.num_q_heads, out[4].type.dims[0] / (s_.rows * s_.num_q_heads)});
+      const Value all = given("dsink_logits");
+      const Value shares = b.Reshape(all, {s_.rows, s_.num_q_heads, all.type.dims[0] / (s_.rows * s_.num_q_heads)});
       gradients.sink_logits = b.Reduce(stablehlo::Reduction::kAdd, shares, {0, 2});
     }
     return gradients;
+  }
+
+  Result<std::vector<KernelText>> Kernels(bool has_backward) const override {
+    std::vector<KernelText> texts;
+    for (size_t i = 0; lowering_.kernels != nullptr && i < masks_.size(); ++i) {
+      for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+        if (pass == Pass::kBackward && !has_backward) continue;
+        for (KernelText& text : TESSERA_TRY(lowering_.kernels(masks_[i].spec, pass))) {
+          texts.push_back({fmt::format("{}_{}", text.name, i), std::move(text.text)});
+        }
+      }
+    }
+    return texts;
   }
 
   Result<std::unique_ptr<BoundAttention>> Bind(const RowBatch& rows, bool has_backward) const override {
@@ -100,12 +114,12 @@ class ChunkedAttention final : public AttentionSubstitute {
     std::vector<Plan> plans;
     for (size_t i = 0; i < masks_.size(); ++i) {
       PlanResult planned = TESSERA_TRY(layers_.attentions[i].Plan(BatchFor(layers_.facts[i], rows)));
-      TESSERA_TRY(CheckRoom(masks_[i].spec, planned.plan.view()));
+      TESSERA_TRY(CheckRoom(masks_[i].spec, planned.plan.view(), lowering_.has_kernels));
       plans.push_back(std::move(planned.plan));
     }
     ForPasses(has_backward, [&](const MaskPrograms& mask, const PassProgram& pass) {
       const auto i = static_cast<size_t>(&mask - masks_.data());
-      const lanes::xla::PlanTables tables = lanes::xla::MakeTables(mask.spec, plans[i].view(), pass.program.inputs);
+      const lanes::xla::PlanTables tables = lowering_.tables(mask.spec, plans[i].view(), pass.program.inputs);
       for (const NamedType& table : pass.tables) {
         const auto bytes = std::as_bytes(std::span(tables.at(table.name)));
         bound->operands.emplace_back(bytes.begin(), bytes.end());
@@ -123,15 +137,23 @@ class ChunkedAttention final : public AttentionSubstitute {
     }
   }
 
-  static Status CheckRoom(const ProgramSpec& spec, const PlanView& plan) {
+  static Status CheckRoom(const ProgramSpec& spec, const PlanView& plan, bool has_kernels) {
     if (static_cast<int64_t>(plan.items.size()) < spec.items &&
-        static_cast<int64_t>(plan.bit_words.size()) * 2 <= spec.words) {
+        static_cast<int64_t>(plan.bit_words.size()) * 2 <= spec.words &&
+        (!has_kernels || lanes::xla::StoredNeedOf(plan).tiles <= spec.stored_tiles)) {
       return {};
     }
     return Fail(ErrorCode::kTooLarge,
                 fmt::format("the plan has {} cleanup items; the model's program has room for {}", plan.items.size(),
                             spec.items - 1),
                 "attention");
+  }
+
+  // What a pass gives, by its name, in f32.
+  static Value Given(Builder& b, const PassProgram& pass, const Values& out, std::string_view name) {
+    size_t i = 0;
+    while (i + 1 < out.size() && pass.program.outputs[i].name != name) ++i;
+    return b.Convert(out[i], Element::kF32);
   }
 
   // [B, H, T, D] of the heads [first, first + count).
@@ -185,6 +207,7 @@ class ChunkedAttention final : public AttentionSubstitute {
 
   LayerAttention layers_;
   const ModelSpec& s_;
+  const lanes::xla::Lowering& lowering_;
   std::vector<MaskPrograms> masks_;
 };
 
@@ -198,7 +221,8 @@ RowBatch WholeRows(const ModelSpec& spec) {
   return rows;
 }
 
-Result<ProgramSpec> SpecFor(const LayerAttention& layers, size_t mask, const Target& target) {
+Result<ProgramSpec> SpecFor(const LayerAttention& layers, size_t mask, const Target& target,
+                            const lanes::xla::Lowering& lowering) {
   const Attention& attention = layers.attentions[mask];
   const PlanResult planned = TESSERA_TRY(attention.Plan(BatchFor(layers.facts[mask], WholeRows(layers.spec))));
   ProgramSpec spec = stablehlo::SpecOf(attention.contract(), planned.plan.view(), target.kind);
@@ -208,23 +232,31 @@ Result<ProgramSpec> SpecFor(const LayerAttention& layers, size_t mask, const Tar
   int64_t items = kLeastItems;
   while (items < kItemsPerRow * rows * spec.masks && items < (int64_t{1} << 20)) items *= 2;
   spec.items = std::max(spec.items, items);
-  return spec;
+  Decision fits = lanes::xla::CheckSize(spec);
+  if (lowering.has_kernels) {
+    spec.stored_tiles = lanes::xla::StoredCapacity(planned.plan.view());
+    lanes::xla::ShareRows(spec, target.scalar_bytes);
+    if (fits.accepted) fits = lanes::xla::CheckKernelPlan(spec, planned.plan.view(), target);
+  }
+  if (fits.accepted) return spec;
+  return Fail(ErrorCode::kLaneRefused, fmt::format("{}: {}", ReasonText(fits.reason), fits.detail), "attention");
 }
 
 }  // namespace
 
-Result<std::unique_ptr<AttentionSubstitute>> MakeChunkedAttention(LayerAttention layers, const Target& target) {
+Result<std::unique_ptr<AttentionSubstitute>> MakeProgramAttention(LayerAttention layers, const Target& target,
+                                                                  const lanes::xla::Lowering& lowering) {
   std::vector<MaskPrograms> masks;
   for (size_t i = 0; i < layers.attentions.size(); ++i) {
     MaskPrograms mask;
-    mask.spec = TESSERA_TRY(SpecFor(layers, i, target));
-    Program forward = TESSERA_TRY(stablehlo::LowerForward(mask.spec));
-    Program backward = TESSERA_TRY(stablehlo::LowerBackward(mask.spec));
+    mask.spec = TESSERA_TRY(SpecFor(layers, i, target, lowering));
+    Program forward = TESSERA_TRY(lowering.lower(mask.spec, Pass::kForward));
+    Program backward = TESSERA_TRY(lowering.lower(mask.spec, Pass::kBackward));
     mask.forward = ToPass(std::move(forward), fmt::format("attention_forward_{}", i));
     mask.backward = ToPass(std::move(backward), fmt::format("attention_backward_{}", i));
     masks.push_back(std::move(mask));
   }
-  return std::make_unique<ChunkedAttention>(std::move(layers), std::move(masks));
+  return std::make_unique<ProgramAttention>(std::move(layers), lowering, std::move(masks));
 }
 
 }  // namespace tessera::model
