@@ -214,6 +214,9 @@ class Kernel {
       case Share::kTokens:
         array = PartOf(array, how.axis, rows.begin * tile, rows.end * tile);
         break;
+      case Share::kTiles:
+        array = PartOf(array, how.axis, rows.begin, rows.end);
+        break;
       case Share::kValid:
         for (size_t i = 0; i < array.bytes.size() / 4; ++i) {
           array.ints()[i] -= static_cast<int32_t>(rows.begin * tile);
@@ -369,6 +372,7 @@ class BoundInterpreted final : public BoundLane {
     Arrays arrays = Common(kernel, args.k, args.v);
     const auto all = [](int64_t, int64_t) { return true; };
     arrays["q"] = Scaled(kernel.Tokens(args.q, Queries(s.dim_qk), k.q_tokens(), all));
+    if (k.has_range) AddBounds(k, arrays);
     if (k.has_sink_logits) {
       Array sinks(Element::kF32, {1, s.num_q_heads});
       std::copy(args.sink_logits.begin(), args.sink_logits.end(), sinks.floats());
@@ -525,6 +529,44 @@ class BoundInterpreted final : public BoundLane {
     arrays["k"] = kernel.Keys(k, contract_.shape.dim_qk);
     arrays["v"] = kernel.Keys(v, contract_.shape.dim_v);
     return arrays;
+  }
+
+  // What tells whether a tile's scores are in range (kernels/attention.h), of bf16.
+  void AddBounds(const AttentionSpec& k, Arrays& arrays) const {
+    const auto bounds = [](const Array& x, int64_t tile, const auto& of_token) {
+      const int64_t tiles = x.type.dims[1] / tile;
+      Array array(Element::kF32, {x.type.dims[0], 1, tiles});
+      const auto* bits = reinterpret_cast<const uint16_t*>(x.bytes.data());
+      const int64_t dim = x.type.dims[2];
+      for (int64_t at = 0; at < x.type.dims[0] * tiles; ++at) {
+        float& most = array.floats()[at];
+        for (int64_t t = at * tile; t < (at + 1) * tile; ++t) {
+          const float bound = of_token(std::span(bits + t * dim, static_cast<size_t>(dim)));
+          most = std::isnan(bound) ? kInf : std::max(most, bound);
+        }
+      }
+      return array;
+    };
+    const auto square = [](std::span<const uint16_t> token) {
+      float sum = 0;
+      for (const uint16_t bits : token) sum += Bf16ToF32(bits) * Bf16ToF32(bits);
+      return sum;
+    };
+    const auto beyond = [](std::span<const uint16_t> token) {
+      const bool is_in_range = std::all_of(token.begin(), token.end(), [](uint16_t bits) {
+        const float size = std::abs(Bf16ToF32(bits));
+        return size == 0 || (size >= kernels::kLeastValueInRange && size <= kernels::kMostValueInRange);
+      });
+      return is_in_range ? 0.0F : kInf;
+    };
+    const auto scale = static_cast<float>(contract_.score.scale);
+    Array q = bounds(arrays["q"], k.list.tile_q, square);
+    for (int64_t i = 0; i < q.type.dims[0] * q.type.dims[2]; ++i) q.floats()[i] *= scale * scale;
+    Array keys = bounds(arrays["k"], k.list.tile_kv, square);
+    Array values = bounds(arrays["v"], k.list.tile_kv, beyond);
+    for (int64_t i = 0; i < keys.type.dims[0] * keys.type.dims[2]; ++i) keys.floats()[i] += values.floats()[i];
+    arrays["q_bounds"] = std::move(q);
+    arrays["k_bounds"] = std::move(keys);
   }
 
   template <class Sees>

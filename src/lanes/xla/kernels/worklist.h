@@ -55,6 +55,7 @@ struct Block {
 struct TileKeys {
   mosaic::Value first;
   int64_t count = 0;
+  bool is_in_range = false;
   std::function<std::optional<mosaic::Value>(const Block&, const mosaic::Value& from)> mask;
 };
 // The same keys, in loops of kFewKeys at a time: for a body that need not be fast, and is shorter so.
@@ -102,6 +103,7 @@ class Windows {
   mosaic::Window ChunkQueries(std::string name, int64_t dim) const;  // [chunks * pairs, dim, tokens], f32
   mosaic::Window Keys(std::string name, int64_t dim) const;          // [heads, tokens, dim]
   mosaic::Window KeyLanes(std::string name, int64_t dim) const;      // [heads, dim, tokens]
+  void AddBounds(std::vector<mosaic::Window>& windows) const;        // in scalar memory
   void AddMask(std::vector<mosaic::Window>& windows) const;
 
  private:
