@@ -333,7 +333,7 @@ class Filler {
   const Worklist& list_;
   PlanTables& tables_;
   std::vector<TokenFacts> facts_;
-  bool are_runs_ = true;                                            // every document's keys
+  bool are_runs_ = true;                                          // every document's keys
   std::vector<std::vector<int32_t>> q_documents_, kv_documents_;  // of each row of the batch, of each tile
   std::vector<int32_t> items_;
   std::map<uint32_t, int32_t> stored_of_;
@@ -347,30 +347,30 @@ AttentionSpec KernelSpecOf(const ProgramSpec& spec, Direction direction) {
   // A tile that is shorter than the registers' covers all tokens there are (CheckKernelPlan): the rest is padding.
   const int64_t tile_q = RoundUp(list.tile_q, kernels::kLanes);
   const int64_t tile_kv = RoundUp(list.tile_kv, kernels::kLanes);
-  AttentionSpec kernel{.batch = s.batch,
-                       .num_q_heads = s.num_q_heads,
-                       .num_kv_heads = s.num_kv_heads,
-                       .q_len = s.q_len,
-                       .kv_len = s.kv_len,
-                       .dim_qk = s.dim_qk,
-                       .dim_v = s.dim_v,
-                       .element = ElementOf(s.dtype),
-                       .list = {.tile_q = tile_q,
-                                .tile_kv = tile_kv,
-                                .rows = list.rows,
-                                .width = std::max<int64_t>(list.width, 1),
-                                .sub_tile_kv = SubTile(tile_kv)},
-                       .masks = spec.masks,
-                       .cleanups = spec.items + 1,
-                       .items = spec.items,
-                       .stored_tiles = spec.stored_tiles,
-                       .has_softcap = spec.has_softcap,
-                       .has_sink_logits = spec.has_sink_logits && direction == Direction::kForward,
-                       .has_documents = spec.has_documents,
-                       .has_valid = spec.has_valid,
-                       // A softcap bounds the scores by itself; f32 multiplies too slowly for the softmax to matter.
-                       .has_range = direction == Direction::kForward && s.dtype == DType::kBf16 && !spec.has_softcap &&
-                                    !spec.band};
+  AttentionSpec kernel{
+      .batch = s.batch,
+      .num_q_heads = s.num_q_heads,
+      .num_kv_heads = s.num_kv_heads,
+      .q_len = s.q_len,
+      .kv_len = s.kv_len,
+      .dim_qk = s.dim_qk,
+      .dim_v = s.dim_v,
+      .element = ElementOf(s.dtype),
+      .list = {.tile_q = tile_q,
+               .tile_kv = tile_kv,
+               .rows = list.rows,
+               .width = std::max<int64_t>(list.width, 1),
+               .sub_tile_kv = SubTile(tile_kv)},
+      .masks = spec.masks,
+      .cleanups = spec.items + 1,
+      .items = spec.items,
+      .stored_tiles = spec.stored_tiles,
+      .has_softcap = spec.has_softcap,
+      .has_sink_logits = spec.has_sink_logits && direction == Direction::kForward,
+      .has_documents = spec.has_documents,
+      .has_valid = spec.has_valid,
+      // A softcap bounds the scores by itself; f32 multiplies too slowly for the softmax to matter.
+      .has_range = direction == Direction::kForward && s.dtype == DType::kBf16 && !spec.has_softcap && !spec.band};
   kernel.chunk_kv = spec.band ? RoundUp(s.kv_len, tile_kv) : ChunkOf(kernel, direction);
   kernel.index = NarrowestOf(direction == Direction::kDkv ? kernel.q_tokens() / tile_q : kernel.kv_tokens() / tile_kv);
   return kernel;

@@ -148,7 +148,11 @@ def stores(part, bundles):
 
 
 def grid_of(root):
-    loops = [part for part in root.parts if part.is_loop]
+    """The largest outermost loop. A grid whose size is only known when it runs is inside a branch: it may be empty."""
+    loops, branches = [], [root]
+    while branches:
+        for part in branches.pop().parts:
+            (loops if part.is_loop else branches).append(part)
     return max(loops, key=lambda part: part.end - part.begin) if loops else root
 
 

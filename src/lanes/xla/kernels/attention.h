@@ -91,11 +91,11 @@ inline constexpr double kMostValueInRange = 0x1p20;
 // padded with the last entry of its row; begins [masks * rows * (chunks + 1)], where a row's slots of each chunk of
 // keys begin; [chunk_next [masks * rows * chunks], for more than one chunk: the chunk to have in memory];
 // cleanup_offsets, items, [q_valid, kv_valid]; score [1, 3], [sink_logits [1, heads]], [q_bounds [pairs, 1, rows],
-// k_bounds [heads, 1, tiles of keys], f32], q, k, and v as [heads, dim, tokens], [q_documents, kv_documents, each batch x
-// 8 facts x tokens], [stored, tiles of [keys, queries]].
-// Bounds: scale^2 times the largest square of a query's length in the tile; the largest of a key's, and infinity where a
-// value is not in range. Their product bounds the square of every score of the tile.
-// Results: o, and stats [pairs, 8, tokens], whose first 4 rows are the log-sum-exp and the others the maximum.
+// k_bounds [heads, 1, tiles of keys], f32], q, k, and v as [heads, dim, tokens], [q_documents, kv_documents, each batch
+// x 8 facts x tokens], [stored, tiles of [keys, queries]]. Bounds: scale^2 times the largest square of a query's length
+// in the tile; the largest of a key's, and infinity where a value is not in range. Their product bounds the square of
+// every score of the tile. Results: o, and stats [pairs, 8, tokens], whose first 4 rows are the log-sum-exp and the
+// others the maximum.
 Result<mosaic::Module> AttentionForward(const AttentionSpec& spec);
 // As forward without sink logits; q, k, v [heads, tokens, dim], do, q and do as [pairs, dim, tokens], lse and delta
 // [pairs, 8, tokens]. An empty row's lse is +inf, a large one leans (lanes/weights.h). Results, all f32: dq [chunks *

@@ -214,8 +214,7 @@ class Forward {
 
   // Divides by the sum of weights, the sink's share among them.
   void Finish() {
-    const Value factor =
-        scales_first_ ? b_.F32(std::numbers::ln2) : ScoreNumber(b_, args_, ScoreField::kFactor);
+    const Value factor = scales_first_ ? b_.F32(std::numbers::ln2) : ScoreNumber(b_, args_, ScoreField::kFactor);
     const Value at[] = {b_.Index(0), b_.Index(0)};
     Value m = b_.Load(args_["m"], at, {1, spec_.list.tile_q});
     Value l = b_.ReduceKeep(Reduction::kAdd, b_.LoadAll(args_["l"]), 0);
@@ -289,8 +288,7 @@ Result<mosaic::Module> AttentionForward(const AttentionSpec& spec) {
   if (spec.has_range) {
     kernel.scratch.push_back(Scratch("l_in_range", {kSublanes, tile_q}));
     kernel.scratch.push_back(Scratch("sum_in_range", {spec.dim_v, tile_q}));
-    kernel.scratch.push_back(
-        {"any_in_range", mosaic::MemrefOf(mosaic::Space::kSmem, mosaic::Element::kI32, {1})});
+    kernel.scratch.push_back({"any_in_range", mosaic::MemrefOf(mosaic::Space::kSmem, mosaic::Element::kI32, {1})});
   }
   AddMaskScratch(spec, kernel.scratch);
   return mosaic::BuildKernel(kernel, [&](Builder& b, const KernelArguments& args) { Forward(spec, b, args).Write(); });

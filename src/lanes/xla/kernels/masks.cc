@@ -230,9 +230,7 @@ void VisitTiles(Builder& b, const AttentionSpec& spec, const KernelArguments& ar
     const auto when = [&](TileKind of, const std::function<void()>& then) {
       b.When(b.Is(Compare::kEq, kind, b.I32(static_cast<int64_t>(of))), then);
     };
-    when(TileKind::kFull, [&] {
-      body({first, list.tile_kv, false, no_mask});
-    });
+    when(TileKind::kFull, [&] { body({first, list.tile_kv, false, no_mask}); });
     if (spec.has_range) when(TileKind::kRange, [&] { body({first, list.tile_kv, true, no_mask}); });
     when(TileKind::kSpan, [&] {
       TileMasks masks(b, spec, args, lists, place, column);

@@ -118,10 +118,9 @@ Window Windows::KeyLanes(std::string name, int64_t dim) const {
 void Windows::AddBounds(std::vector<Window>& windows) const {
   if (!spec_.has_range) return;
   const auto add = [&](const char* name, int64_t numbers, mosaic::Value Place::*which) {
-    windows.push_back(
-        Make(name, Element::kF32, {1, 1, numbers}, [which](Builder& b, const Place& at, const Lists&) {
-          return Values{at.*which, b.I32(0), b.I32(0)};
-        }));
+    windows.push_back(Make(name, Element::kF32, {1, 1, numbers}, [which](Builder& b, const Place& at, const Lists&) {
+      return Values{at.*which, b.I32(0), b.I32(0)};
+    }));
     windows.back().space = mosaic::Space::kSmem;
   };
   add("q_bounds", spec_.list.rows, &Place::pair);
