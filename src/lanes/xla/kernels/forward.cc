@@ -90,7 +90,7 @@ class Forward {
   };
 
   Value ScoresOf(const TileKeys& keys, const Block& block) {
-    const Value k = LoadRows(b_, args_["k"], Along(b_, keys.first, block.key), block.num_keys);
+    const Value k = LoadRows(b_, args_["k"], KeysAt(b_, keys, block), block.num_keys);
     const Value q = LoadRows(b_, args_["q"], b_.Index(block.q), block.num_q);
     const Value product = b_.Matmul(k, q, 1, 1, PrecisionOf(spec_));
     const Value scores = scales_first_ ? b_.Mul(product, ScoreNumber(b_, args_, ScoreField::kExponent))
@@ -130,7 +130,7 @@ class Forward {
 
   void AddValues(const TileKeys& keys, const Weights& weights, const Value& sums) {
     const Block& block = weights.block;
-    const Value v = LoadLanes(b_, args_["v"], Along(b_, keys.first, block.key), block.num_keys);
+    const Value v = LoadLanes(b_, args_["v"], KeysAt(b_, keys, block), block.num_keys);
     const Value product = b_.Matmul(v, weights.p, 1, 0, PrecisionOf(spec_));
     const Value at[] = {b_.Index(0), b_.Index(block.q)};
     const Value sum = b_.Load(sums, at, product.type.dims);

@@ -220,13 +220,16 @@ void VisitTiles(Builder& b, const AttentionSpec& spec, const KernelArguments& ar
   const Value at = b.Add(b.Mul(row, b.I32(spec.chunks() + 1)), place.chunk);
   const Value begin = lists.At("begins", at);
   const Value end = lists.At("begins", b.Add(at, b.I32(1)));
-  b.For(begin, end, b.I32(1), {}, [&](const Value& slot, const Values&) {
+  const auto place_of = [&](const Value& column) {
+    const Value begins_at = b.Mul(column, b.I32(list.tile_kv));
+    return b.Sub(begins_at, b.Mul(place.chunk, b.I32(spec.chunk_kv)));
+  };
+  const auto no_mask = [](const Block&, const Value&) { return std::nullopt; };
+  const auto visit = [&](const Value& slot, const Values&) {
     const Value listed = lists.Entry("kinds", row, slot);
     const Value column = lists.Entry("columns", row, slot);
     const Value kind = KindOf(b, spec, args, place, listed, column);
-    const auto no_mask = [](const Block&, const Value&) { return std::nullopt; };
-    const Value begins_at = b.Mul(column, b.I32(list.tile_kv));
-    const Value first = b.Sub(begins_at, b.Mul(place.chunk, b.I32(spec.chunk_kv)));
+    const Value first = place_of(column);
     const auto when = [&](TileKind of, const std::function<void()>& then) {
       b.When(b.Is(Compare::kEq, kind, b.I32(static_cast<int64_t>(of))), then);
     };
@@ -264,6 +267,33 @@ void VisitTiles(Builder& b, const AttentionSpec& spec, const KernelArguments& ar
               }});
         return Values{};
       });
+    });
+    return Values{};
+  };
+  if (!spec.has_range) {
+    b.For(begin, end, b.I32(1), {}, visit);
+    return;
+  }
+  // Two by two: full tiles that follow each other are one body, which fills the matrix unit's wait at its begin and at
+  // its end once for both.
+  b.For(begin, end, b.I32(2), {}, [&](const Value& slot, const Values&) {
+    const Value last = b.Sub(end, b.I32(1));
+    const Value after = b.Min(b.Add(slot, b.I32(1)), last);
+    const Value slots[] = {slot, after};
+    Values columns;
+    Value are_full = b.Is(Compare::kLt, slot, last);
+    for (const Value& one : slots) {
+      columns.push_back(lists.Entry("columns", row, one));
+      const Value kind = KindOf(b, spec, args, place, lists.Entry("kinds", row, one), columns.back());
+      are_full = b.And(are_full, b.Is(Compare::kEq, kind, b.I32(static_cast<int64_t>(TileKind::kFull))));
+    }
+    b.When(are_full, [&] {
+      const Value first = place_of(columns[0]);
+      body({first, 2 * list.tile_kv, false, no_mask, place_of(columns[1])});
+    });
+    b.When(b.Xor(are_full, b.Bool(true)), [&] {
+      const Value until = b.Min(b.Add(slot, b.I32(2)), end);
+      b.For(slot, until, b.I32(1), {}, visit);
     });
     return Values{};
   });

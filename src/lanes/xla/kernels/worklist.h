@@ -57,7 +57,10 @@ struct TileKeys {
   int64_t count = 0;
   bool is_in_range = false;
   std::function<std::optional<mosaic::Value>(const Block&, const mosaic::Value& from)> mask;
+  std::optional<mosaic::Value> second = {};  // of two tiles' keys, the place of the later half
 };
+// The place in the chunk of a block's keys.
+mosaic::Value KeysAt(mosaic::Builder& b, const TileKeys& keys, const Block& block);
 // The same keys, in loops of kFewKeys at a time: for a body that need not be fast, and is shorter so.
 inline constexpr int64_t kFewKeys = 128;
 void VisitFew(mosaic::Builder& b, const TileKeys& keys, const std::function<void(const TileKeys&)>& body);
