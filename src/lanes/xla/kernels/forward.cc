@@ -30,10 +30,13 @@ using mosaic::Value;
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kFloor = kSplashMaskValue;
 // Chosen by the compiler's schedule for v6e at head dim 128 (docs/tpu.md).
-constexpr int64_t kBlockQ = 512;
-constexpr int64_t kBlockKeys = 256;
-constexpr size_t kAhead = 3;   // blocks whose scores are there before the first softmax
-constexpr size_t kBehind = 1;  // blocks whose weights wait for their product
+struct Blocking {
+  int64_t q, keys;
+  size_t ahead;   // blocks whose scores are there before the first softmax
+  size_t behind;  // blocks whose weights wait for their product
+};
+constexpr Blocking kOnlineBlocks{256, 512, 3, 1};
+constexpr Blocking kBoundedBlocks{1024, 512, 0, 0};
 
 class Forward {
  public:
@@ -141,7 +144,8 @@ class Forward {
   void AddKeys(const TileKeys& keys, Softmax softmax) {
     const bool is_bounded = softmax == Softmax::kBounded;
     const Sums sums = SumsOf(softmax);
-    const std::vector<Block> blocks = BlocksOf(spec_, keys.count, kBlockQ, kBlockKeys);
+    const Blocking& by = is_bounded ? kBoundedBlocks : kOnlineBlocks;
+    const std::vector<Block> blocks = BlocksOf(spec_, keys.count, by.q, by.keys);
     std::map<int64_t, State> states;
     for (const Block& block : blocks) {
       if (states.count(block.q) != 0) continue;
@@ -153,12 +157,12 @@ class Forward {
     std::deque<Weights> waiting;
     size_t next = 0;
     for (const Block& block : blocks) {
-      while (next < blocks.size() && scores.size() <= kAhead) scores.push_back(ScoresOf(keys, blocks[next++]));
+      while (next < blocks.size() && scores.size() <= by.ahead) scores.push_back(ScoresOf(keys, blocks[next++]));
       State& state = states.at(block.q);
       waiting.push_back(is_bounded ? BoundedWeightsOf(block, scores.front(), state)
                                    : WeightsOf(block, scores.front(), state));
       scores.pop_front();
-      if (waiting.size() <= kBehind) continue;
+      if (waiting.size() <= by.behind) continue;
       AddValues(keys, waiting.front(), sums.values);
       waiting.pop_front();
     }
