@@ -9,6 +9,7 @@ Bundles are counted on the path that a step takes. They are a schedule and no ti
 
 import collections
 import json
+import math
 import pathlib
 import re
 import struct
@@ -156,34 +157,49 @@ def grid_of(root):
     return max(loops, key=lambda part: part.end - part.begin) if loops else root
 
 
+def loops_in(part, bundles):
+    """The outermost loops in it that multiply."""
+    found, inside = [], [part]
+    while inside:
+        for inner in inside.pop(0).parts:
+            (found if inner.is_loop and multiplies(inner, bundles) else inside).append(inner)
+    return found
+
+
 def ours(root, bundles):
     """What a row of tiles takes beside its tiles, and a tile of each kind."""
     grid = grid_of(root)
-    inside, walk = [grid], None
-    while inside and walk is None:
-        part = inside.pop()
-        for inner in part.parts:
-            if inner.is_loop and multiplies(inner, bundles):
-                walk = inner
-            else:
-                inside.append(inner)
-    bodies = [part for part in walk.parts if multiplies(part, bundles)]
-    names = ["full", "range", "span", "general"] if len(bodies) == 4 else ["full", "span", "general"]
-    fixed = walk.own() + sum(part.end - part.begin for part in walk.parts if not multiplies(part, bundles))
+    walk = loops_in(grid, bundles)[0]
     row = grid.end - grid.begin - (walk.end - walk.begin)
+    size_of = lambda part: part.end - part.begin
+    bodies_of = lambda part: [inner for inner in part.parts if multiplies(inner, bundles)]
+    # Where scores may be in range the walk goes two by two: full ones that follow each other, or a loop over each.
+    each = [loop for loop in loops_in(walk, bundles) if len(bodies_of(loop)) == 4]
+    counted = {"row": row}
+    fixed = walk.own() + sum(size_of(part) for part in walk.parts if not multiplies(part, bundles))
+    names = ["full", "span", "general"]
+    if each:
+        two, alone = bodies_of(walk)
+        counted["two full"] = fixed + size_of(two)
+        # As if each had a round of its own.
+        fixed += size_of(alone) - size_of(each[0])
+        walk = each[0]
+        fixed += walk.own() + sum(size_of(part) for part in walk.parts if not multiplies(part, bundles))
+        names = ["full", "range", "span", "general"]
 
     def size(body):
         # Of a softcap, the first is the bounded one.
         choices = [part for part in body.parts if not part.is_loop and multiplies(part, bundles)]
         if len(choices) > 1:
-            return body.own() + choices[0].end - choices[0].begin
+            return body.own() + size_of(choices[0])
         # What does not multiply is there once for each row: the sums of scores in range begin.
-        once = sum(part.end - part.begin for part in body.parts if not part.is_loop and not multiplies(part, bundles))
-        return body.end - body.begin - once
+        once = sum(size_of(part) for part in body.parts if not part.is_loop and not multiplies(part, bundles))
+        return size_of(body) - once
 
-    counted = {"row": row, **{name: fixed + size(body) for name, body in zip(names, bodies)}}
-    if "range" in names:
-        counted["range_row"] = bodies[1].end - bodies[1].begin - size(bodies[1])
+    bodies = dict(zip(names, bodies_of(walk)))
+    counted |= {name: fixed + size(body) for name, body in bodies.items()}
+    if each:
+        counted["range's row"] = size_of(bodies["range"]) - size(bodies["range"])
     return counted
 
 
@@ -221,7 +237,7 @@ def costs(folder, module):
             total += counted["row"] * steps["rows"]
             # Nobody knows how many tiles will be in range: in all, none is.
             total += sum(counted["full" if kind == "range" else kind] * count for kind, count in steps["tiles"].items())
-            per_tile.append(counted["full"] / units)
+            per_tile.append(min(counted["full"], counted.get("two full", math.inf) / 2) / units)
             in_range.append(counted.get("range", counted["full"]) / units)
         else:
             counted = theirs(root, bundles)

@@ -145,7 +145,13 @@ class Forward {
     const bool is_bounded = softmax == Softmax::kBounded;
     const Sums sums = SumsOf(softmax);
     const Blocking& by = is_bounded ? kBoundedBlocks : kOnlineBlocks;
-    const std::vector<Block> blocks = BlocksOf(spec_, keys.count, by.q, by.keys);
+    const int64_t tile = keys.second ? keys.count / 2 : keys.count;
+    std::vector<Block> blocks = BlocksOf(spec_, tile, by.q, by.keys);
+    const size_t of_tile = blocks.size();
+    for (size_t i = 0; keys.second && i < of_tile; ++i) {
+      blocks.push_back(blocks[i]);
+      blocks.back().key += tile;
+    }
     std::map<int64_t, State> states;
     for (const Block& block : blocks) {
       if (states.count(block.q) != 0) continue;

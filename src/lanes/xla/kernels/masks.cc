@@ -270,7 +270,7 @@ void VisitTiles(Builder& b, const AttentionSpec& spec, const KernelArguments& ar
     });
     return Values{};
   };
-  if (!spec.has_range) {
+  if (!spec.has_range || list.width == 1) {
     b.For(begin, end, b.I32(1), {}, visit);
     return;
   }
