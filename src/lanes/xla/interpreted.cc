@@ -21,6 +21,7 @@
 #include "lanes/xla/mosaic/interpret.h"
 #include "lanes/xla/mosaic/parse.h"
 #include "lanes/xla/mosaic/print.h"
+#include "lanes/xla/range_bounds.h"
 #include "lanes/xla/splash_tables.h"
 #include "lanes/xla/transfer.h"
 
@@ -531,42 +532,18 @@ class BoundInterpreted final : public BoundLane {
     return arrays;
   }
 
-  // What tells whether a tile's scores are in range (kernels/attention.h), of bf16.
   void AddBounds(const AttentionSpec& k, Arrays& arrays) const {
-    const auto bounds = [](const Array& x, int64_t tile, const auto& of_token) {
-      const int64_t tiles = x.type.dims[1] / tile;
-      Array array(Element::kF32, {x.type.dims[0], 1, tiles});
-      const auto* bits = reinterpret_cast<const uint16_t*>(x.bytes.data());
-      const int64_t dim = x.type.dims[2];
-      for (int64_t at = 0; at < x.type.dims[0] * tiles; ++at) {
-        float& most = array.floats()[at];
-        for (int64_t t = at * tile; t < (at + 1) * tile; ++t) {
-          const float bound = of_token(std::span(bits + t * dim, static_cast<size_t>(dim)));
-          most = std::isnan(bound) ? kInf : std::max(most, bound);
-        }
-      }
-      return array;
+    const auto bits = [&](const char* name) {
+      const std::vector<std::byte>& bytes = arrays[name].bytes;
+      return std::span(reinterpret_cast<const uint16_t*>(bytes.data()), bytes.size() / 2);
     };
-    const auto square = [](std::span<const uint16_t> token) {
-      float sum = 0;
-      for (const uint16_t bits : token) sum += Bf16ToF32(bits) * Bf16ToF32(bits);
-      return sum;
+    const auto put = [&](const char* name, int64_t heads, const std::vector<float>& bounds) {
+      Array array(Element::kF32, {heads, 1, static_cast<int64_t>(bounds.size()) / heads});
+      std::copy(bounds.begin(), bounds.end(), array.floats());
+      arrays[name] = std::move(array);
     };
-    const auto beyond = [](std::span<const uint16_t> token) {
-      const bool is_in_range = std::all_of(token.begin(), token.end(), [](uint16_t bits) {
-        const float size = std::abs(Bf16ToF32(bits));
-        return size == 0 || (size >= kernels::kLeastValueInRange && size <= kernels::kMostValueInRange);
-      });
-      return is_in_range ? 0.0F : kInf;
-    };
-    const auto scale = static_cast<float>(contract_.score.scale);
-    Array q = bounds(arrays["q"], k.list.tile_q, square);
-    for (int64_t i = 0; i < q.type.dims[0] * q.type.dims[2]; ++i) q.floats()[i] *= scale * scale;
-    Array keys = bounds(arrays["k"], k.list.tile_kv, square);
-    Array values = bounds(arrays["v"], k.list.tile_kv, beyond);
-    for (int64_t i = 0; i < keys.type.dims[0] * keys.type.dims[2]; ++i) keys.floats()[i] += values.floats()[i];
-    arrays["q_bounds"] = std::move(q);
-    arrays["k_bounds"] = std::move(keys);
+    put("q_bounds", k.batch * k.num_q_heads, QueryBounds(bits("q"), k, contract_.score.scale));
+    put("k_bounds", k.batch * k.num_kv_heads, KeyBounds(bits("k"), bits("v"), k));
   }
 
   template <class Sees>
