@@ -92,6 +92,7 @@ class Part:
 
     def __init__(self, begin, end, is_loop):
         self.begin, self.end, self.is_loop, self.parts = begin, end, is_loop, []
+        self.is_torn = False  # of a whole: parts of it are not known
 
     def own(self):
         return self.end - self.begin - sum(part.end - part.begin for part in self.parts)
@@ -121,14 +122,30 @@ def parts_of(text):
     # A loop that may have no round at all is skipped by a branch, which is the same bundles once more.
     loops = {(part.begin, part.end) for part in found if part.is_loop}
     found = [part for part in found if part.is_loop or (part.begin, part.end) not in loops]
-    root = Part(0, len(bundles), False)
+    root = nested(found, len(bundles))
+    if overlaps(root):
+        # A branch's end is not always told from another's: one that leaves the loop it begins in was taken for too long.
+        loops = [part for part in found if part.is_loop]
+        leaves = lambda part: any(loop.begin <= part.begin < loop.end < part.end for loop in loops)
+        root = nested([part for part in found if part.is_loop or not leaves(part)], len(bundles))
+        root.is_torn = True
+    return root, bundles
+
+
+def nested(found, size):
+    root = Part(0, size, False)
     open_parts = [root]
     for part in sorted(found, key=lambda p: (p.begin, -p.end)):
+        part.parts = []
         while open_parts[-1].end < part.end:
             open_parts.pop()
         open_parts[-1].parts.append(part)
         open_parts.append(part)
-    return root, bundles
+    return root
+
+
+def overlaps(part):
+    return part.own() < 0 or any(overlaps(inner) for inner in part.parts)
 
 
 def kernels_of(folder):
@@ -197,6 +214,8 @@ def ours(root, bundles):
         return size_of(body) - once
 
     bodies = dict(zip(names, bodies_of(walk)))
+    if root.is_torn:  # of the others it is not known where they begin
+        bodies = {"full": bodies["full"]}
     counted |= {name: fixed + size(body) for name, body in bodies.items()}
     if each:
         counted["range's row"] = size_of(bodies["range"]) - size(bodies["range"])
@@ -234,9 +253,10 @@ def costs(folder, module):
     for root, bundles in kernels:
         if steps["kernel"] == "ours":
             counted = ours(root, bundles)
-            total += counted["row"] * steps["rows"]
             # Nobody knows how many tiles will be in range: in all, none is.
-            total += sum(counted["full" if kind == "range" else kind] * count for kind, count in steps["tiles"].items())
+            tiles = {("full" if kind == "range" else kind): count for kind, count in steps["tiles"].items()}
+            total += counted["row"] * steps["rows"]
+            total += sum(counted.get(kind, math.nan) * count for kind, count in tiles.items())
             per_tile.append(min(counted["full"], counted.get("two full", math.inf) / 2) / units)
             in_range.append(counted.get("range", counted["full"]) / units)
         else:
@@ -279,7 +299,7 @@ def table(folder, *modules):
             choices = [names] if not prefix else [names, [name.replace("all_", "all_by_512_") for name in names]]
             found = [[known.get(prefix + name) for name in choice] for choice in choices]
             known_sums = [sum(cost[unit] for cost in costs_of) for costs_of in found if all(costs_of)]
-            sums.append(min(known_sums) if known_sums else None)
+            sums.append(min(known_sums) if known_sums and not math.isnan(min(known_sums)) else None)
         show = ["-" if value is None else f"{value:.0f}" for value in sums]
         if None in sums:
             print(f"{what:40} {show[0]:>8} {show[1]:>8} {show[2]:>8}   not all compiled")
