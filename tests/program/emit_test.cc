@@ -130,5 +130,18 @@ TEST(CompileCommand, TopologyOfAnotherTarget_IsNamed) {
   }
 }
 
+// Where the compiler is told to write its schedules is gone afterwards, also when there is no compiler.
+TEST(CompileCommand, FolderOfSchedules_IsNotLeftBehind) {
+  const TemporaryFolder folder;
+  const std::string temporary = folder.File("tmp");
+  fs::create_directory(temporary);
+  ProgramOptions options;
+  options.env = {{"TMPDIR", temporary}};
+  const ProgramResult result = Tessera(
+      {"compile", kContract, "--lane", "xla_pallas", "--topology", "v6e:1x1", "--emit", folder.File("out")}, options);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_TRUE(fs::is_empty(temporary));
+}
+
 }  // namespace
 }  // namespace tessera

@@ -1,9 +1,12 @@
 // `tessera compile`: the programs of a contract as text and compiled, and nothing run: also for a machine that is not
 // here.
 #include <fmt/format.h>
+#include <stdlib.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <system_error>
 
 #include "json_text.h"
@@ -34,9 +37,40 @@ constexpr const char* kFooter =
     "  tessera compile examples/packed.toml --batch examples/packed_batch.json --target v6e --receipt receipt.json\n"
     "  tessera compile examples/window_sink.toml --target v6e --emit programs\n"
     "  tessera compile examples/causal.toml --topology v6e:1x1 --lane xla_pallas --backward\n\n"
-    "For a TPU that is not here it prints the compiled program's fingerprint and the vector memory of its kernels. "
-    "Bundle\n"
-    "counts too where LIBTPU_INIT_ARGS tells the compiler to write schedules: docs/tpu.md has the flags.";
+    "For a TPU that is not here it prints the compiled program's fingerprint and the vector memory of its kernels; "
+    "with\n"
+    "--topology also the instruction bundles of their schedules, which is no time.";
+
+// Has libtpu write the schedules of kernels to a folder that goes when this does, unless the user named one. It reads
+// its environment when it is loaded, so this must be there before the engine.
+class ScheduleFolder {
+ public:
+  ScheduleFolder() {
+    const char* given = std::getenv(kVariable);
+    const std::string before = given == nullptr ? "" : given;
+    const bool is_file = !before.empty() && before[0] != '-';
+    if (is_file || before.find("--xla_jf_dump_to=") != std::string::npos) return;
+    std::error_code error;
+    std::string name = (std::filesystem::temp_directory_path(error) / "tessera_schedules_XXXXXX").string();
+    if (error || mkdtemp(name.data()) == nullptr) return;
+    folder_ = name;
+    const std::string flags =
+        fmt::format("{}{}--xla_jf_dump_to={} --xla_jf_dump_llo_text=true --xla_jf_dump_llo_pass_label_regex=final",
+                    before, before.empty() ? "" : " ", folder_);
+    setenv(kVariable, flags.c_str(), 1);
+    EngineDefaults().xla_flags = OptionsFromEnvironment().xla_flags;
+  }
+  ~ScheduleFolder() {
+    std::error_code error;
+    if (!folder_.empty()) std::filesystem::remove_all(folder_, error);
+  }
+  ScheduleFolder(const ScheduleFolder&) = delete;
+  ScheduleFolder& operator=(const ScheduleFolder&) = delete;
+
+ private:
+  static constexpr const char* kVariable = "LIBTPU_INIT_ARGS";
+  std::string folder_;
+};
 
 // What was asked for, as far as it came.
 struct Outcome {
@@ -141,6 +175,8 @@ int CompileCommand(Options options) {
     }
   }
   if (Status ok = DeclareEnvironment(); !ok) return Report(ok.error(), options.json);
+  std::optional<ScheduleFolder> schedules;
+  if (!options.topology.empty()) schedules.emplace();
   auto problem = ReadProblem(arguments);
   if (!problem) return Report(problem.error(), options.json);
   if (!options.topology.empty()) problem->target.topology = options.topology;

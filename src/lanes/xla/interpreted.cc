@@ -21,6 +21,7 @@
 #include "lanes/xla/mosaic/interpret.h"
 #include "lanes/xla/mosaic/parse.h"
 #include "lanes/xla/mosaic/print.h"
+#include "lanes/xla/range_bounds.h"
 #include "lanes/xla/splash_tables.h"
 #include "lanes/xla/transfer.h"
 
@@ -214,6 +215,9 @@ class Kernel {
       case Share::kTokens:
         array = PartOf(array, how.axis, rows.begin * tile, rows.end * tile);
         break;
+      case Share::kTiles:
+        array = PartOf(array, how.axis, rows.begin, rows.end);
+        break;
       case Share::kValid:
         for (size_t i = 0; i < array.bytes.size() / 4; ++i) {
           array.ints()[i] -= static_cast<int32_t>(rows.begin * tile);
@@ -369,6 +373,7 @@ class BoundInterpreted final : public BoundLane {
     Arrays arrays = Common(kernel, args.k, args.v);
     const auto all = [](int64_t, int64_t) { return true; };
     arrays["q"] = Scaled(kernel.Tokens(args.q, Queries(s.dim_qk), k.q_tokens(), all));
+    if (k.has_range) AddBounds(k, arrays);
     if (k.has_sink_logits) {
       Array sinks(Element::kF32, {1, s.num_q_heads});
       std::copy(args.sink_logits.begin(), args.sink_logits.end(), sinks.floats());
@@ -525,6 +530,20 @@ class BoundInterpreted final : public BoundLane {
     arrays["k"] = kernel.Keys(k, contract_.shape.dim_qk);
     arrays["v"] = kernel.Keys(v, contract_.shape.dim_v);
     return arrays;
+  }
+
+  void AddBounds(const AttentionSpec& k, Arrays& arrays) const {
+    const auto bits = [&](const char* name) {
+      const std::vector<std::byte>& bytes = arrays[name].bytes;
+      return std::span(reinterpret_cast<const uint16_t*>(bytes.data()), bytes.size() / 2);
+    };
+    const auto put = [&](const char* name, int64_t heads, const std::vector<float>& bounds) {
+      Array array(Element::kF32, {heads, 1, static_cast<int64_t>(bounds.size()) / heads});
+      std::copy(bounds.begin(), bounds.end(), array.floats());
+      arrays[name] = std::move(array);
+    };
+    put("q_bounds", k.batch * k.num_q_heads, QueryBounds(bits("q"), k, contract_.score.scale));
+    put("k_bounds", k.batch * k.num_kv_heads, KeyBounds(bits("k"), bits("v"), k));
   }
 
   template <class Sees>

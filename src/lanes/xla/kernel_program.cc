@@ -115,8 +115,12 @@ class Lowerer {
     Begin(k, Direction::kForward);
     Values operands = spec_.band ? SplashLists() : Scalars();
     if (k.has_sink_logits) operands.push_back(b_.Reshape(b_.Input("sink_logits"), {1, shape_.num_q_heads}));
-    operands.push_back(Queries("q", shape_.dim_qk));
-    AddKeys(operands);
+    const Value q = Queries("q", shape_.dim_qk);
+    Values keys;
+    AddKeys(keys);
+    if (k.has_range) AddBounds(q, keys, operands);
+    operands.push_back(q);
+    operands.insert(operands.end(), keys.begin(), keys.end());
     const int64_t pairs = shape_.batch * shape_.num_q_heads;
     const std::vector<int64_t> in_lanes = {pairs, k.q_tokens(), kernels::kLanes};
     const std::vector<int64_t> in_rows = {pairs, kernels::kSublanes, k.q_tokens()};
@@ -337,6 +341,34 @@ class Lowerer {
     }
   }
 
+  // The largest of [n, tokens] in each tile: [n, 1, tiles].
+  Value OfTiles(const Value& x, int64_t tile) {
+    const int64_t n = x.type.dims[0];
+    const int64_t tiles = x.type.dims[1] / tile;
+    return b_.Reshape(b_.Reduce(Reduction::kMax, b_.Reshape(x, {n, tiles, tile}), {2}), {n, 1, tiles});
+  }
+  // What tells whether a tile's scores are in range (kernels/attention.h).
+  void AddBounds(const Value& q, const Values& keys, Values& operands) {
+    const auto squares = [&](const Value& x, int64_t tile) {
+      const Value wide = AsF32(x);
+      return OfTiles(b_.Reduce(Reduction::kAdd, b_.Mul(wide, wide), {2}), tile);
+    };
+    const Value scale = b_.Input("scale");
+    const Value of_queries = squares(q, kernel_.list.tile_q);
+    operands.push_back(b_.Mul(of_queries, b_.Spread(b_.Mul(scale, scale), of_queries.type.dims, {})));
+    const Value v = AsF32(keys[1]);
+    const auto number = [&](double value) { return b_.Constant(v.type, value); };
+    const Value size = b_.Max(v, b_.Neg(v));
+    const Value is_large = b_.Is(Compare::kGe, size, number(kernels::kLeastValueInRange));
+    const Value is_small = b_.Is(Compare::kLe, size, number(kernels::kMostValueInRange));
+    const Value zero = number(0);
+    const Value is_zero = b_.Is(Compare::kEq, v, zero);
+    const Value is_in_range = b_.Or(b_.And(is_large, is_small), is_zero);
+    const Value beyond = b_.Select(is_in_range, zero, number(kInf));
+    const Value of_values = OfTiles(b_.Reduce(Reduction::kMax, beyond, {2}), kernel_.list.tile_kv);
+    operands.push_back(b_.Add(squares(keys[0], kernel_.list.tile_kv), of_values));
+  }
+
   // Zeros past the last token: the worklists' bounds keep them from mattering.
   Value Stat(const Value& x, double unseen) {
     const bool is_spread = direction_ == Direction::kDkv || !spec_.band;
@@ -421,8 +453,9 @@ class Lowerer {
     const size_t axis = is_list ? 1 : how.axis;
     std::vector<int64_t> begin(from.type.dims.size(), 0);
     std::vector<int64_t> end = from.type.dims;
-    begin[axis] = rows.begin * (is_list ? 1 : tile);
-    end[axis] = rows.end * (is_list ? 1 : tile);
+    const int64_t unit = is_list || how.share == Share::kTiles ? 1 : tile;
+    begin[axis] = rows.begin * unit;
+    end[axis] = rows.end * unit;
     const Value part = b_.Slice(from, begin, end);
     const int64_t of_call = kernel_.masks * (rows.end - rows.begin);
     if (how.share == Share::kRowNumbers) return b_.Reshape(part, {of_call * each});

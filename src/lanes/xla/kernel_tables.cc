@@ -73,6 +73,7 @@ class Filler {
     std::copy(plan_.mask_of.begin(), plan_.mask_of.end(), Table("mask_of").begin());
     Items();
     if (kernel_.has_documents) Documents(facts_);
+    if (kernel_.has_range) OneDocuments();
     Slots();
     if (kernel_.has_valid) {
       Valid(plan_.q_valid, plan_.q_len, Table("q_valid"));
@@ -150,9 +151,46 @@ class Filler {
     const auto q_tile = static_cast<int64_t>(row % list_.rows_per_mask);
     const bool is_inside =
         (q_tile + 1) * kernel_.list.tile_q <= plan_.q_len && (slot.index + 1) * kernel_.list.tile_kv <= plan_.kv_len;
-    if (slot.cleanup == 0) return is_inside ? TileKind::kFull : TileKind::kSpan;
+    if (slot.cleanup == 0 && is_inside) return IsOneDocument(slot, row) ? TileKind::kRange : TileKind::kFull;
+    if (slot.cleanup == 0) return TileKind::kSpan;
     if (plan_.Cleanup(slot.cleanup).size() != 1 || PlanesOf(plan_, slot.cleanup) > 0) return TileKind::kGeneral;
     return are_runs_ || !NeedsDocuments(slot.cleanup) ? TileKind::kSpan : TileKind::kGeneral;
+  }
+
+  // A tile's document where every token has the same one, and all are valid; 0 where the mask names none; else -1.
+  std::vector<int32_t> TileDocuments(const std::vector<int32_t>& documents, int64_t valid, int64_t tile) const {
+    std::vector<int32_t> of_tiles;
+    for (int64_t begin = 0; begin + tile <= valid; begin += tile) {
+      if (documents.empty()) {
+        of_tiles.push_back(0);
+        continue;
+      }
+      const auto first = documents.begin() + begin;
+      const bool is_one = std::all_of(first, first + tile, [&](int32_t document) { return document == *first; });
+      of_tiles.push_back(is_one ? *first : -1);
+    }
+    return of_tiles;
+  }
+
+  void OneDocuments() {
+    for (const TokenFacts& facts : facts_) {
+      q_documents_.push_back(TileDocuments(facts.q_doc, facts.q_valid, kernel_.list.tile_q));
+      kv_documents_.push_back(TileDocuments(facts.kv_doc, facts.kv_valid, kernel_.list.tile_kv));
+    }
+  }
+
+  // In every row of the batch that has the mask: what decides how a document's scores are computed is its own.
+  bool IsOneDocument(const Slot& slot, size_t row) const {
+    if (!kernel_.has_range) return false;
+    const auto q_tile = row % list_.rows_per_mask;
+    for (size_t pair = 0; pair < plan_.mask_of.size(); ++pair) {
+      if (plan_.mask_of[pair] != row / list_.rows_per_mask) continue;
+      const size_t b = pair / static_cast<size_t>(plan_.num_q_heads);
+      if (q_tile >= q_documents_[b].size() || slot.index >= kv_documents_[b].size()) return false;
+      const int32_t document = q_documents_[b][q_tile];
+      if (document < 0 || document != kv_documents_[b][slot.index]) return false;
+    }
+    return true;
   }
 
   void Slots() {
@@ -176,7 +214,7 @@ class Filler {
         const size_t at = row * width + i;
         Table("columns")[at] = column;
         Table("kinds")[at] = static_cast<int32_t>(kind);
-        Table("cleanups")[at] = kind == TileKind::kFull ? 0 : cleanup;
+        Table("cleanups")[at] = kind == TileKind::kFull || kind == TileKind::kRange ? 0 : cleanup;
         if (kernel_.stored_tiles > 0) Table("stored_at")[at] = stored;
       }
     }
@@ -295,7 +333,8 @@ class Filler {
   const Worklist& list_;
   PlanTables& tables_;
   std::vector<TokenFacts> facts_;
-  bool are_runs_ = true;  // every document's keys
+  bool are_runs_ = true;                                          // every document's keys
+  std::vector<std::vector<int32_t>> q_documents_, kv_documents_;  // of each row of the batch, of each tile
   std::vector<int32_t> items_;
   std::map<uint32_t, int32_t> stored_of_;
 };
@@ -308,27 +347,30 @@ AttentionSpec KernelSpecOf(const ProgramSpec& spec, Direction direction) {
   // A tile that is shorter than the registers' covers all tokens there are (CheckKernelPlan): the rest is padding.
   const int64_t tile_q = RoundUp(list.tile_q, kernels::kLanes);
   const int64_t tile_kv = RoundUp(list.tile_kv, kernels::kLanes);
-  AttentionSpec kernel{.batch = s.batch,
-                       .num_q_heads = s.num_q_heads,
-                       .num_kv_heads = s.num_kv_heads,
-                       .q_len = s.q_len,
-                       .kv_len = s.kv_len,
-                       .dim_qk = s.dim_qk,
-                       .dim_v = s.dim_v,
-                       .element = ElementOf(s.dtype),
-                       .list = {.tile_q = tile_q,
-                                .tile_kv = tile_kv,
-                                .rows = list.rows,
-                                .width = std::max<int64_t>(list.width, 1),
-                                .sub_tile_kv = SubTile(tile_kv)},
-                       .masks = spec.masks,
-                       .cleanups = spec.items + 1,
-                       .items = spec.items,
-                       .stored_tiles = spec.stored_tiles,
-                       .has_softcap = spec.has_softcap,
-                       .has_sink_logits = spec.has_sink_logits && direction == Direction::kForward,
-                       .has_documents = spec.has_documents,
-                       .has_valid = spec.has_valid};
+  AttentionSpec kernel{
+      .batch = s.batch,
+      .num_q_heads = s.num_q_heads,
+      .num_kv_heads = s.num_kv_heads,
+      .q_len = s.q_len,
+      .kv_len = s.kv_len,
+      .dim_qk = s.dim_qk,
+      .dim_v = s.dim_v,
+      .element = ElementOf(s.dtype),
+      .list = {.tile_q = tile_q,
+               .tile_kv = tile_kv,
+               .rows = list.rows,
+               .width = std::max<int64_t>(list.width, 1),
+               .sub_tile_kv = SubTile(tile_kv)},
+      .masks = spec.masks,
+      .cleanups = spec.items + 1,
+      .items = spec.items,
+      .stored_tiles = spec.stored_tiles,
+      .has_softcap = spec.has_softcap,
+      .has_sink_logits = spec.has_sink_logits && direction == Direction::kForward,
+      .has_documents = spec.has_documents,
+      .has_valid = spec.has_valid,
+      // A softcap bounds the scores by itself; f32 multiplies too slowly for the softmax to matter.
+      .has_range = direction == Direction::kForward && s.dtype == DType::kBf16 && !spec.has_softcap && !spec.band};
   kernel.chunk_kv = spec.band ? RoundUp(s.kv_len, tile_kv) : ChunkOf(kernel, direction);
   kernel.index = NarrowestOf(direction == Direction::kDkv ? kernel.q_tokens() / tile_q : kernel.kv_tokens() / tile_kv);
   return kernel;
@@ -362,6 +404,7 @@ OperandShare ShareOf(std::string_view operand) {
   if (operand == "begins" || operand == "chunk_next") return {Share::kRowNumbers, 0};
   if (operand == "q_valid") return {Share::kValid, 0};
   if (operand == "q" || operand == "do") return {Share::kTokens, 1};
+  if (operand == "q_bounds") return {Share::kTiles, 2};
   for (const char* lanes : {"q_lanes", "do_lanes", "lse", "delta", "q_documents"}) {
     if (operand == lanes) return {Share::kTokens, 2};
   }
@@ -373,6 +416,9 @@ std::vector<std::string> OperandOrder(const AttentionSpec& kernel, Direction dir
   for (const mosaic::Memory& scalar : kernels::ScalarsOf(kernel)) names.push_back(scalar.name);
   names.emplace_back("score");
   if (kernel.has_sink_logits) names.emplace_back("sink_logits");
+  if (kernel.has_range) {
+    for (const char* name : {"q_bounds", "k_bounds"}) names.emplace_back(name);
+  }
   for (const char* name : {"q", "k", "v"}) names.emplace_back(name);
   if (direction != Direction::kForward) {
     for (const char* name : {"do", "q_lanes", "do_lanes", "lse", "delta"}) names.emplace_back(name);

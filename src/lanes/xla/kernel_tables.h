@@ -31,8 +31,8 @@ std::vector<CallRows> CallsOf(const stablehlo::ProgramSpec& spec, Direction dire
 kernels::AttentionSpec CallSpecOf(const stablehlo::ProgramSpec& spec, Direction direction, const CallRows& rows);
 Result<mosaic::Module> KernelOf(const kernels::AttentionSpec& kernel, Direction direction);
 // What a call takes of an operand: all of it; rows of a list, or of numbers that each row has several of; tokens along
-// an axis, the call's rows of them; or valid tokens, counted from the call's first.
-enum class Share : uint8_t { kWhole, kRows, kRowNumbers, kTokens, kValid };
+// an axis, the call's rows of them; the rows themselves along an axis; or valid tokens, counted from the call's first.
+enum class Share : uint8_t { kWhole, kRows, kRowNumbers, kTokens, kTiles, kValid };
 struct OperandShare {
   Share share = Share::kWhole;
   size_t axis = 0;

@@ -1,6 +1,6 @@
 """cost_peers.py FOLDER: has JAX and Tokamax lower their splash kernels for the cases of cost.py, on this machine and for a
 TPU that is not here: NAME.mlir, and what its grid visits, NAME.steps. Tiles are those at which they take the fewest
-bundles up to 1024: queries and keys by 1024, keys 512 at a time."""
+bundles up to 1024: queries and keys by 1024, keys 512 at a time; with a window also by 512, of which the better counts."""
 
 import json
 import os
@@ -22,13 +22,14 @@ from tokamax._src.ops.experimental.tpu.splash_attention import splash_attention_
 tpu_info.get_device_kind = lambda: "TPU v6 lite"
 tpu_info.get_num_device_cores = lambda: 1
 
-TILE, KEYS, DIM = 1024, 512, 128
-# mask, softcap, tokens, whether documents are packed
+KEYS, DIM = 512, 128
+# mask, softcap, tokens, whether documents are packed, tile
 CASES = {
-    "full": ("full", None, 2048, False),
-    "softcap": ("full", 30.0, 2048, False),
-    "documents": ("causal", None, 8192, True),
-    "all": ("local", 30.0, 8192, True),
+    "full": ("full", None, 2048, False, 1024),
+    "softcap": ("full", 30.0, 2048, False, 1024),
+    "documents": ("causal", None, 8192, True, 1024),
+    "all": ("local", 30.0, 8192, True, 1024),
+    "all_by_512": ("local", 30.0, 8192, True, 512),
 }
 
 
@@ -39,13 +40,13 @@ def mask_of(library, kind, tokens):
     return library.CausalMask(shape) if kind == "causal" else library.LocalMask(shape, (1023, 0), 0)
 
 
-def sizes():
-    blocks = {"block_q": TILE, "block_kv": TILE, "block_kv_compute": KEYS}
-    return blocks | {"block_q_dkv": TILE, "block_kv_dkv": TILE, "block_kv_dkv_compute": KEYS}
+def sizes(tile):
+    blocks = {"block_q": tile, "block_kv": tile, "block_kv_compute": KEYS}
+    return blocks | {"block_q_dkv": tile, "block_kv_dkv": tile, "block_kv_dkv_compute": KEYS}
 
 
-def jax_made(kind, softcap, tokens):
-    blocks = jax_kernel.BlockSizes(**sizes(), block_q_dq=None, block_kv_dq=None, use_fused_bwd_kernel=True)
+def jax_made(kind, softcap, tokens, tile):
+    blocks = jax_kernel.BlockSizes(**sizes(tile), block_q_dq=None, block_kv_dq=None, use_fused_bwd_kernel=True)
     mask = jax_mask.MultiHeadMask([mask_of(jax_mask, kind, tokens)])
     return jax_kernel.make_splash_mha_single_device(mask=mask, block_sizes=blocks, attn_logits_soft_cap=softcap)
 
@@ -64,8 +65,8 @@ def jax_steps(info):
     return {"steps": kinds.size, "rows": kinds.shape[0], "full": int((kinds == 2).sum()), "partial": int((kinds == 1).sum())}
 
 
-def tokamax_made(kind, softcap, tokens):
-    config = tokamax_kernel.SplashConfig(**sizes(), attn_logits_soft_cap=softcap)
+def tokamax_made(kind, softcap, tokens, tile):
+    config = tokamax_kernel.SplashConfig(**sizes(tile), attn_logits_soft_cap=softcap)
     return tokamax_kernel.make_splash_mha_single_device(mask_of(tokamax_mask, kind, tokens), config=config)
 
 
@@ -77,8 +78,7 @@ def tokamax_backward(kernel, q, k, v, o, lse, do, segments):
         options["dkv_mask_sparsity"], kept, do)[2:5]
 
 
-def tokamax_steps(info, tokens):
-    rows = tokens // TILE
+def tokamax_steps(info, rows):
     if info.block_mask is None:  # every tile is full, and its lists are not needed
         return {"steps": rows * rows, "rows": rows, "full": rows * rows, "partial": 0}
     kinds = np.asarray(info.block_mask).reshape(-1)
@@ -94,8 +94,8 @@ def main(folder):
         "tokamax": (tokamax_made, tokamax_backward, tokamax_base.SegmentIds, tokamax_steps),
     }
     for library, (make, backward, ids, steps) in libraries.items():
-        for case, (kind, softcap, tokens, packed) in CASES.items():
-            kernel = make(kind, softcap, tokens)
+        for case, (kind, softcap, tokens, packed, tile) in CASES.items():
+            kernel = make(kind, softcap, tokens, tile)
             tensor, lse = spec(1, tokens, DIM), spec(1, tokens, of=jnp.float32)
             segments = [spec(tokens, of=jnp.int32)] * 2 if packed else []
             forward = lambda q, k, v, *s: kernel(q, k, v, segment_ids=ids(*s) if s else None)
@@ -107,7 +107,7 @@ def main(folder):
                 name = f"{library}_{case}_{part}"
                 text = jax.jit(call).trace(*args, *segments).lower(lowering_platforms=("tpu",)).as_text()
                 (folder / f"{name}.mlir").write_text(text)
-                counted = {"kernel": library, "scores": TILE * TILE} | steps(info, tokens)
+                counted = {"kernel": library, "scores": tile * tile} | steps(info, tokens // tile)
                 (folder / f"{name}.steps").write_text(json.dumps(counted))
 
 

@@ -38,6 +38,7 @@ struct AttentionSpec {
   bool has_sink_logits = false;
   bool has_documents = false;
   bool has_valid = false;
+  bool has_range = false;  // full tiles of one document may take the body for scores in range
   int64_t version = 13;
 
   int64_t q_tokens() const { return (q_len + list.tile_q - 1) / list.tile_q * list.tile_q; }
@@ -53,6 +54,7 @@ enum class TileKind : int64_t {
   kGeneral,  // any cleanup
   kFull,     // no mask
   kSpan,     // the cleanup's only item lets each query see one run of keys
+  kRange,    // full, and of one document without padding: in range if its bounds say so, else as kFull
 };
 
 // One i32 each, in scalar memory.
@@ -78,12 +80,22 @@ enum class KeyFact : int64_t { kDocument, kRank };
 enum class ScoreField : int64_t { kInner, kExponent, kFactor };
 inline constexpr int64_t kScoreFields = 3;
 
+// Scores of at most this size, of any sign, have weights, and sums of them, that f32 holds when measured against a
+// score of 0 (in nats): e^60 is 2^86.6. With values of these sizes, or 0, their products are there too: no sum of fewer
+// than 2^20 is too large, none too small to be a normal number.
+inline constexpr double kMostInRange = 60.0;
+inline constexpr double kLeastValueInRange = 0x1p-36;
+inline constexpr double kMostValueInRange = 0x1p20;
+
 // Operands in order: mask_of [batch * heads], columns, kinds, cleanups, [stored_at], each [masks * rows, width] and
 // padded with the last entry of its row; begins [masks * rows * (chunks + 1)], where a row's slots of each chunk of
 // keys begin; [chunk_next [masks * rows * chunks], for more than one chunk: the chunk to have in memory];
-// cleanup_offsets, items, [q_valid, kv_valid]; score [1, 3], [sink_logits [1, heads]], q, k, and v as [heads, dim,
-// tokens], [q_documents, kv_documents, each batch x 8 facts x tokens], [stored, tiles of [keys, queries]].
-// Results: o, and stats [pairs, 8, tokens], whose first 4 rows are the log-sum-exp and the others the maximum.
+// cleanup_offsets, items, [q_valid, kv_valid]; score [1, 3], [sink_logits [1, heads]], [q_bounds [pairs, 1, rows],
+// k_bounds [heads, 1, tiles of keys], f32], q, k, and v as [heads, dim, tokens], [q_documents, kv_documents, each batch
+// x 8 facts x tokens], [stored, tiles of [keys, queries]]. Bounds: scale^2 times the largest square of a query's length
+// in the tile; the largest of a key's, and infinity where a value is not in range. Their product bounds the square of
+// every score of the tile. Results: o, and stats [pairs, 8, tokens], whose first 4 rows are the log-sum-exp and the
+// others the maximum.
 Result<mosaic::Module> AttentionForward(const AttentionSpec& spec);
 // As forward without sink logits; q, k, v [heads, tokens, dim], do, q and do as [pairs, dim, tokens], lse and delta
 // [pairs, 8, tokens]. An empty row's lse is +inf, a large one leans (lanes/weights.h). Results, all f32: dq [chunks *

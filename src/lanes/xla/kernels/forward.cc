@@ -9,6 +9,8 @@
 //
 // A softcap of up to 60 bounds the scores, and then weights are measured against a score of 0 and nothing is ever
 // shrunk; the maximum is still taken, but nothing waits for it. The contract alone decides which of the two runs.
+// Without a softcap, full tiles of one document do so where their tokens' sizes bound the scores (attention.h). These
+// have sums of their own, which are added to the row's at its end.
 #include <deque>
 #include <limits>
 #include <map>
@@ -27,17 +29,23 @@ using mosaic::Value;
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kFloor = kSplashMaskValue;
-constexpr double kMostBoundedCap = 60.0;  // its weights, and sums of them, are far from the ends of f32
 // Chosen by the compiler's schedule for v6e at head dim 128 (docs/tpu.md).
-constexpr int64_t kBlockQ = 512;
-constexpr int64_t kBlockKeys = 256;
-constexpr size_t kAhead = 3;   // blocks whose scores are there before the first softmax
-constexpr size_t kBehind = 1;  // blocks whose weights wait for their product
+struct Blocking {
+  int64_t q, keys;
+  size_t ahead;   // blocks whose scores are there before the first softmax
+  size_t behind;  // blocks whose weights wait for their product
+};
+constexpr Blocking kOnlineBlocks{256, 512, 3, 1};
+constexpr Blocking kBoundedBlocks{1024, 512, 0, 0};
 
 class Forward {
  public:
   Forward(const AttentionSpec& spec, Builder& b, const KernelArguments& args)
-      : spec_(spec), b_(b), args_(args), place_(PlaceOf(b, spec, Order::kByQuery, args.grid)) {}
+      : spec_(spec),
+        b_(b),
+        args_(args),
+        place_(PlaceOf(b, spec, Order::kByQuery, args.grid)),
+        scales_first_(spec.has_range) {}
 
   void Write() {
     b_.When(b_.Is(Compare::kEq, place_.chunk, b_.I32(0)), [&] {
@@ -45,20 +53,34 @@ class Forward {
       Fill(b_, args_["l"], 0);
       Fill(b_, args_["sum"], 0);
       if (spec_.has_softcap) Fill(b_, args_["top"], kFloor);
+      if (spec_.has_range) SetAnyInRange(false);
     });
     VisitTiles(b_, spec_, args_, place_, [&](const TileKeys& keys) {
+      if (keys.is_in_range) return AddKeysInRange(keys);
       if (!spec_.has_softcap) return AddKeys(keys, Softmax::kOnline);
       const Value exponent = ScoreNumber(b_, args_, ScoreField::kExponent);
-      const Value most = b_.F32(kMostBoundedCap * std::numbers::log2e);
+      const Value most = b_.F32(kMostInRange * std::numbers::log2e);
       b_.When(b_.Is(Compare::kLe, exponent, most), [&] { AddKeys(keys, Softmax::kBounded); });
       b_.When(b_.Is(Compare::kGt, exponent, most),
               [&] { VisitFew(b_, keys, [&](const TileKeys& few) { AddKeys(few, Softmax::kOnline); }); });
     });
-    b_.When(b_.Is(Compare::kEq, place_.chunk, b_.I32(spec_.chunks() - 1)), [&] { Finish(); });
+    b_.When(b_.Is(Compare::kEq, place_.chunk, b_.I32(spec_.chunks() - 1)), [&] {
+      if (spec_.has_range) b_.When(IsAnyInRange(), [&] { AddSumsInRange(); });
+      Finish();
+    });
   }
 
  private:
   enum class Softmax : uint8_t { kOnline, kBounded };
+  // Where a body keeps its maxima, sums of weights and sums of values.
+  struct Sums {
+    Value maxima, weights, values;
+  };
+  Sums SumsOf(Softmax softmax) {
+    if (softmax == Softmax::kOnline) return {args_["m"], args_["l"], args_["sum"]};
+    if (spec_.has_softcap) return {args_["top"], args_["l"], args_["sum"]};
+    return {args_["top"], args_["l_in_range"], args_["sum_in_range"]};
+  }
   // Of queries: the running maximum [1, q], or of bounded scores [8, q] in the rows that they came in; and the sum [8,
   // q] that is to be added up over its rows.
   struct State {
@@ -71,17 +93,28 @@ class Forward {
   };
 
   Value ScoresOf(const TileKeys& keys, const Block& block) {
-    const Value k = LoadRows(b_, args_["k"], Along(b_, keys.first, block.key), block.num_keys);
+    const Value k = LoadRows(b_, args_["k"], KeysAt(b_, keys, block), block.num_keys);
     const Value q = LoadRows(b_, args_["q"], b_.Index(block.q), block.num_q);
-    const Value scores = Compared(b_, spec_, args_, b_.Matmul(k, q, 1, 1, PrecisionOf(spec_)));
+    const Value product = b_.Matmul(k, q, 1, 1, PrecisionOf(spec_));
+    const Value scores = scales_first_ ? b_.Mul(product, ScoreNumber(b_, args_, ScoreField::kExponent))
+                                       : Compared(b_, spec_, args_, product);
     return Masked(b_, keys.mask(block, b_.I32(0)), scores, -kInf);
   }
 
+  // What exp2 takes of a score: nothing where that is scaled already.
+  std::optional<Value> Exponent() {
+    if (scales_first_) return std::nullopt;
+    return ScoreNumber(b_, args_, ScoreField::kExponent);
+  }
+  Value Weight(const Value& x, const std::optional<Value>& exponent) {
+    return b_.Exp2(exponent ? b_.Mul(x, *exponent) : x);
+  }
+
   Weights WeightsOf(const Block& block, const Value& scores, State& state) {
-    const Value exponent = ScoreNumber(b_, args_, ScoreField::kExponent);
+    const std::optional<Value> exponent = Exponent();
     const Value m = b_.Max(state.m, b_.ReduceKeep(Reduction::kMaximumF, scores, 0));
-    const Value shrink = b_.Exp2(b_.Mul(b_.Sub(state.m, m), exponent));
-    const Value p = b_.Exp2(b_.Mul(b_.Sub(scores, b_.Broadcast(m, scores.type.dims)), exponent));
+    const Value shrink = Weight(b_.Sub(state.m, m), exponent);
+    const Value p = Weight(b_.Sub(scores, b_.Broadcast(m, scores.type.dims)), exponent);
     const Value rows = b_.ShapeCast(p, {block.num_keys / kSublanes, kSublanes, block.num_q});
     const Value before = b_.Mul(b_.Broadcast(shrink, state.l.type.dims), state.l);
     state = {m, b_.Add(before, b_.Reduce(Reduction::kAdd, rows, {0}))};
@@ -90,7 +123,7 @@ class Forward {
 
   Weights BoundedWeightsOf(const Block& block, const Value& scores, State& state) {
     const std::vector<int64_t> by_rows = block.mask_dims();
-    const Value p = b_.Exp2(b_.Mul(scores, ScoreNumber(b_, args_, ScoreField::kExponent)));
+    const Value p = Weight(scores, Exponent());
     const Value top = b_.Reduce(Reduction::kMaximumF, b_.ShapeCast(scores, by_rows), {0});
     const Value sum = b_.Reduce(Reduction::kAdd, b_.ShapeCast(p, by_rows), {0});
     const Value m = b_.Max(state.m, top);
@@ -98,51 +131,100 @@ class Forward {
     return {block, std::nullopt, AsOperand(b_, spec_, p)};
   }
 
-  void AddValues(const TileKeys& keys, const Weights& weights) {
+  void AddValues(const TileKeys& keys, const Weights& weights, const Value& sums) {
     const Block& block = weights.block;
-    const Value v = LoadLanes(b_, args_["v"], Along(b_, keys.first, block.key), block.num_keys);
+    const Value v = LoadLanes(b_, args_["v"], KeysAt(b_, keys, block), block.num_keys);
     const Value product = b_.Matmul(v, weights.p, 1, 0, PrecisionOf(spec_));
     const Value at[] = {b_.Index(0), b_.Index(block.q)};
-    const Value sum = b_.Load(args_["sum"], at, product.type.dims);
+    const Value sum = b_.Load(sums, at, product.type.dims);
     const Value before = weights.shrink ? b_.Mul(b_.Broadcast(*weights.shrink, product.type.dims), sum) : sum;
-    b_.Store(b_.Add(before, product), args_["sum"], at);
+    b_.Store(b_.Add(before, product), sums, at);
   }
 
   void AddKeys(const TileKeys& keys, Softmax softmax) {
     const bool is_bounded = softmax == Softmax::kBounded;
-    const Value maxima = args_[is_bounded ? "top" : "m"];
-    const std::vector<Block> blocks = BlocksOf(spec_, keys.count, kBlockQ, kBlockKeys);
+    const Sums sums = SumsOf(softmax);
+    const Blocking& by = is_bounded ? kBoundedBlocks : kOnlineBlocks;
+    const int64_t tile = keys.second ? keys.count / 2 : keys.count;
+    std::vector<Block> blocks = BlocksOf(spec_, tile, by.q, by.keys);
+    const size_t of_tile = blocks.size();
+    for (size_t i = 0; keys.second && i < of_tile; ++i) {
+      blocks.push_back(blocks[i]);
+      blocks.back().key += tile;
+    }
     std::map<int64_t, State> states;
     for (const Block& block : blocks) {
       if (states.count(block.q) != 0) continue;
       const Value at[] = {b_.Index(0), b_.Index(block.q)};
-      const Value m = b_.Load(maxima, at, {is_bounded ? kSublanes : 1, block.num_q});
-      states[block.q] = {m, b_.Load(args_["l"], at, {kSublanes, block.num_q})};
+      const Value m = b_.Load(sums.maxima, at, {is_bounded ? kSublanes : 1, block.num_q});
+      states[block.q] = {m, b_.Load(sums.weights, at, {kSublanes, block.num_q})};
     }
     std::deque<Value> scores;
     std::deque<Weights> waiting;
     size_t next = 0;
     for (const Block& block : blocks) {
-      while (next < blocks.size() && scores.size() <= kAhead) scores.push_back(ScoresOf(keys, blocks[next++]));
+      while (next < blocks.size() && scores.size() <= by.ahead) scores.push_back(ScoresOf(keys, blocks[next++]));
       State& state = states.at(block.q);
       waiting.push_back(is_bounded ? BoundedWeightsOf(block, scores.front(), state)
                                    : WeightsOf(block, scores.front(), state));
       scores.pop_front();
-      if (waiting.size() <= kBehind) continue;
-      AddValues(keys, waiting.front());
+      if (waiting.size() <= by.behind) continue;
+      AddValues(keys, waiting.front(), sums.values);
       waiting.pop_front();
     }
-    for (const Weights& weights : waiting) AddValues(keys, weights);
+    for (const Weights& weights : waiting) AddValues(keys, weights, sums.values);
     for (const auto& [q, state] : states) {
       const Value at[] = {b_.Index(0), b_.Index(q)};
-      b_.Store(b_.Broadcast(state.m, state.l.type.dims), maxima, at);
-      b_.Store(state.l, args_["l"], at);
+      b_.Store(b_.Broadcast(state.m, state.l.type.dims), sums.maxima, at);
+      b_.Store(state.l, sums.weights, at);
     }
+  }
+
+  // Whether the row has had a tile in range: its sums are there from the first on.
+  void SetAnyInRange(bool is_any) {
+    const Value at[] = {b_.Index(0)};
+    b_.StoreScalar(b_.I32(is_any ? 1 : 0), args_["any_in_range"], at);
+  }
+  Value IsAnyInRange() {
+    const Value at[] = {b_.Index(0)};
+    const Value flag = b_.LoadScalar(args_["any_in_range"], at);
+    return b_.Is(Compare::kEq, flag, b_.I32(1));
+  }
+  void AddKeysInRange(const TileKeys& keys) {
+    const Value is_any = IsAnyInRange();
+    b_.When(b_.Xor(is_any, b_.Bool(true)), [&] {
+      const Sums sums = SumsOf(Softmax::kBounded);
+      Fill(b_, sums.maxima, kFloor);
+      Fill(b_, sums.weights, 0);
+      Fill(b_, sums.values, 0);
+      SetAnyInRange(true);
+    });
+    AddKeys(keys, Softmax::kBounded);
+  }
+  // From there on all are measured against the larger maximum. Of scores in range it is no smaller than -kMostInRange.
+  void AddSumsInRange() {
+    const Sums row = SumsOf(Softmax::kOnline);
+    const Sums in_range = SumsOf(Softmax::kBounded);
+    const Value at[] = {b_.Index(0), b_.Index(0)};
+    const Value m = b_.Load(row.maxima, at, {1, spec_.list.tile_q});
+    const Value top = b_.Max(m, b_.ReduceKeep(Reduction::kMaximumF, b_.LoadAll(in_range.maxima), 0));
+    const Value shrink = b_.Exp2(b_.Sub(m, top));
+    const Value ratio = b_.Exp2(b_.Mul(top, b_.F32(-1.0)));
+    const auto add = [&](const Value& to, const Value& from) {
+      const Value before = b_.LoadAll(to);
+      const Value shrunk = b_.Mul(before, b_.Broadcast(shrink, before.type.dims));
+      const Value sums = b_.LoadAll(from);
+      const Value more = b_.Mul(sums, b_.Broadcast(ratio, before.type.dims));
+      b_.StoreAll(b_.Add(shrunk, more), to);
+    };
+    add(row.weights, in_range.weights);
+    add(row.values, in_range.values);
+    b_.StoreAll(b_.Broadcast(top, {kSublanes, spec_.list.tile_q}), row.maxima);
   }
 
   // Divides by the sum of weights, the sink's share among them.
   void Finish() {
-    const Value factor = ScoreNumber(b_, args_, ScoreField::kFactor);
+    const Value factor = scales_first_ ? b_.F32(std::numbers::ln2) : ScoreNumber(b_, args_, ScoreField::kFactor);
     const Value at[] = {b_.Index(0), b_.Index(0)};
     Value m = b_.Load(args_["m"], at, {1, spec_.list.tile_q});
     Value l = b_.ReduceKeep(Reduction::kAdd, b_.LoadAll(args_["l"]), 0);
@@ -151,7 +233,7 @@ class Forward {
     if (spec_.has_softcap) {
       // From here on as if measured against the row's maximum. A number and not a branch: 1 where scores are bounded.
       const Value exponent = ScoreNumber(b_, args_, ScoreField::kExponent);
-      const Value is_bounded = b_.Is(Compare::kLe, exponent, b_.F32(kMostBoundedCap * std::numbers::log2e));
+      const Value is_bounded = b_.Is(Compare::kLe, exponent, b_.F32(kMostInRange * std::numbers::log2e));
       const Value one = b_.F32(1.0);
       const Value bounded = b_.Select(is_bounded, one, b_.F32(0));
       const Value largest = b_.ReduceKeep(Reduction::kMaximumF, b_.LoadAll(args_["top"]), 0);
@@ -192,6 +274,9 @@ class Forward {
   Builder& b_;
   const KernelArguments& args_;
   const Place place_;
+  // Scores are powers of two when they are compared. It shortens what waits for a maximum; the difference of two is
+  // rounded a little more than when it is scaled itself, which is far below what bf16 inputs have.
+  const bool scales_first_;
 };
 
 }  // namespace
@@ -201,6 +286,7 @@ Result<mosaic::Module> AttentionForward(const AttentionSpec& spec) {
   const Windows windows(spec, Order::kByQuery);
   mosaic::KernelSpec kernel = CommonSpec(spec, "tessera_forward", Order::kByQuery);
   if (spec.has_sink_logits) kernel.inputs.push_back(ScoreWindow("sink_logits", spec.num_q_heads));
+  windows.AddBounds(kernel.inputs);
   kernel.inputs.push_back(windows.Queries("q", spec.dim_qk));
   kernel.inputs.push_back(windows.Keys("k", spec.dim_qk));
   kernel.inputs.push_back(windows.KeyLanes("v", spec.dim_v));
@@ -208,7 +294,12 @@ Result<mosaic::Module> AttentionForward(const AttentionSpec& spec) {
   kernel.outputs = {windows.Queries("o", spec.dim_v), windows.QueryNumbers("stats", kSublanes)};
   kernel.scratch = {Scratch("m", {kSublanes, tile_q}), Scratch("l", {kSublanes, tile_q}),
                     Scratch("sum", {spec.dim_v, tile_q})};
-  if (spec.has_softcap) kernel.scratch.push_back(Scratch("top", {kSublanes, tile_q}));
+  if (spec.has_softcap || spec.has_range) kernel.scratch.push_back(Scratch("top", {kSublanes, tile_q}));
+  if (spec.has_range) {
+    kernel.scratch.push_back(Scratch("l_in_range", {kSublanes, tile_q}));
+    kernel.scratch.push_back(Scratch("sum_in_range", {spec.dim_v, tile_q}));
+    kernel.scratch.push_back({"any_in_range", mosaic::MemrefOf(mosaic::Space::kSmem, mosaic::Element::kI32, {1})});
+  }
   AddMaskScratch(spec, kernel.scratch);
   return mosaic::BuildKernel(kernel, [&](Builder& b, const KernelArguments& args) { Forward(spec, b, args).Write(); });
 }

@@ -186,10 +186,30 @@ void VisitFew(Builder& b, const TileKeys& keys, const std::function<void(const T
   b.For(zero, parts, b.I32(1), {}, [&](const Value& part, const Values&) {
     const Value from = b.Mul(part, b.I32(kFewKeys));
     const Value first = b.AssumeMultiple(b.Add(keys.first, from), kLanes);
-    body({first, kFewKeys, [&](const Block& block, const Value&) { return keys.mask(block, from); }});
+    body({first, kFewKeys, false, [&](const Block& block, const Value&) { return keys.mask(block, from); }});
     return Values{};
   });
 }
+
+namespace {
+
+// A tile whose bounds do not say that its scores are in range is a full one. So is one whose bounds are NaN.
+Value KindOf(Builder& b, const AttentionSpec& spec, const KernelArguments& args, const Place& place, const Value& kind,
+             const Value& column) {
+  if (!spec.has_range) return kind;
+  const auto bound = [&](const char* name, const Value& tile) {
+    const Value at[] = {b.Index(0), b.Index(0), tile};
+    return b.LoadScalar(args[name], at);
+  };
+  const Value of_queries = bound("q_bounds", place.row);
+  const Value most = b.F32(kMostInRange * kMostInRange);
+  const Value is_in_range = b.Is(Compare::kLe, b.Mul(of_queries, bound("k_bounds", column)), most);
+  const Value is_asked = b.Is(Compare::kEq, kind, b.I32(static_cast<int64_t>(TileKind::kRange)));
+  const Value otherwise = b.Select(is_asked, b.I32(static_cast<int64_t>(TileKind::kFull)), kind);
+  return b.Select(is_in_range, kind, otherwise);
+}
+
+}  // namespace
 
 void VisitTiles(Builder& b, const AttentionSpec& spec, const KernelArguments& args, const Place& place,
                 const std::function<void(const TileKeys&)>& body) {
@@ -200,22 +220,26 @@ void VisitTiles(Builder& b, const AttentionSpec& spec, const KernelArguments& ar
   const Value at = b.Add(b.Mul(row, b.I32(spec.chunks() + 1)), place.chunk);
   const Value begin = lists.At("begins", at);
   const Value end = lists.At("begins", b.Add(at, b.I32(1)));
-  b.For(begin, end, b.I32(1), {}, [&](const Value& slot, const Values&) {
-    const Value kind = lists.Entry("kinds", row, slot);
-    const Value column = lists.Entry("columns", row, slot);
+  const auto place_of = [&](const Value& column) {
     const Value begins_at = b.Mul(column, b.I32(list.tile_kv));
-    const Value first = b.Sub(begins_at, b.Mul(place.chunk, b.I32(spec.chunk_kv)));
+    return b.Sub(begins_at, b.Mul(place.chunk, b.I32(spec.chunk_kv)));
+  };
+  const auto no_mask = [](const Block&, const Value&) { return std::nullopt; };
+  const auto visit = [&](const Value& slot, const Values&) {
+    const Value listed = lists.Entry("kinds", row, slot);
+    const Value column = lists.Entry("columns", row, slot);
+    const Value kind = KindOf(b, spec, args, place, listed, column);
+    const Value first = place_of(column);
     const auto when = [&](TileKind of, const std::function<void()>& then) {
       b.When(b.Is(Compare::kEq, kind, b.I32(static_cast<int64_t>(of))), then);
     };
-    when(TileKind::kFull, [&] {
-      body({first, list.tile_kv, [](const Block&, const Value&) { return std::nullopt; }});
-    });
+    when(TileKind::kFull, [&] { body({first, list.tile_kv, false, no_mask}); });
+    if (spec.has_range) when(TileKind::kRange, [&] { body({first, list.tile_kv, true, no_mask}); });
     when(TileKind::kSpan, [&] {
       TileMasks masks(b, spec, args, lists, place, column);
       const Value cleanup = lists.Entry("cleanups", row, slot);
       const TileMasks::Span span = masks.SpanOf(lists.At("cleanup_offsets", cleanup), true);
-      body({first, list.tile_kv, [&](const Block& block, const Value& from) -> std::optional<Value> {
+      body({first, list.tile_kv, false, [&](const Block& block, const Value& from) -> std::optional<Value> {
               return masks.Within(span, block, from);
             }});
     });
@@ -236,13 +260,40 @@ void VisitTiles(Builder& b, const AttentionSpec& spec, const KernelArguments& ar
         const Value key = b.Mul(part, b.I32(kGeneralKeys));
         const Value there = b.AssumeMultiple(b.Add(first, key), kLanes);
         masks.WriteAllowed(cleanup, key, there);
-        body({there, kGeneralKeys, [&](const Block& block, const Value&) -> std::optional<Value> {
+        body({there, kGeneralKeys, false, [&](const Block& block, const Value&) -> std::optional<Value> {
                 const Value from[] = {b.Index(block.key / kSublanes), b.Index(0), b.Index(block.q)};
                 const Value cells = b.Load(args["allowed"], from, block.mask_dims());
                 return b.Is(Compare::kNe, cells, b.I32(0));
               }});
         return Values{};
       });
+    });
+    return Values{};
+  };
+  if (!spec.has_range || list.width == 1) {
+    b.For(begin, end, b.I32(1), {}, visit);
+    return;
+  }
+  // Two by two: full tiles that follow each other are one body, which fills the matrix unit's wait at its begin and at
+  // its end once for both.
+  b.For(begin, end, b.I32(2), {}, [&](const Value& slot, const Values&) {
+    const Value last = b.Sub(end, b.I32(1));
+    const Value after = b.Min(b.Add(slot, b.I32(1)), last);
+    const Value slots[] = {slot, after};
+    Values columns;
+    Value are_full = b.Is(Compare::kLt, slot, last);
+    for (const Value& one : slots) {
+      columns.push_back(lists.Entry("columns", row, one));
+      const Value kind = KindOf(b, spec, args, place, lists.Entry("kinds", row, one), columns.back());
+      are_full = b.And(are_full, b.Is(Compare::kEq, kind, b.I32(static_cast<int64_t>(TileKind::kFull))));
+    }
+    b.When(are_full, [&] {
+      const Value first = place_of(columns[0]);
+      body({first, 2 * list.tile_kv, false, no_mask, place_of(columns[1])});
+    });
+    b.When(b.Xor(are_full, b.Bool(true)), [&] {
+      const Value until = b.Min(b.Add(slot, b.I32(2)), end);
+      b.For(slot, until, b.I32(1), {}, visit);
     });
     return Values{};
   });

@@ -115,6 +115,18 @@ Window Windows::KeyLanes(std::string name, int64_t dim) const {
               });
 }
 
+void Windows::AddBounds(std::vector<Window>& windows) const {
+  if (!spec_.has_range) return;
+  const auto add = [&](const char* name, int64_t numbers, mosaic::Value Place::*which) {
+    windows.push_back(Make(name, Element::kF32, {1, 1, numbers}, [which](Builder& b, const Place& at, const Lists&) {
+      return Values{at.*which, b.I32(0), b.I32(0)};
+    }));
+    windows.back().space = mosaic::Space::kSmem;
+  };
+  add("q_bounds", spec_.list.rows, &Place::pair);
+  add("k_bounds", spec_.kv_tokens() / spec_.list.tile_kv, &Place::head);
+}
+
 void Windows::AddMask(std::vector<Window>& windows) const {
   const auto batch = [&spec = spec_](Builder& b, const Place& at) {
     return spec.num_q_heads == 1 ? at.pair : b.Div(at.pair, b.I32(spec.num_q_heads));

@@ -114,6 +114,12 @@ Value Along(Builder& b, const Value& first, int64_t offset) {
   return b.AssumeMultiple(offset == 0 ? first : b.Add(first, b.I32(offset)), kLanes);
 }
 
+Value KeysAt(Builder& b, const TileKeys& keys, const Block& block) {
+  const int64_t half = keys.count / 2;
+  const bool is_later = keys.second && block.key >= half;
+  return is_later ? Along(b, *keys.second, block.key - half) : Along(b, keys.first, block.key);
+}
+
 Value LoadRows(Builder& b, const Value& memref, const Value& first, int64_t count) {
   const int64_t dim = memref.type.dims[2];
   const Value at[] = {b.Index(0), first, b.Index(0)};

@@ -55,8 +55,12 @@ struct Block {
 struct TileKeys {
   mosaic::Value first;
   int64_t count = 0;
+  bool is_in_range = false;
   std::function<std::optional<mosaic::Value>(const Block&, const mosaic::Value& from)> mask;
+  std::optional<mosaic::Value> second = {};  // of two tiles' keys, the place of the later half
 };
+// The place in the chunk of a block's keys.
+mosaic::Value KeysAt(mosaic::Builder& b, const TileKeys& keys, const Block& block);
 // The same keys, in loops of kFewKeys at a time: for a body that need not be fast, and is shorter so.
 inline constexpr int64_t kFewKeys = 128;
 void VisitFew(mosaic::Builder& b, const TileKeys& keys, const std::function<void(const TileKeys&)>& body);
@@ -102,6 +106,7 @@ class Windows {
   mosaic::Window ChunkQueries(std::string name, int64_t dim) const;  // [chunks * pairs, dim, tokens], f32
   mosaic::Window Keys(std::string name, int64_t dim) const;          // [heads, tokens, dim]
   mosaic::Window KeyLanes(std::string name, int64_t dim) const;      // [heads, dim, tokens]
+  void AddBounds(std::vector<mosaic::Window>& windows) const;        // in scalar memory
   void AddMask(std::vector<mosaic::Window>& windows) const;
 
  private:
