@@ -82,10 +82,10 @@ class Context {
     return b_.Bitcast(collective(b_.Bitcast(x, Element::kI16)), x.type.element);
   }
   Value Trade(const Value& x, Builder::Axes axes) {
-    return Carry(x, [&](const Value& bits) { return b_.Trade(bits, axes, spec_.devices); });
+    return Carry(x, [&](const Value& bits) { return b_.Trade(bits, axes, OneGroup(spec_.devices)); });
   }
   Value Gather(const Value& x) {
-    return Carry(x, [&](const Value& bits) { return b_.Gather(bits, 2, spec_.devices); });
+    return Carry(x, [&](const Value& bits) { return b_.Gather(bits, 2, OneGroup(spec_.devices)); });
   }
 
   AttentionTensors Bring() {
