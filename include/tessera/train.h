@@ -135,6 +135,7 @@ struct TrainReceipt {
   double tokens_per_s = 0.0;  // in steps after the first
   Goodput goodput;
   TrainChecks checks;
+  std::optional<ShardingUse> sharding = {};  // over a mesh; every number above is then of all devices
 };
 std::string ToJson(const TrainReceipt& receipt);
 // Every rule that a receipt keeps; TSR-R005 with those that this text breaks.
@@ -143,7 +144,7 @@ Status CheckTrainReceipt(std::string_view json);
 struct TrainOptions {
   std::string folder;  // of the run; made where it is not there
   Target target;
-  TrainerOptions trainer = {};  // attention, plugin, threads, compile_only; the optimizer and seed are the run file's
+  TrainerOptions trainer = {};  // attention, plugin, threads, mesh, compile_only; the rest is the run file's
   bool resume = false;          // from the newest checkpoint
   int64_t max_steps = 0;        // of this call; 0: as many as the run file says
   std::function<bool()> should_stop = {};  // asked after every step

@@ -29,13 +29,16 @@ AttentionOptions OptionsFor(std::string_view lane, const TrainerOptions& options
   return out;
 }
 
-Result<Chosen> ChooseCpu(const Engine& engine, const ModelSpec& spec, const Target& target,
+Result<Chosen> ChooseCpu(const Engine& engine, const Layout& layout, const Target& target,
                          const TrainerOptions& options, const lanes::xla::Place& place) {
+  if (layout.SizeOf(kContextAxis) > 1) {
+    return Fail(ErrorCode::kLaneRefused, "several devices share the tokens of a row");
+  }
   if (place.topology != nullptr || place.session.client->platform() != "cpu") {
     return Fail(ErrorCode::kLaneRefused, "the program does not run on this machine's processor");
   }
   Chosen chosen{.attention = {}, .attentions = {}, .name = std::string(kCpu), .reason = {}};
-  LayerAttention layers = TESSERA_TRY(PrepareAll(engine, spec, target, OptionsFor(kCpu, options)));
+  LayerAttention layers = TESSERA_TRY(PrepareAll(engine, layout.own, target, OptionsFor(kCpu, options)));
   for (const Attention& attention : layers.attentions) TESSERA_TRY(attention.CheckAccepted());
   chosen.attentions = layers.attentions;
   chosen.attention = TESSERA_TRY(MakeHostAttention(std::move(layers), place.session.client->plugin()));
@@ -43,19 +46,25 @@ Result<Chosen> ChooseCpu(const Engine& engine, const ModelSpec& spec, const Targ
   return chosen;
 }
 
-Result<Chosen> ChooseChunked(const Engine& engine, const ModelSpec& spec, const Target& target,
+Result<Chosen> ChooseChunked(const Engine& engine, const Layout& layout, const Target& target,
                              const TrainerOptions& options) {
   Chosen chosen{.attention = {}, .attentions = {}, .name = std::string(kXlaChunked), .reason = {}};
-  LayerAttention layers = TESSERA_TRY(PrepareAll(engine, spec, target, OptionsFor(kXlaChunked, options)));
+  LayerAttention layers = TESSERA_TRY(PrepareAll(engine, layout.own, target, OptionsFor(kXlaChunked, options)));
   chosen.attentions = layers.attentions;
-  chosen.attention = TESSERA_TRY(MakeChunkedAttention(std::move(layers), target));
   chosen.reason = "loops over the plan's tiles inside the program, on any plugin";
+  const TokenShards tokens{layout.SizeOf(kContextAxis), layout.Groups({kContextAxis})};
+  if (tokens.shards > 1) {
+    chosen.attention = TESSERA_TRY(MakeContextAttention(std::move(layers), target, tokens));
+    chosen.reason += fmt::format("; tokens over {} devices", tokens.shards);
+  } else {
+    chosen.attention = TESSERA_TRY(MakeChunkedAttention(std::move(layers), target));
+  }
   return chosen;
 }
 
 }  // namespace
 
-Result<Chosen> ChooseAttention(const Engine& engine, const ModelSpec& spec, const Target& target,
+Result<Chosen> ChooseAttention(const Engine& engine, const Layout& layout, const Target& target,
                                const AttentionRequest& request, const lanes::xla::Place& place) {
   const std::string& asked = request.name;
   const TrainerOptions& options = request.options;
@@ -65,12 +74,12 @@ Result<Chosen> ChooseAttention(const Engine& engine, const ModelSpec& spec, cons
   }
   std::string refusal;
   if (asked != kXlaChunked) {
-    Result<Chosen> chosen = ChooseCpu(engine, spec, target, options, place);
+    Result<Chosen> chosen = ChooseCpu(engine, layout, target, options, place);
     if (chosen) return chosen;
     if (asked == kCpu) return Fail(ErrorCode::kLaneRefused, chosen.error().message, "attention");
     refusal = chosen.error().message;
   }
-  Chosen chosen = TESSERA_TRY(ChooseChunked(engine, spec, target, options));
+  Chosen chosen = TESSERA_TRY(ChooseChunked(engine, layout, target, options));
   if (!refusal.empty()) chosen.reason += fmt::format("; not cpu: {}", refusal);
   return chosen;
 }

@@ -102,7 +102,8 @@ class HostAttention final : public AttentionSubstitute {
  public:
   explicit HostAttention(LayerAttention layers) : layers_(std::move(layers)) {}
 
-  std::vector<NamedType> Inputs(bool) const override { return {{std::string(kAddress), {Element::kUi32, {2}}}}; }
+  std::vector<NamedType> Inputs(bool) const override { return {{std::string(kAddress), {Element::kI32, {2}}}}; }
+  int64_t RowTokens() const override { return layers_.spec.row_tokens; }
   Status Begin(Builder&, bool) const override { return {}; }
 
   Attended Forward(Builder& b, const AttentionInputs& in) const override {
@@ -136,7 +137,7 @@ class HostAttention final : public AttentionSubstitute {
     const HostCalls* address = calls.get();
     std::vector<std::byte> bytes(sizeof(address));
     std::memcpy(bytes.data(), &address, sizeof(address));
-    calls->operands.push_back(std::move(bytes));
+    calls->operands.push_back({std::move(bytes)});
     return calls;
   }
 

@@ -75,6 +75,20 @@ Result<std::vector<std::byte>> CutOne(const ContextPlan& plan, size_t shard, std
 
 }  // namespace
 
+std::vector<int64_t> ShardTokens(const ContextPlan& plan, size_t shard) {
+  const int64_t own_len = plan.tiles_per_shard * plan.tile;
+  std::vector<int64_t> tokens(plan.rows.size() * static_cast<size_t>(own_len), -1);
+  for (size_t b = 0; b < plan.rows.size(); ++b) {
+    const auto row = static_cast<int64_t>(b);
+    ForStretches(plan.rows[b], shard, [&](int64_t given, int64_t own, int64_t count) {
+      for (int64_t i = 0; i < count; ++i) {
+        tokens[static_cast<size_t>(row * own_len + own + i)] = row * plan.contract.shape.q_len + given + i;
+      }
+    });
+  }
+  return tokens;
+}
+
 Result<std::vector<ShardTensors>> CutTensors(const ContextPlan& plan, const WholeTensors& whole) {
   const Shape& s = plan.contract.shape;
   const int64_t e = BytesOf(s.dtype);

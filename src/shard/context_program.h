@@ -20,9 +20,15 @@ namespace tessera::shard {
 // and for valid counts). Room is made for every tile that some batch could need.
 Result<stablehlo::ContextSpec> ContextSpecOf(const ContextPlan& plan);
 
-// What each device reads in place of a mask, by operand name.
+// What each device reads in place of a mask, by operand name, for programs that walk these directions. A plan may have
+// fewer cleanups than the class has room for.
 using DeviceTables = std::vector<std::map<std::string, std::vector<int32_t>>>;
-Result<DeviceTables> MakeDeviceTables(const stablehlo::ContextSpec& spec, const ContextPlan& plan);
+Result<DeviceTables> MakeDeviceTables(const stablehlo::ContextSpec& spec, const ContextPlan& plan,
+                                      const std::vector<Direction>& directions = {Direction::kForward});
+
+// The tokens of a shard, batch row after batch row: each one's number in the batch as given (batch row * tokens of a row
+// + token), -1 for what only fills up.
+std::vector<int64_t> ShardTokens(const ContextPlan& plan, size_t shard);
 
 // One device's tensors, dense: [batch, heads, tokens of the device, dim].
 struct ShardTensors {

@@ -20,10 +20,16 @@ stablehlo::ProgramSpec WholeSpec(const ContextPlan& plan) {
 
 class Tables {
  public:
-  Tables(const ContextSpec& spec, const ContextPlan& plan)
-      : spec_(spec), plan_(plan), view_(plan.plan->view()), tiles_(plan.shards * plan.tiles_per_shard) {
-    const stablehlo::ProgramSpec whole = WholeSpec(plan);
-    whole_ = lanes::xla::MakeTables(whole, view_, stablehlo::CommonInputs(whole, {Direction::kForward}));
+  Tables(const ContextSpec& spec, const ContextPlan& plan, const std::vector<Direction>& directions)
+      : spec_(spec),
+        plan_(plan),
+        directions_(directions),
+        view_(plan.plan->view()),
+        tiles_(plan.shards * plan.tiles_per_shard) {
+    stablehlo::ProgramSpec whole = WholeSpec(plan);
+    whole.items = spec.local.items;
+    whole.words = spec.local.words;
+    whole_ = lanes::xla::MakeTables(whole, view_, stablehlo::CommonInputs(whole, directions));
     place_.resize(plan.rows.size());
     for (size_t b = 0; b < plan.rows.size(); ++b) {
       std::vector<int32_t> filled(static_cast<size_t>(plan.shards), 0);
@@ -111,45 +117,62 @@ class Tables {
         mask_of.push_back(mask_of_[static_cast<size_t>(b * view_.num_q_heads + first_head + h)]);
       }
     }
-    const stablehlo::ListShape& list = spec_.local.Of(Direction::kForward);
-    const auto rows = static_cast<size_t>(spec_.local.masks * list.rows);
-    out[stablehlo::ListInput(Direction::kForward, "counts")].assign(rows, 0);
-    out[stablehlo::ListInput(Direction::kForward, "slots")].assign(
-        rows * static_cast<size_t>(list.width) * stablehlo::kSlotColumns, 0);
-    for (size_t mask = 0; mask < masks_.size(); ++mask) FillMask(device, mask, out);
+    for (const Direction direction : directions_) {
+      const stablehlo::ListShape& list = spec_.local.Of(direction);
+      const auto rows = static_cast<size_t>(spec_.local.masks * list.rows);
+      out[stablehlo::ListInput(direction, "counts")].assign(rows, 0);
+      out[stablehlo::ListInput(direction, "slots")].assign(
+          rows * static_cast<size_t>(list.width) * stablehlo::kSlotColumns, 0);
+      for (size_t mask = 0; mask < masks_.size(); ++mask) FillMask(device, mask, direction, out);
+    }
     if (spec_.local.has_documents) FillDocuments(device, out);
   }
 
-  void FillMask(size_t device, size_t mask, std::map<std::string, std::vector<int32_t>>& out) const {
-    const auto [b, plan_mask] = masks_[mask];
-    const stablehlo::ListShape& shape = spec_.local.Of(Direction::kForward);
-    const Worklist& list = view_.Of(Direction::kForward);
-    const int64_t q_parts = spec_.tile / shape.tile_q;
-    const int64_t kv_parts = spec_.tile / shape.tile_kv;
-    std::vector<int64_t> key_place(static_cast<size_t>(tiles_), -1);
-    const std::vector<int64_t> keys = KeyTiles(device, static_cast<size_t>(b));
-    for (size_t i = 0; i < keys.size(); ++i) {
-      if (keys[i] >= 0) key_place[static_cast<size_t>(keys[i])] = static_cast<int64_t>(i);
+  // Where each tile of the row stands among a device's; -1 for those that it has not.
+  std::vector<int64_t> PlacesOf(const std::vector<int64_t>& tiles) const {
+    std::vector<int64_t> places(static_cast<size_t>(tiles_), -1);
+    for (size_t i = 0; i < tiles.size(); ++i) {
+      if (tiles[i] >= 0) places[static_cast<size_t>(tiles[i])] = static_cast<int64_t>(i);
     }
-    std::vector<int32_t>& counts = out[stablehlo::ListInput(Direction::kForward, "counts")];
-    std::vector<int32_t>& slots = out[stablehlo::ListInput(Direction::kForward, "slots")];
+    return places;
+  }
+
+  // The rows of one direction's worklist that are a device's: of its queries, or for dkv of the keys that it has, and
+  // then of those only the slots of its own queries.
+  void FillMask(size_t device, size_t mask, Direction direction,
+                std::map<std::string, std::vector<int32_t>>& out) const {
+    const auto [b, plan_mask] = masks_[mask];
+    const bool is_dkv = direction == Direction::kDkv;
+    const stablehlo::ListShape& shape = spec_.local.Of(direction);
+    const Worklist& list = view_.Of(direction);
+    const int64_t row_parts = spec_.tile / (is_dkv ? shape.tile_kv : shape.tile_q);
+    const int64_t column_parts = spec_.tile / (is_dkv ? shape.tile_q : shape.tile_kv);
+    const std::vector<int64_t> queries = RowTiles(device, static_cast<size_t>(b));
+    const std::vector<int64_t> keys = KeyTiles(device, static_cast<size_t>(b));
+    const std::vector<int64_t> column_place = PlacesOf(is_dkv ? queries : keys);
+    std::vector<int32_t>& counts = out[stablehlo::ListInput(direction, "counts")];
+    std::vector<int32_t>& slots = out[stablehlo::ListInput(direction, "slots")];
     int64_t row = static_cast<int64_t>(mask) * shape.rows;
-    for (const int64_t tile : RowTiles(device, static_cast<size_t>(b))) {
-      for (int64_t part = 0; part < q_parts; ++part, ++row) {
-        const int64_t q_row = tile * q_parts + part;
-        if (q_row >= static_cast<int64_t>(list.rows_per_mask)) continue;  // tokens that only round the row up
+    for (const int64_t tile : is_dkv ? keys : queries) {
+      for (int64_t part = 0; part < row_parts; ++part, ++row) {
+        const int64_t list_row = tile * row_parts + part;
+        // Room that is empty, and tokens that only round the row up.
+        if (tile < 0 || list_row >= static_cast<int64_t>(list.rows_per_mask)) continue;
         const std::span<const Slot> from =
-            list.Row(uint64_t{plan_mask} * list.rows_per_mask + static_cast<uint64_t>(q_row));
-        counts[static_cast<size_t>(row)] = static_cast<int32_t>(from.size());
+            list.Row(uint64_t{plan_mask} * list.rows_per_mask + static_cast<uint64_t>(list_row));
         size_t at = static_cast<size_t>(row * shape.width * stablehlo::kSlotColumns);
+        int32_t count = 0;
         for (const Slot& slot : from) {
           const int64_t column = slot.index;
-          const int64_t place = key_place[static_cast<size_t>(column / kv_parts)] * kv_parts + column % kv_parts;
+          const int64_t place = column_place[static_cast<size_t>(column / column_parts)];
+          if (place < 0) continue;
           const bool is_full = slot.cleanup == 0;
-          slots[at++] = static_cast<int32_t>(place);
+          slots[at++] = static_cast<int32_t>(place * column_parts + column % column_parts);
           slots[at++] = is_full ? 0 : static_cast<int32_t>(view_.cleanup_offsets[slot.cleanup]);
           slots[at++] = is_full ? 0 : static_cast<int32_t>(view_.cleanup_offsets[slot.cleanup + 1]);
+          ++count;
         }
+        counts[static_cast<size_t>(row)] = count;
       }
     }
   }
@@ -205,6 +228,7 @@ class Tables {
 
   const ContextSpec& spec_;
   const ContextPlan& plan_;
+  const std::vector<Direction>& directions_;
   const PlanView& view_;
   const int64_t tiles_;  // of a batch row
   lanes::xla::PlanTables whole_;
@@ -250,12 +274,22 @@ Result<ContextSpec> ContextSpecOf(const ContextPlan& plan) {
                 "a program of several devices has no form for valid counts: give the tokens past them no document",
                 "mask");
   }
+  for (const stablehlo::ListShape& list : whole.lists) {
+    if (plan.tile % list.tile_q == 0 && plan.tile % list.tile_kv == 0) continue;
+    return Fail(ErrorCode::kContextCut,
+                fmt::format("shards of tiles of {} tokens need tiles that divide it in every direction, found {} x {}",
+                            plan.tile, list.tile_q, list.tile_kv),
+                "tile");
+  }
   stablehlo::SetLocalSpec(whole, spec);
   return spec;
 }
 
-Result<DeviceTables> MakeDeviceTables(const ContextSpec& spec, const ContextPlan& plan) {
-  const ContextSpec own = TESSERA_TRY(ContextSpecOf(plan));
+Result<DeviceTables> MakeDeviceTables(const ContextSpec& spec, const ContextPlan& plan,
+                                      const std::vector<Direction>& directions) {
+  ContextSpec own = TESSERA_TRY(ContextSpecOf(plan));
+  if (own.local.items <= spec.local.items) own.local.items = spec.local.items;
+  if (own.local.words <= spec.local.words) own.local.words = spec.local.words;
   const bool fits = own.kind == spec.kind && own.shape == spec.shape && own.devices == spec.devices &&
                     own.tokens == spec.tokens && own.tile == spec.tile && own.local == spec.local;
   if (!fits) {
@@ -266,7 +300,7 @@ Result<DeviceTables> MakeDeviceTables(const ContextSpec& spec, const ContextPlan
                     spec.devices, spec.tokens, spec.local.class_key, own.devices, own.tokens, own.local.class_key),
         "cut");
   }
-  return Tables(spec, plan).Make();
+  return Tables(spec, plan, directions).Make();
 }
 
 }  // namespace tessera::shard

@@ -104,6 +104,11 @@ class Run {
     options.seed = run_.train.seed;
     trainer_ = TESSERA_TRY(Trainer::Create(engine_, model_, options_.target, options));
     for (const std::string& note : trainer_->notes()) Note(note);
+    if (const std::optional<ShardingUse>& over = trainer_->sharding(); over) {
+      Note(fmt::format("over {}: {} devices, {} bytes on each, {:.1f} % replicated, fingerprint {}", ToText(over->mesh),
+                       over->mesh.NumDevices(), over->figures.device_bytes,
+                       100.0 * over->figures.ReplicatedFraction(), over->fingerprint));
+    }
     return {};
   }
 
@@ -126,6 +131,7 @@ class Run {
     receipt_.determinism = kDeterminism;
     receipt_.compiles = trainer_->compiles();
     receipt_.micro_batch_rows = model_.rows;
+    receipt_.sharding = trainer_->sharding();
   }
 
   // The micro-batches of the next step, and where the order of rows is after them.
@@ -292,6 +298,7 @@ class Run {
   void Finish(const std::string& ended) {
     receipt_.ended = ended;
     receipt_.compiles = trainer_->compiles();
+    receipt_.sharding = trainer_->sharding();
     receipt_.tokens_per_s = TokensPerSecond();
     receipt_.goodput = meter_.Now();
     const bool is_good = ended == "finished" || ended == "interrupted";

@@ -211,6 +211,7 @@ class Builder {
   void Close();
   void Return(const Values& values);
   std::string Channel();
+  static bool IsHalf(const Value& x);
   Result<std::string> Donation(const std::string& input, const Type& type, const Values& outputs) const;
   Value At(const Value& x, const Value& like);  // a scalar spread over another's shape
   Values EmitMany(const std::string& text, const std::vector<Type>& results);

@@ -98,7 +98,11 @@ std::string Builder::Channel() {
   return fmt::format("channel_handle = #stablehlo.channel_handle<handle = {}, type = 1>", next_channel_++);
 }
 
+// Halves travel as integers: XLA's compiler for CPUs makes collectives of bf16 ones of f32, and so twice the bytes.
+bool Builder::IsHalf(const Value& x) { return x.type.element == Element::kBf16 || x.type.element == Element::kF16; }
+
 Value Builder::Permute(const Value& x, const DevicePairs& pairs) {
+  if (IsHalf(x)) return Bitcast(Permute(Bitcast(x, Element::kI16), pairs), x.type.element);
   Uses({&x}, "collective_permute");
   std::string text;
   for (const auto& [source, target] : pairs) Append(text, fmt::format("[{}, {}]", source, target));
@@ -112,6 +116,7 @@ Value Builder::Permute(const Value& x, const DevicePairs& pairs) {
 }
 
 Value Builder::Gather(const Value& x, int64_t axis, const DeviceGroups& groups) {
+  if (IsHalf(x)) return Bitcast(Gather(Bitcast(x, Element::kI16), axis, groups), x.type.element);
   Uses({&x}, "all_gather");
   if (!IsGood(groups) || !HasAxis(x.type, axis)) {
     Mistake(fmt::format("all_gather: {} has no axis {}", ToText(x.type), axis));
@@ -126,6 +131,7 @@ Value Builder::Gather(const Value& x, int64_t axis, const DeviceGroups& groups) 
 }
 
 Value Builder::Trade(const Value& x, Axes axes, const DeviceGroups& groups) {
+  if (IsHalf(x)) return Bitcast(Trade(Bitcast(x, Element::kI16), axes, groups), x.type.element);
   Uses({&x}, "all_to_all");
   const int64_t devices = SizeOf(groups);
   if (!IsGood(groups) || !HasAxis(x.type, axes.split) || !HasAxis(x.type, axes.join) ||

@@ -75,18 +75,8 @@ class Context {
     return name == "sends" || name == "receives" ? 0 : kWhole;
   }
 
-  // Halves travel as integers: XLA's compiler for CPUs makes collectives of bf16 ones of f32, and so twice the bytes.
-  template <class Collective>
-  Value Carry(const Value& x, const Collective& collective) {
-    if (x.type.element == Element::kF32) return collective(x);
-    return b_.Bitcast(collective(b_.Bitcast(x, Element::kI16)), x.type.element);
-  }
-  Value Trade(const Value& x, Builder::Axes axes) {
-    return Carry(x, [&](const Value& bits) { return b_.Trade(bits, axes, OneGroup(spec_.devices)); });
-  }
-  Value Gather(const Value& x) {
-    return Carry(x, [&](const Value& bits) { return b_.Gather(bits, 2, OneGroup(spec_.devices)); });
-  }
+  Value Trade(const Value& x, Builder::Axes axes) { return b_.Trade(x, axes, OneGroup(spec_.devices)); }
+  Value Gather(const Value& x) { return b_.Gather(x, 2, OneGroup(spec_.devices)); }
 
   AttentionTensors Bring() {
     const Value q = b_.Input("q");
@@ -136,7 +126,7 @@ class Context {
     const Value length = b_.Int(spec_.tile);
     const Value from[] = {b_.Div(tile, own_tiles), b_.Int(0), b_.Mul(b_.Rem(tile, own_tiles), length), b_.Int(0)};
     const Value sent = b_.SliceAt(own, from, {1, s.num_kv_heads, spec_.tile, s.dim_qk + s.dim_v});
-    const Value came = Carry(sent, [&](const Value& bits) { return b_.Permute(bits, pairs); });
+    const Value came = b_.Permute(sent, pairs);
     const Value slot = Entry("receives", round);
     const Value room = b_.Int(spec_.received + 1);
     const Value to[] = {b_.Div(slot, room), b_.Int(0), b_.Mul(b_.Rem(slot, room), length), b_.Int(0)};
@@ -162,7 +152,10 @@ void SetLocalSpec(const ProgramSpec& whole, ContextSpec& spec) {
   }
   local.shape.q_len = spec.kind == ContextKind::kHeads ? all : spec.tokens;
   local.shape.kv_len = spec.kind == ContextKind::kSparse ? spec.tokens + (spec.received + 1) * spec.tile : all;
-  for (ListShape& list : local.lists) list.rows = local.shape.q_len / list.tile_q;
+  for (const Direction direction : {Direction::kForward, Direction::kDq, Direction::kDkv}) {
+    ListShape& list = local.lists[static_cast<size_t>(direction)];
+    list.rows = direction == Direction::kDkv ? local.shape.kv_len / list.tile_kv : local.shape.q_len / list.tile_q;
+  }
 }
 
 Result<ContextProgram> LowerContextForward(const ContextSpec& spec) { return Context(spec).Lower(); }
