@@ -100,8 +100,8 @@ struct TrainerOptions {
   uint64_t seed = 0;
   std::string attention = "auto";  // or a substitute's name: that one or an error. "cpu", "xla_chunked"
   XlaOptions xla = {};
-  int64_t threads = 0;        // of the cpu lane; 0: as many as the target has workers
-  bool compile_only = false;  // programs are made, for a machine that need not be here, and nothing is run
+  int64_t threads = 0;            // of the cpu lane; 0: as many as the target has workers
+  bool compile_only = false;      // programs are made, for a machine that need not be here, and nothing is run
   std::optional<Mesh> mesh = {};  // several devices share rows (data), tokens (context), heads and columns (model)
 };
 
@@ -166,7 +166,7 @@ class Trainer {
   const std::vector<ProgramUse>& programs() const;     // one for each
   const DeviceUse& device() const;
   const std::optional<ShardingUse>& sharding() const;  // with a mesh of two devices or more
-  std::vector<std::string> contract_keys() const;  // one for each distinct mask, in order, as class_keys
+  std::vector<std::string> contract_keys() const;      // one for each distinct mask, in order, as class_keys
   std::vector<std::string> class_keys() const;
   const std::vector<std::string>& notes() const;  // precision plan, flags without effect: for a log
 

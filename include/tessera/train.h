@@ -144,9 +144,9 @@ Status CheckTrainReceipt(std::string_view json);
 struct TrainOptions {
   std::string folder;  // of the run; made where it is not there
   Target target;
-  TrainerOptions trainer = {};  // attention, plugin, threads, mesh, compile_only; the rest is the run file's
-  bool resume = false;          // from the newest checkpoint
-  int64_t max_steps = 0;        // of this call; 0: as many as the run file says
+  TrainerOptions trainer = {};             // attention, plugin, threads, mesh, compile_only; the rest is the run file's
+  bool resume = false;                     // from the newest checkpoint
+  int64_t max_steps = 0;                   // of this call; 0: as many as the run file says
   std::function<bool()> should_stop = {};  // asked after every step
   std::function<void(const LogPoint&)> on_point = {};
   std::function<void(std::string_view)> on_note = {};  // what happens, for people

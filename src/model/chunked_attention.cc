@@ -50,8 +50,8 @@ struct MaskPrograms {
 struct Sharing {
   TokenShards shards;
   ContextKind kind = ContextKind::kGather;
-  int64_t row_tokens = 0;                      // that a device has
-  std::vector<ContextPlanner> planners;        // by mask, as the next
+  int64_t row_tokens = 0;                // that a device has
+  std::vector<ContextPlanner> planners;  // by mask, as the next
   std::vector<stablehlo::ContextSpec> specs;
 };
 
@@ -98,8 +98,8 @@ class ChunkedAttention final : public AttentionSubstitute {
     const MaskPrograms& mask = masks_[in.mask];
     const Value delta = b.Transpose(b.Reduce(stablehlo::Reduction::kAdd, b.Mul(attended.o, dout), {3}), {0, 2, 1});
     const Value by_head = b.Convert(b.Transpose(dout, {0, 2, 1, 3}), in.qkv.type.element);
-    const Values out = Call(b, mask.backward, in,
-                            {{"do", ToHeads(b, by_head)}, {"lse", attended.lse}, {"delta", ToHeads(b, delta)}});
+    const Values out =
+        Call(b, mask.backward, in, {{"do", ToHeads(b, by_head)}, {"lse", attended.lse}, {"delta", ToHeads(b, delta)}});
     const Value dq = ToTokens(b, FromTiles(b, out[0], mask.spec, Side::kQuery));
     const Value dk = GiveKeysBack(b, FromTiles(b, out[1], mask.spec, Side::kKey));
     const Value dv = GiveKeysBack(b, FromTiles(b, out[2], mask.spec, Side::kKey));
@@ -170,8 +170,8 @@ class ChunkedAttention final : public AttentionSubstitute {
       for (size_t shard = 0; bound->tokens.size() < shards; ++shard) {
         bound->tokens.push_back(shard::ShardTokens(plan, shard));
       }
-      const shard::DeviceTables tables = TESSERA_TRY(shard::MakeDeviceTables(
-          sharing_->specs[i], plan, {Direction::kForward, Direction::kDq, Direction::kDkv}));
+      const shard::DeviceTables tables = TESSERA_TRY(
+          shard::MakeDeviceTables(sharing_->specs[i], plan, {Direction::kForward, Direction::kDq, Direction::kDkv}));
       const auto append = [&](const PassProgram& pass) {
         for (size_t shard = 0; shard < shards; ++shard) {
           for (const NamedType& table : pass.tables) {

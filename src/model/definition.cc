@@ -295,9 +295,7 @@ std::string ModuleNameOf(const Layout& layout, std::string_view pass) {
 }
 
 // A device tells its own share, and who adds them up sees that none is missing.
-Value LossOf(Builder& b, const Layout& layout, const Value& loss) {
-  return layout.mesh ? b.Reshape(loss, {1}) : loss;
-}
+Value LossOf(Builder& b, const Layout& layout, const Value& loss) { return layout.mesh ? b.Reshape(loss, {1}) : loss; }
 
 // The rotations are of every place that a document may have, whoever has the tokens.
 std::vector<NamedType> RowInputsOf(const Layout& layout) {

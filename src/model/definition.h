@@ -23,10 +23,10 @@ inline constexpr std::string_view kScalars = "scalars";      // f32 [kNumScalars
 inline constexpr std::string_view kLoss = "loss";            // the sum of nats; over a mesh [1], of a device's tokens
 inline constexpr std::string_view kNorm = "norm";
 inline constexpr std::string_view kIsTaken = "is_taken";
-std::string StructureInput(size_t part);                     // i32 [rows, row_tokens]
-std::string GradientName(const std::string& parameter);      // "g.wte"
-std::string FirstMoment(const std::string& parameter);       // "m.wte"
-std::string SecondMoment(const std::string& parameter);      // "v.wte"
+std::string StructureInput(size_t part);                 // i32 [rows, row_tokens]
+std::string GradientName(const std::string& parameter);  // "g.wte"
+std::string FirstMoment(const std::string& parameter);   // "m.wte"
+std::string SecondMoment(const std::string& parameter);  // "v.wte"
 
 // Of every position and half a head's dims: cos, cos, then -sin, sin.
 std::vector<float> Rotations(const ModelSpec& spec);

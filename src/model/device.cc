@@ -38,8 +38,7 @@ Status DeviceArrays::Run(const lanes::xla::CompiledPass& program) {
     for (size_t d = 0; d < operands.size(); ++d) operands[d].push_back(&at->second[d]);
   }
   if (num_devices_ > 1) return RunOnAll(program, operands);
-  std::vector<pjrt::Buffer> outputs =
-      TESSERA_TRY(program.executable.Execute(operands[0], {.device = session_.device}));
+  std::vector<pjrt::Buffer> outputs = TESSERA_TRY(program.executable.Execute(operands[0], {.device = session_.device}));
   for (size_t i = 0; i < program.outputs.size(); ++i) {
     std::vector<pjrt::Buffer>& buffers = arrays_[program.outputs[i].name];
     buffers.resize(1);

@@ -111,7 +111,8 @@ void ForStretches(const DenseShape& shape, const Pieces& pieces, const Visit& vi
         own += bytes;
         continue;
       }
-      for (int64_t i = range.begin; i < range.begin + range.count; ++i) self(self, dim + 1, first * shape.dims[dim] + i);
+      for (int64_t i = range.begin; i < range.begin + range.count; ++i)
+        self(self, dim + 1, first * shape.dims[dim] + i);
     }
   };
   walk(walk, 0, 0);
@@ -205,8 +206,8 @@ Status SetOperands(Layout& layout, const std::vector<NamedType>& attention_input
 
 Result<stablehlo::Program> FinishProgram(stablehlo::Builder& b, const Layout& layout, WrittenModel model,
                                          const stablehlo::Values& values) {
-  stablehlo::Program program{std::move(model.name), "", std::move(model.inputs), std::move(model.outputs), 1,
-                             layout.NumDevices()};
+  stablehlo::Program program{std::move(model.name),    "", std::move(model.inputs),
+                             std::move(model.outputs), 1,  layout.NumDevices()};
   if (!layout.mesh) {
     program.text = TESSERA_TRY(b.Finish(values));
     return program;

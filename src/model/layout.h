@@ -38,8 +38,8 @@ struct Layout {
   int64_t PlaceOf(int64_t device, std::string_view axis) const;
   // Devices that differ along these axes only; empty where each would be alone.
   stablehlo::DeviceGroups Groups(const std::vector<std::string_view>& axes) const;
-  // What a device has of a parameter, its moments or its gradient. The columns of `qkv` and `fc1` are dealt so that each
-  // device has whole heads of queries, keys and values, and as many columns of the gate as of what it opens.
+  // What a device has of a parameter, its moments or its gradient. The columns of `qkv` and `fc1` are dealt so that
+  // each device has whole heads of queries, keys and values, and as many columns of the gate as of what it opens.
   Pieces PiecesOf(const std::string& name, int64_t device) const;
 };
 

@@ -295,10 +295,10 @@ Result<std::vector<CarriedCollective>> ContextRunner::Carried(const ContextPlan&
       // What is given back goes along pairs turned round, and has an axis less than what is brought.
       const bool is_back = call.operands.size() == 1 && call.operands[0] && call.operands[0]->dims.size() == 3;
       const auto step = std::find_if(steps.pairs.begin(), steps.pairs.end(), [&](const auto& pairs) {
-        return std::equal(pairs.begin(), pairs.end(), call.pairs.begin(), call.pairs.end(),
-                          [&](const auto& a, const auto& b) {
-                            return a.first == (is_back ? b.second : b.first) && a.second == (is_back ? b.first : b.second);
-                          });
+        return std::equal(
+            pairs.begin(), pairs.end(), call.pairs.begin(), call.pairs.end(), [&](const auto& a, const auto& b) {
+              return a.first == (is_back ? b.second : b.first) && a.second == (is_back ? b.first : b.second);
+            });
       });
       if (step == steps.pairs.end()) {
         return Fail(ErrorCode::kShardProgram,

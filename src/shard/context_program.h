@@ -26,7 +26,8 @@ using DeviceTables = std::vector<std::map<std::string, std::vector<int32_t>>>;
 Result<DeviceTables> MakeDeviceTables(const stablehlo::ContextSpec& spec, const ContextPlan& plan,
                                       const std::vector<Direction>& directions = {Direction::kForward});
 
-// The tokens of a shard, batch row after batch row: each one's number in the batch as given (batch row * tokens of a row
+// The tokens of a shard, batch row after batch row: each one's number in the batch as given (batch row * tokens of a
+// row
 // + token), -1 for what only fills up.
 std::vector<int64_t> ShardTokens(const ContextPlan& plan, size_t shard);
 

@@ -106,8 +106,8 @@ class Run {
     for (const std::string& note : trainer_->notes()) Note(note);
     if (const std::optional<ShardingUse>& over = trainer_->sharding(); over) {
       Note(fmt::format("over {}: {} devices, {} bytes on each, {:.1f} % replicated, fingerprint {}", ToText(over->mesh),
-                       over->mesh.NumDevices(), over->figures.device_bytes,
-                       100.0 * over->figures.ReplicatedFraction(), over->fingerprint));
+                       over->mesh.NumDevices(), over->figures.device_bytes, 100.0 * over->figures.ReplicatedFraction(),
+                       over->fingerprint));
     }
     return {};
   }

@@ -139,7 +139,8 @@ class ContextProgramTest : public pjrt::PluginTest {
     std::vector<const pjrt::Buffer*> args;
     for (const pjrt::Buffer& buffer : buffers) args.push_back(&buffer);
     std::vector<std::vector<float>> out;
-    for (const pjrt::Buffer& result : kept->Execute(args).value()) {
+    const std::vector<pjrt::Buffer> results = kept->Execute(args).value();
+    for (const pjrt::Buffer& result : results) {
       std::vector<float>& values = out.emplace_back(static_cast<size_t>(result.type().bytes()) / sizeof(float));
       EXPECT_TRUE(result.Download(std::as_writable_bytes(std::span(values))));
     }
@@ -147,11 +148,10 @@ class ContextProgramTest : public pjrt::PluginTest {
   }
   static std::map<std::string, std::vector<float>> Placed(const ContextPlan& plan, const Inputs& in) {
     const Shape& s = plan.contract.shape;
-    std::map<std::string, std::vector<float>> out = {{"q", Reordered(plan, in.q, s.num_q_heads, false)},
-                                                     {"k", Reordered(plan, in.k, s.num_kv_heads, false)},
-                                                     {"v", Reordered(plan, in.v, s.num_kv_heads, false)},
-                                                     {"sink_logits", in.sinks}};
-    return out;
+    return {{"q", Reordered(plan, in.q, s.num_q_heads, false)},
+            {"k", Reordered(plan, in.k, s.num_kv_heads, false)},
+            {"v", Reordered(plan, in.v, s.num_kv_heads, false)},
+            {"sink_logits", in.sinks}};
   }
 
   // The lane's own forward, in the given order.
@@ -177,8 +177,10 @@ class ContextProgramTest : public pjrt::PluginTest {
     tensors["lse"] = Reordered(plan, of.lse, s.num_q_heads, false);
     tensors["delta"] = Reordered(plan, of.delta, s.num_q_heads, false);
     const auto out = RunLane(spec, stablehlo::LowerBackward(spec).value(), plan, tensors);
-    Gradients gradients{Reordered(plan, out[0], s.num_q_heads, true), Reordered(plan, out[1], s.num_kv_heads, true),
-                        Reordered(plan, out[2], s.num_kv_heads, true), {}};
+    Gradients gradients{Reordered(plan, out[0], s.num_q_heads, true),
+                        Reordered(plan, out[1], s.num_kv_heads, true),
+                        Reordered(plan, out[2], s.num_kv_heads, true),
+                        {}};
     if (!plan.contract.score.sink_logits) return gradients;
     gradients.dsink.resize(static_cast<size_t>(s.num_q_heads), 0.0F);
     const size_t of_head = out[4].size() / static_cast<size_t>(s.batch * s.num_q_heads);
@@ -215,8 +217,8 @@ class ContextProgramTest : public pjrt::PluginTest {
     }
     return of;
   }
-  // A key's gradient is the same terms added in another order: tiles' products are the same bits, and of `tiles` sums of
-  // them each rounds what is at most the sum of all.
+  // A key's gradient is the same terms added in another order: tiles' products are the same bits, and of `tiles` sums
+  // of them each rounds what is at most the sum of all.
   static void ExpectClose(const std::vector<float>& got, const std::vector<float>& want, double tiles) {
     ASSERT_EQ(got.size(), want.size());
     double most = 0.0;
@@ -283,8 +285,8 @@ TEST_F(ContextProgramTest, EveryExchange_GivesTheBitsOfOneDevice) {
   }
 }
 
-// dK and dV go back to who has the keys: by heads every bit is one device's, by gather and sparse those of dQ, and keys'
-// gradients are within a bound; run again, all are the same bits. With sinks and without.
+// dK and dV go back to who has the keys: by heads every bit is one device's, by gather and sparse those of dQ, and
+// keys' gradients are within a bound; run again, all are the same bits. With sinks and without.
 TEST_F(ContextProgramTest, EveryExchange_GivesTheGradientsOfOneDevice) {
   Proves("R79");
   std::mt19937_64 random(PrintedSeed());

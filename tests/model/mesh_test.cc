@@ -37,8 +37,8 @@ void ExpectNear(const TensorMap& got, const TensorMap& want, double tolerance) {
   }
 }
 
-// Sums over n terms in another order differ by at most n roundings of the largest partial sum; here no sum has more than
-// 4 rows * 24 tokens terms, products of them a handful deep.
+// Sums over n terms in another order differ by at most n roundings of the largest partial sum; here no sum has more
+// than 4 rows * 24 tokens terms, products of them a handful deep.
 constexpr double kGradientTolerance = 96 * 16 * 0x1p-24;
 
 TEST_F(MeshTrainers, Gradients_AsOnOneDevice) {
@@ -79,8 +79,8 @@ TEST_F(MeshTrainers, HeadsForTokens_AsOnOneDevice) {
   spec.num_kv_heads = 4;
   spec.row_tokens = 40;
   spec.output_gate = true;
-  // Products are of bf16 numbers, summed in f32: a sum that falls on the other side of a rounding is 2^-8 apart, at each
-  // of the four products on the way through two layers.
+  // Products are of bf16 numbers, summed in f32: a sum that falls on the other side of a rounding is 2^-8 apart, at
+  // each of the four products on the way through two layers.
   for (const auto& [dtype, tolerance] : {std::pair(DType::kF32, kGradientTolerance), std::pair(DType::kBf16, 0x1p-5)}) {
     spec.dtype = dtype;
     const RowBatch rows = DrawRows(rng, spec);

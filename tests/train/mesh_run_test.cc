@@ -1,4 +1,5 @@
-// Runs over meshes of CPU devices: one device's losses, checkpoints that any mesh goes on from, and what a receipt says.
+// Runs over meshes of CPU devices: one device's losses, checkpoints that any mesh goes on from, and what a receipt
+// says.
 #include <gmock/gmock.h>
 
 #include <cmath>

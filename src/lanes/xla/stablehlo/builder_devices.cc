@@ -175,9 +175,8 @@ Value Builder::SumPiece(const Value& x, int64_t axis, const DeviceGroups& groups
   out.type.dims[static_cast<size_t>(axis)] /= devices;
   Line(fmt::format("{} = \"stablehlo.reduce_scatter\"({}) ({{", out.name, x.name));
   Line(AddedText(x.type.element));
-  Line(fmt::format(
-      "}}) {{scatter_dimension = {} : i64, replica_groups = {}, {}, use_global_device_ids}} : ({}) -> {}", axis,
-      GroupsText(groups), Channel(), ToText(x.type), ToText(out.type)));
+  Line(fmt::format("}}) {{scatter_dimension = {} : i64, replica_groups = {}, {}, use_global_device_ids}} : ({}) -> {}",
+                   axis, GroupsText(groups), Channel(), ToText(x.type), ToText(out.type)));
   return out;
 }
 
@@ -229,11 +228,10 @@ Result<std::string> Builder::FinishOver(const DeviceMesh& mesh, const Values& ou
   const auto sharded = [](const std::string& type, const std::string& sharding, const std::string& more) {
     return fmt::format("{} {{sdy.sharding = #sdy.sharding{}{}}}", type, sharding, more);
   };
-  const std::string axes = Each(mesh.axes.size(), [&](size_t i) {
-    return fmt::format("\"{}\"={}", mesh.axes[i].name, mesh.axes[i].size);
-  });
-  std::string text = fmt::format("module @{} attributes {} {{\n  sdy.mesh @mesh = <[{}]>\n", module_name_,
-                                 Attributes(devices), axes);
+  const std::string axes =
+      Each(mesh.axes.size(), [&](size_t i) { return fmt::format("\"{}\"={}", mesh.axes[i].name, mesh.axes[i].size); });
+  std::string text =
+      fmt::format("module @{} attributes {} {{\n  sdy.mesh @mesh = <[{}]>\n", module_name_, Attributes(devices), axes);
   text += fmt::format("  func.func public @main({}) -> ({}) {{\n",
                       Each(takes,
                            [&](size_t i) {

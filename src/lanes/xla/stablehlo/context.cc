@@ -41,10 +41,8 @@ class Context {
     const Value dk = b_.Reshape(rows[1], {local.batch, local.num_kv_heads, local.kv_len, local.dim_qk});
     const Value dv = b_.Reshape(rows[2], {local.batch, local.num_kv_heads, local.kv_len, local.dim_v});
     const std::pair<Value, Value> keys = GiveBack(dk, dv);
-    std::vector<Output> outputs = {{"dq", ToTokens(dq), 2},
-                                   {"dk", keys.first, 2},
-                                   {"dv", keys.second, 2},
-                                   {"tiles", b_.Reshape(rows[3], {1}), 0}};
+    std::vector<Output> outputs = {
+        {"dq", ToTokens(dq), 2}, {"dk", keys.first, 2}, {"dv", keys.second, 2}, {"tiles", b_.Reshape(rows[3], {1}), 0}};
     if (spec_.local.has_sink_logits) {
       const int64_t of_head = rows[4].type.dims[0] / (local.batch * local.num_q_heads);
       const Value shares = b_.Reshape(rows[4], {local.batch, local.num_q_heads, of_head});
@@ -106,13 +104,16 @@ class Context {
     if (name == "q_documents") return IsHeads() ? kWhole : 1;
     if (name == "kv_documents" || name == "kv_ranks") return spec_.kind == ContextKind::kSparse ? 1 : kWhole;
     for (const Direction direction : {Direction::kForward, Direction::kDq, Direction::kDkv}) {
-      if (name == ListInput(direction, "counts") || name == ListInput(direction, "slots")) return IsHeads() ? kWhole : 0;
+      if (name == ListInput(direction, "counts") || name == ListInput(direction, "slots"))
+        return IsHeads() ? kWhole : 0;
     }
     return name == "sends" || name == "receives" ? 0 : kWhole;
   }
 
   // [batch, heads, tokens of a device, ..]: all tokens of some of the heads, and back.
-  Value ToHeads(const Value& x) { return IsHeads() ? b_.Trade(x, {.split = 1, .join = 2}, OneGroup(spec_.devices)) : x; }
+  Value ToHeads(const Value& x) {
+    return IsHeads() ? b_.Trade(x, {.split = 1, .join = 2}, OneGroup(spec_.devices)) : x;
+  }
   Value ToTokens(const Value& x) {
     return IsHeads() ? b_.Trade(x, {.split = 2, .join = 1}, OneGroup(spec_.devices)) : x;
   }
@@ -187,8 +188,7 @@ class Context {
                      const std::vector<int64_t> sizes = {1, s.num_kv_heads, spec_.tile, dim};
                      const std::vector<Value> from = ReceivedAt(round);
                      // Without the batch's axis: who reads the compiled program knows what is given back by it.
-                     const Value sent =
-                         b_.Reshape(b_.SliceAt(brought, from, sizes), {s.num_kv_heads, spec_.tile, dim});
+                     const Value sent = b_.Reshape(b_.SliceAt(brought, from, sizes), {s.num_kv_heads, spec_.tile, dim});
                      const Value came = b_.Reshape(b_.Permute(sent, turned), sizes);
                      const std::vector<Value> to = SentAt(round);
                      return Values{b_.UpdateAt(carried[0], b_.Add(b_.SliceAt(carried[0], to, sizes), came), to)};

@@ -39,8 +39,8 @@ Result<ContextProgram> LowerContextForward(const ContextSpec& spec);
 // Inputs as LowerBackward and the exchange's, of one device's tokens. Keys are brought as for a forward; what they get
 // of gradients is given back to who has them in f32, and added there in a fixed order: by gather those of all devices
 // in their order, by sparse a device's own first and then those of each round; by heads nothing is added that one
-// device would not add. Outputs of a device's tokens: dq, dk, dv [batch, heads, tokens, dim] in f32, tiles [1], and with
-// sinks dsink_logits [heads of a device].
+// device would not add. Outputs of a device's tokens: dq, dk, dv [batch, heads, tokens, dim] in f32, tiles [1], and
+// with sinks dsink_logits [heads of a device].
 Result<ContextProgram> LowerContextBackward(const ContextSpec& spec);
 
 }  // namespace tessera::stablehlo
