@@ -333,6 +333,69 @@ TEST_F(ContextProgramTest, EveryExchange_GivesTheGradientsOfOneDevice) {
   }
 }
 
+// A ring merges shards by their log-sum-exp: within roundings of one device's forward, the same bits again, and only
+// hops that somebody needs.
+TEST_F(ContextProgramTest, Ring_WithinABound_AndOnlyTheHopsItNeeds) {
+  Proves("R79");
+  std::mt19937_64 random(PrintedSeed());
+  struct Case {
+    const char* mask;
+    CutForm form;
+    size_t hops;
+  };
+  for (const Case& c : {Case{"causal", CutForm::kContiguous, 3}, Case{"causal", CutForm::kZigzag, 3},
+                        Case{"window(20, 0)", CutForm::kContiguous, 1}}) {
+    SCOPED_TRACE(c.mask + std::string(" ") + std::string(ToText(c.form)));
+    const Contract contract = ContractOf(c.mask, 128);
+    const Inputs in = RandomInputs(random, contract.shape);
+    const ContextPlan plan = Planned(contract, {}, OptionsOf(4, c.form, Exchange::kRing));
+    const Result<ContextRunner> runner = ContextRunner::Make(client(), plan, kQuickly);
+    ASSERT_TRUE(runner.has_value()) << ToText(runner.error());
+    EXPECT_EQ(runner->spec().steps.size(), c.hops);
+    ExpectCarried(*runner, plan);
+    const Outputs got = Run(*runner, plan, in);
+    const Outputs want = OneDevice(plan, in);
+    // An exponential of a difference of log-sum-exps for each of four shards, and as many products and sums.
+    for (size_t i = 0; i < got.o.size(); ++i) ASSERT_NEAR(got.o[i], want.o[i], 64 * 0x1p-24 * 4) << i;
+    for (size_t i = 0; i < got.lse.size(); ++i) {
+      ASSERT_NEAR(got.lse[i], want.lse[i], 16 * 0x1p-24 * (1 + std::abs(want.lse[i]))) << i;
+    }
+    ExpectSameBits(Run(*runner, plan, in).o, got.o);
+    const OfOutput of = Back(random, plan, in);
+    const Result<ContextRunner> back = ContextRunner::Make(client(), plan, kQuickly, ContextPass::kBackward);
+    ASSERT_TRUE(back.has_value()) << ToText(back.error());
+    const Gradients gradients = RunBack(*back, plan, in, of);
+    const Gradients wanted = OneDeviceBack(plan, in, of);
+    ExpectClose(gradients.dq, wanted.dq, 8 * 2);
+    ExpectClose(gradients.dk, wanted.dk, 8 * 2);
+    ExpectClose(gradients.dv, wanted.dv, 8 * 2);
+    int64_t bytes = 0;
+    const std::vector<CarriedCollective> carried = back->Carried(plan).value();
+    for (const CarriedCollective& one : carried) bytes += one.bytes_per_trip * one.trips;
+    EXPECT_EQ(bytes, 2 * plan.BytesOf(Exchange::kRing).total);
+  }
+  // A program of fewer hops does not serve a batch that needs more.
+  const Contract contract = ContractOf("causal and documents", 128);
+  Batch short_documents;
+  short_documents.doc_lengths = IntRows{{40, 40, 48}};
+  const ContextOptions options = OptionsOf(4, CutForm::kContiguous, Exchange::kRing);
+  const ContextRunner few =
+      ContextRunner::Make(client(), Planned(contract, short_documents, options), kQuickly).value();
+  Batch one_document;
+  one_document.doc_lengths = IntRows{{128}};
+  const ContextPlan longer = Planned(contract, one_document, options);
+  const Inputs in = RandomInputs(random, contract.shape);
+  const WholeTensors whole = {std::as_bytes(std::span(in.q)), std::as_bytes(std::span(in.k)),
+                              std::as_bytes(std::span(in.v))};
+  const auto refused = few.Forward(longer, CutTensors(longer, whole).value());
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(CodeText(refused.error().code), "TSR-S021");
+  const ContextPlan shorter = Planned(contract, short_documents, options);
+  const Outputs got = Run(few, shorter, in);
+  const Outputs want = OneDevice(shorter, in);
+  for (size_t i = 0; i < got.o.size(); ++i) ASSERT_NEAR(got.o[i], want.o[i], 64 * 0x1p-24 * 4) << i;
+}
+
 // One compiled backward for batches of new documents, a value that is not finite in one of them.
 TEST_F(ContextProgramTest, Backward_OneCompilation_AndNotANumberStaysAtHome) {
   std::mt19937_64 random(PrintedSeed());
@@ -448,8 +511,10 @@ TEST_F(ContextProgramTest, WhatDoesNotBelongTogether_IsRefused) {
   expect(runner.Forward(plan, shards, std::span(&sink, 1)), "TSR-R001", "expected 0 sink logits, found 1");
   const ContextPlan many = Planned(contract, {}, OptionsOf(16, CutForm::kContiguous, Exchange::kAllGather));
   expect(ContextRunner::Make(client(), many), "TSR-S002", "16 shards need as many devices, and there are 8");
-  const ContextPlan ring = Planned(contract, {}, OptionsOf(2, CutForm::kContiguous, Exchange::kRing));
-  expect(ContextRunner::Make(client(), ring), "TSR-S020", "ring");
+  Contract with_sinks = contract;
+  with_sinks.score.sink_logits = true;
+  const ContextPlan ring = Planned(with_sinks, {}, OptionsOf(2, CutForm::kContiguous, Exchange::kRing));
+  expect(ContextRunner::Make(client(), ring), "TSR-S020", "a ring would count sink logits");
   const ContextPlan ragged =
       Planned(ContractOf("causal", 60), {}, OptionsOf(2, CutForm::kContiguous, Exchange::kAllGather));
   expect(ContextRunner::Make(client(), ragged), "TSR-S020", "60 tokens are no multiple of 16");

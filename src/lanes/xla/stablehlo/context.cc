@@ -5,13 +5,24 @@
 
 #include <algorithm>
 
+#include "lanes/xla/stablehlo/context_ring.h"
 #include "lanes/xla/stablehlo/tiles.h"
 
 namespace tessera::stablehlo {
 namespace {
 
 std::string_view ToText(ContextKind kind) {
-  return kind == ContextKind::kGather ? "gather" : kind == ContextKind::kHeads ? "heads" : "sparse";
+  switch (kind) {
+    case ContextKind::kGather:
+      return "gather";
+    case ContextKind::kHeads:
+      return "heads";
+    case ContextKind::kSparse:
+      return "sparse";
+    case ContextKind::kRing:
+      return "ring";
+  }
+  return "";
 }
 
 class Context {
@@ -130,6 +141,8 @@ class Context {
         return {ToHeads(q), ToHeads(k), ToHeads(v)};
       case ContextKind::kSparse:
         return BringTiles(q, k, v);
+      case ContextKind::kRing:
+        break;  // brings nothing first: context_ring.cc
     }
     return {};
   }
@@ -165,6 +178,8 @@ class Context {
         return {ToTokens(dk), ToTokens(dv)};
       case ContextKind::kSparse:
         return GiveTilesBack(b_.Concatenate({dk, dv}, 3));
+      case ContextKind::kRing:
+        break;
     }
     return {};
   }
@@ -237,14 +252,20 @@ void SetLocalSpec(const ProgramSpec& whole, ContextSpec& spec) {
     local.shape.num_kv_heads /= spec.devices;
   }
   local.shape.q_len = spec.kind == ContextKind::kHeads ? all : spec.tokens;
-  local.shape.kv_len = spec.kind == ContextKind::kSparse ? spec.tokens + (spec.received + 1) * spec.tile : all;
+  local.shape.kv_len = all;
+  if (spec.kind == ContextKind::kSparse) local.shape.kv_len = spec.tokens + (spec.received + 1) * spec.tile;
+  if (spec.kind == ContextKind::kRing) local.shape.kv_len = spec.tokens;
   for (const Direction direction : {Direction::kForward, Direction::kDq, Direction::kDkv}) {
     ListShape& list = local.lists[static_cast<size_t>(direction)];
     list.rows = direction == Direction::kDkv ? local.shape.kv_len / list.tile_kv : local.shape.q_len / list.tile_q;
   }
 }
 
-Result<ContextProgram> LowerContextForward(const ContextSpec& spec) { return Context(spec, false).LowerForward(); }
-Result<ContextProgram> LowerContextBackward(const ContextSpec& spec) { return Context(spec, true).LowerBackward(); }
+Result<ContextProgram> LowerContextForward(const ContextSpec& spec) {
+  return spec.kind == ContextKind::kRing ? LowerRing(spec, false) : Context(spec, false).LowerForward();
+}
+Result<ContextProgram> LowerContextBackward(const ContextSpec& spec) {
+  return spec.kind == ContextKind::kRing ? LowerRing(spec, true) : Context(spec, true).LowerBackward();
+}
 
 }  // namespace tessera::stablehlo
