@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,6 +18,7 @@
 #include "tessera/error.h"
 #include "tessera/row_batch.h"
 #include "tessera/rows.h"
+#include "tessera/shard.h"
 #include "tessera/target.h"
 #include "tessera/tensor.h"
 
@@ -98,9 +100,24 @@ struct TrainerOptions {
   uint64_t seed = 0;
   std::string attention = "auto";  // or a substitute's name (docs/model.md): that one or an error
   XlaOptions xla = {};
-  int64_t barrier_every = 0;  // programs are cut after every so many layers, but the last; 0: nowhere
-  int64_t threads = 0;        // of the cpu lane; 0: as many as the target has workers
-  bool compile_only = false;  // programs are made, for a machine that need not be here, and nothing is run
+  int64_t barrier_every = 0;      // programs are cut after every so many layers, but the last; 0: nowhere
+  int64_t threads = 0;            // of the cpu lane; 0: as many as the target has workers
+  bool compile_only = false;      // programs are made, for a machine that need not be here, and nothing is run
+  std::optional<Mesh> mesh = {};  // several devices share rows (data), tokens (context), heads and columns (model)
+};
+
+// How a model is laid over the devices of a mesh, audited before launch and again as it was compiled.
+struct ShardingUse {
+  Mesh mesh;
+  std::string fingerprint;  // of every tensor's name, type, shape and spec; keys of programs begin with it
+  ShardFigures figures;     // of parameters, moments, gradients and buffers
+  struct Program {
+    std::string pass;
+    std::vector<std::string> collectives;  // one line each, with the bytes it carries between devices
+    int64_t carried_bytes = 0;             // of one trip of each, over all devices
+    int64_t device_bytes = 0;              // of arguments and results
+  };
+  std::vector<Program> programs;
 };
 
 struct StepResult {
@@ -125,7 +142,8 @@ struct GradientsResult {
 // Not for two threads at once.
 class Trainer {
  public:
-  // TSR-L008 where no plugin fits the target, TSR-L002 where a substitute that was asked for cannot run.
+  // TSR-L008 where no plugin fits the target, TSR-L002 where a substitute that was asked for cannot run; with a mesh
+  // TSR-S001, S002 and S005 before anything is compiled, and S006 where a program is not what the specs say.
   static Result<Trainer> Create(const Engine& engine, const ModelSpec& spec, const Target& target,
                                 const TrainerOptions& options = {});
   Trainer(Trainer&&) noexcept;
@@ -148,7 +166,8 @@ class Trainer {
   int64_t compiles() const;                            // programs made or loaded since Create; never more than three
   const std::vector<ProgramUse>& programs() const;     // one for each
   const DeviceUse& device() const;
-  std::vector<std::string> contract_keys() const;  // one for each distinct mask, in order, as class_keys
+  const std::optional<ShardingUse>& sharding() const;  // with a mesh of two devices or more
+  std::vector<std::string> contract_keys() const;      // one for each distinct mask, in order, as class_keys
   std::vector<std::string> class_keys() const;
   const std::vector<std::string>& notes() const;  // precision plan, flags without effect: for a log
 

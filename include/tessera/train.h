@@ -139,6 +139,7 @@ struct TrainReceipt {
   double tokens_per_s = 0.0;  // in steps after the first
   Goodput goodput;
   TrainChecks checks;
+  std::optional<ShardingUse> sharding = {};  // over a mesh; every number above is then of all devices
 };
 std::string ToJson(const TrainReceipt& receipt);
 // Every rule that a receipt keeps; TSR-R005 with those that this text breaks.
@@ -148,9 +149,9 @@ enum class TrainPhase : uint8_t { kCompile, kStep };
 struct TrainOptions {
   std::string folder;  // of the run; made where it is not there
   Target target;
-  TrainerOptions trainer = {};  // attention, plugin, threads, compile_only; the optimizer and seed are the run file's
-  bool resume = false;          // from the newest checkpoint
-  int64_t max_steps = 0;        // of this call; 0: as many as the run file says
+  TrainerOptions trainer = {};             // attention, plugin, threads, mesh, compile_only; the rest is the run file's
+  bool resume = false;                     // from the newest checkpoint
+  int64_t max_steps = 0;                   // of this call; 0: as many as the run file says
   std::function<bool()> should_stop = {};  // asked after every step
   // Asked before programs are compiled and before every step, with the rows of a micro-batch: an error is as if the
   // device had given it, so that one of memory is tried again with fewer rows.

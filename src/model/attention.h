@@ -36,11 +36,14 @@ struct AttentionGradients {
   Value sink_logits;
 };
 
-// What a batch brings: the bytes of every operand in the order of Inputs(), and whatever they point at.
+// What rows bring: the bytes of every operand in the order of Inputs(), and whatever they point at. Where several
+// devices share the tokens of a row each has operands of its own, and `tokens` says which it has.
 class BoundAttention {
  public:
   virtual ~BoundAttention() = default;
-  std::vector<std::vector<std::byte>> operands;
+  std::vector<std::vector<std::vector<std::byte>>> operands;  // [shard of the tokens][operand]
+  // [shard][token of the shard]: its number in the rows, -1 for what only fills up. Empty: all, as they are.
+  std::vector<std::vector<int64_t>> tokens;
 };
 
 class AttentionSubstitute {
@@ -55,12 +58,15 @@ class AttentionSubstitute {
                                       const Value& dout) const = 0;
   // For a TPU's core, inside of what Begin added.
   virtual Result<std::vector<KernelText>> Kernels(bool) const { return std::vector<KernelText>(); }
+  // `rows` are those of one device, all their tokens.
   virtual Result<std::unique_ptr<BoundAttention>> Bind(const RowBatch& rows, bool has_backward) const = 0;
+  // Tokens of a row that one device has.
+  virtual int64_t RowTokens() const = 0;
 };
 
 // The layers' attentions, by distinct mask.
 struct LayerAttention {
-  ModelSpec spec;
+  ModelSpec spec;  // rows and heads of one device, tokens of a whole row
   std::vector<Attention> attentions;
   std::vector<MaskFacts> facts;
 };
@@ -72,6 +78,14 @@ std::span<const pjrt::HostFunction> AttentionFunctions();
 // The programs of a lane of XLA's; a plan's tables are operands. TSR-L002 where its kernels have no form for a mask.
 Result<std::unique_ptr<AttentionSubstitute>> MakeProgramAttention(LayerAttention layers, const Target& target,
                                                                   const lanes::xla::Lowering& lowering);
+// The same where `shards` devices have each some of a row's tokens; `groups` are those that share rows. Loops, no kernels.
+struct TokenShards {
+  int64_t shards = 1;
+  stablehlo::DeviceGroups groups;
+};
+Result<std::unique_ptr<AttentionSubstitute>> MakeContextAttention(LayerAttention layers, const Target& target,
+                                                                  const lanes::xla::Lowering& lowering,
+                                                                  const TokenShards& tokens);
 
 // What rows say to a mask: documents and valid tokens, each where it names them.
 Batch BatchFor(const MaskFacts& facts, const RowBatch& rows);

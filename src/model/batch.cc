@@ -61,6 +61,23 @@ Result<RowOperands> ToOperands(const ModelSpec& spec, const RowBatch& rows) {
   return out;
 }
 
+RowBatch SomeRows(const RowBatch& rows, int64_t first, int64_t count) {
+  RowBatch some;
+  some.rows = count;
+  some.row_tokens = rows.row_tokens;
+  const auto take = [&](const auto& from, int64_t each, auto& to) {
+    if (from.empty()) return;
+    to.assign(from.begin() + first * each, from.begin() + (first + count) * each);
+  };
+  take(rows.input_ids, rows.row_tokens, some.input_ids);
+  take(rows.target_ids, rows.row_tokens, some.target_ids);
+  take(rows.loss_mask, rows.row_tokens, some.loss_mask);
+  take(rows.doc_ids, rows.row_tokens, some.doc_ids);
+  take(rows.valid_token_count, 1, some.valid_token_count);
+  for (size_t i = 0; i < rows.structure.size(); ++i) take(rows.structure[i], rows.row_tokens, some.structure[i]);
+  return some;
+}
+
 Batch BatchFor(const MaskFacts& facts, const RowBatch& rows) {
   Batch batch;
   if (facts.names_documents) batch.doc_ids = IdRows{rows.rows, rows.row_tokens, rows.doc_ids};

@@ -16,4 +16,7 @@ struct RowOperands {
 // TSR-T002 for rows of another shape, and for ids that are none of the vocabulary's.
 Result<RowOperands> ToOperands(const ModelSpec& spec, const RowBatch& rows);
 
+// `count` of the rows from `first` on.
+RowBatch SomeRows(const RowBatch& rows, int64_t first, int64_t count);
+
 }  // namespace tessera::model

@@ -68,7 +68,10 @@ class HostCalls final : public BoundAttention {
 
 class DeviceCalls final : public BoundAttention {
  public:
-  DeviceCalls(int64_t slot, Bounds all) : slot_(slot), bounds_(std::move(all)) { Slots::All().Set(slot_, &bounds_); }
+  DeviceCalls(int64_t slot, Bounds all) : slot_(slot), bounds_(std::move(all)) {
+    operands.emplace_back();  // none
+    Slots::All().Set(slot_, &bounds_);
+  }
   ~DeviceCalls() override { Slots::All().Set(slot_, nullptr); }
   DeviceCalls(const DeviceCalls&) = delete;
   DeviceCalls& operator=(const DeviceCalls&) = delete;
@@ -192,8 +195,9 @@ class CalledAttention final : public AttentionSubstitute {
 
   std::vector<NamedType> Inputs(bool) const override {
     if (is_on_device()) return {};
-    return {{std::string(kAddress), {Element::kUi32, {2}}}};
+    return {{std::string(kAddress), {Element::kI32, {2}}}};
   }
+  int64_t RowTokens() const override { return layers_.spec.row_tokens; }
   Status Begin(Builder&, bool) const override { return {}; }
 
   Attended Forward(Builder& b, const AttentionInputs& in) const override {
@@ -235,7 +239,7 @@ class CalledAttention final : public AttentionSubstitute {
     const Bounds* address = &calls->bounds;
     std::vector<std::byte> bytes(sizeof(address));
     std::memcpy(bytes.data(), &address, sizeof(address));
-    calls->operands.push_back(std::move(bytes));
+    calls->operands.push_back({std::move(bytes)});
     return calls;
   }
 

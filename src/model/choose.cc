@@ -55,13 +55,19 @@ constexpr Way kWays[] = {{kCpu, TargetKind::kCpu, "cpu", pjrt::kHostPlatform, kO
 
 class Chooser {
  public:
-  Chooser(const Engine& engine, const ModelSpec& spec, const Target& target, const TrainerOptions& options,
+  Chooser(const Engine& engine, const Layout& layout, const Target& target, const TrainerOptions& options,
           const lanes::xla::Place* place)
-      : engine_(engine), spec_(spec), target_(target), options_(options), place_(place) {}
+      : engine_(engine), layout_(layout), target_(target), options_(options), place_(place) {}
 
   Result<Chosen> Try(const Way& way) const {
     if (way.target && *way.target != target_.kind) {
       return Fail(ErrorCode::kLaneRefused, fmt::format("not for a {}", ToText(target_.kind)));
+    }
+    if (way.name != kXlaChunked && layout_.SizeOf(kContextAxis) > 1) {
+      return Fail(ErrorCode::kLaneRefused, "several devices share the tokens of a row");
+    }
+    if (layout_.mesh && way.target && *way.target != TargetKind::kCpu) {
+      return Fail(ErrorCode::kLaneRefused, "its kernels are not laid over the devices of a mesh");
     }
     return way.platform.empty() ? InProgram(way) : Called(way);
   }
@@ -73,7 +79,7 @@ class Chooser {
     }
     AttentionOptions options = OptionsFor(way.name, options_);
     if (*way.target == TargetKind::kGpu) options.memory = {MemoryKind::kGpu, options_.xla.device};
-    LayerAttention layers = TESSERA_TRY(PrepareAll(engine_, spec_, target_, options));
+    LayerAttention layers = TESSERA_TRY(PrepareAll(engine_, layout_.own, target_, options));
     for (const Attention& attention : layers.attentions) TESSERA_TRY(attention.CheckAccepted());
     if (place_ != nullptr) {
       TESSERA_TRY(pjrt::Register(place_->session.client->plugin(), way.registered, AttentionFunctions()));
@@ -84,7 +90,7 @@ class Chooser {
   }
 
   Result<Chosen> InProgram(const Way& way) const {
-    LayerAttention layers = TESSERA_TRY(PrepareAll(engine_, spec_, target_, OptionsFor(way.name, options_)));
+    LayerAttention layers = TESSERA_TRY(PrepareAll(engine_, layout_.own, target_, OptionsFor(way.name, options_)));
     const LaneRow* row = FindLane(EngineAccess::Of(engine_)->table, way.name);
     for (size_t i = 0; row->refuses != nullptr && i < layers.attentions.size(); ++i) {
       const Decision decision = row->refuses(layers.attentions[i].contract(), layers.facts[i]);
@@ -92,8 +98,14 @@ class Chooser {
       return Fail(ErrorCode::kLaneRefused, fmt::format("{}: {}", ReasonText(decision.reason), decision.detail));
     }
     Chosen chosen = Begun(way, layers);
-    chosen.attention =
-        TESSERA_TRY(MakeProgramAttention(std::move(layers), target_, *lanes::xla::FindLowering(way.name)));
+    const lanes::xla::Lowering& lowering = *lanes::xla::FindLowering(way.name);
+    const TokenShards tokens{layout_.SizeOf(kContextAxis), layout_.Groups({kContextAxis})};
+    if (tokens.shards > 1) {
+      chosen.attention = TESSERA_TRY(MakeContextAttention(std::move(layers), target_, lowering, tokens));
+      chosen.reason += fmt::format("; tokens over {} devices", tokens.shards);
+    } else {
+      chosen.attention = TESSERA_TRY(MakeProgramAttention(std::move(layers), target_, lowering));
+    }
     return chosen;
   }
 
@@ -105,7 +117,7 @@ class Chooser {
   }
 
   const Engine& engine_;
-  const ModelSpec& spec_;
+  const Layout& layout_;
   const Target& target_;
   const TrainerOptions& options_;
   const lanes::xla::Place* place_;
@@ -120,9 +132,9 @@ std::string_view PreferredAttention(const Target& target) {
   return kXlaChunked;
 }
 
-Result<Chosen> ChooseAttention(const Engine& engine, const ModelSpec& spec, const Target& target,
+Result<Chosen> ChooseAttention(const Engine& engine, const Layout& layout, const Target& target,
                                const AttentionRequest& request, const lanes::xla::Place* place) {
-  const Chooser chooser(engine, spec, target, request.options, place);
+  const Chooser chooser(engine, layout, target, request.options, place);
   const std::string_view asked = request.name == "auto" ? PreferredAttention(target) : std::string_view(request.name);
   const Way* way = std::find_if(std::begin(kWays), std::end(kWays), [&](const Way& one) { return one.name == asked; });
   if (way == std::end(kWays)) {

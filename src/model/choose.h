@@ -7,6 +7,7 @@
 
 #include "lanes/xla/place.h"
 #include "model/attention.h"
+#include "model/layout.h"
 
 namespace tessera::model {
 
@@ -23,7 +24,7 @@ struct AttentionRequest {
   const std::string& name;  // "auto", or a substitute's
   const TrainerOptions& options;
 };
-Result<Chosen> ChooseAttention(const Engine& engine, const ModelSpec& spec, const Target& target,
+Result<Chosen> ChooseAttention(const Engine& engine, const Layout& layout, const Target& target,
                                const AttentionRequest& request, const lanes::xla::Place* place);
 // The first that is tried for a target.
 std::string_view PreferredAttention(const Target& target);

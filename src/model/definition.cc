@@ -25,23 +25,25 @@ using stablehlo::Values;
 
 class Definition {
  public:
-  Definition(const ModelSpec& spec, const AttentionSubstitute& attention, int64_t barrier_every, Builder& b)
-      : s_(spec),
+  Definition(const Layout& layout, const AttentionSubstitute& attention, int64_t barrier_every, Builder& b)
+      : s_(layout.own),
         attention_(attention),
         b_(b),
-        tokens_(spec.rows * spec.row_tokens),
-        heads_(spec.num_q_heads + 2 * spec.num_kv_heads),
-        element_(stablehlo::ElementOf(spec.dtype)),
-        barriers_(BarriersAfter(spec.layers, barrier_every)) {
-    const std::vector<std::string> distinct = DistinctMasks(spec);
-    for (const std::string& mask : spec.masks) {
+        tokens_(s_.rows * s_.row_tokens),
+        heads_(s_.num_q_heads + 2 * s_.num_kv_heads),
+        element_(stablehlo::ElementOf(s_.dtype)),
+        columns_(layout.Groups({kModelAxis})),
+        tokens_of_all_(layout.Groups({kDataAxis, kContextAxis})),
+        barriers_(BarriersAfter(s_.layers, barrier_every)) {
+    const std::vector<std::string> distinct = DistinctMasks(s_);
+    for (const std::string& mask : s_.masks) {
       mask_of_.push_back(static_cast<size_t>(std::find(distinct.begin(), distinct.end(), mask) - distinct.begin()));
     }
   }
 
   // The sum of nats.
   Value Forward() {
-    rotations_ = b_.TakeRows(b_.Input(kRotations), b_.Input(kPositions));
+    rotations_ = b_.TakeRows(b_.Input(kRotations), Flat(kPositions));
     Value x = Embed();
     for (int64_t layer = 0; layer < s_.layers; ++layer) {
       layers_.emplace_back();
@@ -50,13 +52,14 @@ class Definition {
     return Loss(x);
   }
 
-  // Of the sum of nats, by parameter.
+  // Of the sum of nats, by parameter; over a mesh, of all tokens.
   std::map<std::string, Value> Backward() {
     Value dx = LossBack();
     for (int64_t layer = s_.layers; layer-- > 0;) {
       dx = Cut(layer, LayerBack(layer, dx, layers_[static_cast<size_t>(layer)]));
     }
     EmbedBack(dx);
+    for (auto& [name, gradient] : gradients_) gradient = SumOver(tokens_of_all_, gradient);
     return std::move(gradients_);
   }
 
@@ -67,6 +70,11 @@ class Definition {
     return is_cut ? b_.Barrier(x) : x;
   }
   Value F32(double value) { return b_.Constant({Element::kF32, {}}, value); }
+  Value SumOver(const stablehlo::DeviceGroups& groups, const Value& x) {
+    return groups.empty() ? x : b_.Sum(x, groups);
+  }
+  // An operand of every token, one after the other.
+  Value Flat(std::string_view name) { return b_.Reshape(b_.Input(name), {tokens_}); }
   // A product in the model's dtype, summed in f32.
   Value Product(const Value& a, const Value& b, stablehlo::Contract2 axes = {}) {
     return b_.Dot(b_.Convert(a, element_), b_.Convert(b, element_), axes);
@@ -90,12 +98,12 @@ class Definition {
   // ---- embeddings
 
   Value Embed() {
-    const Value x = b_.TakeRows(b_.Input(kEmbedding), b_.Input(kInputIds));
+    const Value x = b_.TakeRows(b_.Input(kEmbedding), Flat(kInputIds));
     if (!s_.structure) return x;
     Value sum;
     for (size_t i = 0; i < kStructureParts.size(); ++i) {
       StructureRows& rows = structure_[i];
-      const Value ids = b_.Input(StructureInput(i));
+      const Value ids = Flat(StructureInput(i));
       rows.ids = b_.Max(b_.Min(ids, b_.Int(kStructureParts[i].ids - 1)), b_.Int(0));
       rows.is_there = b_.Convert(b_.Is(Compare::kGe, ids, b_.Int(0)), Element::kF32);
       const Value taken = b_.TakeRows(b_.Input(kStructureParts[i].name), rows.ids);
@@ -107,7 +115,7 @@ class Definition {
   }
 
   void EmbedBack(const Value& dx) {
-    Gradient(std::string(kEmbedding), b_.SumRows(dx, b_.Input(kInputIds), s_.PaddedVocab()));
+    Gradient(std::string(kEmbedding), b_.SumRows(dx, Flat(kInputIds), s_.PaddedVocab()));
     if (!s_.structure) return;
     GradientOfProduct(std::string(kStructureOut), structure_sum_, dx);
     const Value dsum = Through(dx, b_.Input(kStructureOut));
@@ -177,12 +185,12 @@ class Definition {
       v.gate = Sigmoid(Product(v.attention_norm.y, b_.Input(name("gate"))));
       v.gated = b_.Mul(v.gated, v.gate);
     }
-    const Value middle = b_.Add(x, Product(v.gated, b_.Input(name("proj"))));
+    const Value middle = b_.Add(x, SumOver(columns_, Product(v.gated, b_.Input(name("proj")))));
     v.mlp_norm = Normalise(middle, name("mlp_norm"));
     v.mlp_in = Product(v.mlp_norm.y, b_.Input(name("fc1")));
     const Value swish = MlpGate(v);
     v.activated = b_.Mul(b_.Mul(swish, Sigmoid(swish)), MlpUp(v));
-    return b_.Add(middle, Product(v.activated, b_.Input(name("fc2"))));
+    return b_.Add(middle, SumOver(columns_, Product(v.activated, b_.Input(name("fc2")))));
   }
   Value MlpGate(const LayerValues& v) { return Columns(v.mlp_in, 0, s_.mlp_width); }
   Value MlpUp(const LayerValues& v) { return Columns(v.mlp_in, s_.mlp_width, 2 * s_.mlp_width); }
@@ -199,7 +207,7 @@ class Definition {
     const Value dgate = b_.Mul(b_.Mul(dactivated, MlpUp(v)), slope);
     const Value dmlp_in = b_.Concatenate({dgate, dup}, 1);
     GradientOfProduct(name("fc1"), v.mlp_norm.y, dmlp_in);
-    const Value dmlp_norm = Through(dmlp_in, b_.Input(name("fc1")));
+    const Value dmlp_norm = SumOver(columns_, Through(dmlp_in, b_.Input(name("fc1"))));
     const Value dmiddle = b_.Add(dx, NormaliseBack(dmlp_norm, v.mlp_norm, name("mlp_norm")));
 
     GradientOfProduct(name("proj"), v.gated, dmiddle);
@@ -218,6 +226,7 @@ class Definition {
       GradientOfProduct(name("gate"), v.attention_norm.y, dopen);
       dnorm = b_.Add(dnorm, Through(dopen, b_.Input(name("gate"))));
     }
+    dnorm = SumOver(columns_, dnorm);
     return b_.Add(dmiddle, NormaliseBack(dnorm, v.attention_norm, name("attention_norm")));
   }
 
@@ -236,13 +245,13 @@ class Definition {
     if (s_.PaddedVocab() != s_.vocab) {
       logits_ = b_.Select(b_.Is(Compare::kLt, column, b_.Int(s_.vocab)), logits_, F32(-INFINITY));
     }
-    is_target_ = b_.Is(Compare::kEq, column, Beside(b_.Input(kTargetIds), column));
+    is_target_ = b_.Is(Compare::kEq, column, Beside(Flat(kTargetIds), column));
     const Value max = b_.Reduce(Reduction::kMax, logits_, {1});
     const Value sum = b_.Reduce(Reduction::kAdd, b_.Exp(b_.Sub(logits_, Beside(max, logits_))), {1});
     lse_ = b_.Add(max, b_.Log(sum));
     const Value target = b_.Reduce(Reduction::kAdd, b_.Select(is_target_, logits_, F32(0.0)), {1});
     // A token that is not trained counts nothing, whatever its logits are.
-    const Value mask = b_.Input(kLossMask);
+    const Value mask = Flat(kLossMask);
     const Value nats = b_.Select(b_.Is(Compare::kGt, mask, F32(0.0)), b_.Sub(lse_, target), F32(0.0));
     const Value by_row = b_.Reduce(Reduction::kAdd, b_.Reshape(nats, {s_.rows, s_.row_tokens}), {1});
     return b_.Reduce(Reduction::kAdd, by_row, {0});
@@ -252,7 +261,7 @@ class Definition {
     const Value chance = b_.Exp(b_.Sub(logits_, Beside(lse_, logits_)));
     Value dlogits = b_.Sub(chance, b_.Convert(is_target_, Element::kF32));
     if (s_.final_softcap > 0) dlogits = b_.Mul(dlogits, b_.Sub(F32(1.0), b_.Mul(capped_, capped_)));
-    const Value is_trained = b_.Is(Compare::kGt, b_.Input(kLossMask), F32(0.0));
+    const Value is_trained = b_.Is(Compare::kGt, Flat(kLossMask), F32(0.0));
     dlogits = b_.Select(b_.Spread(is_trained, dlogits.type.dims, {0}), dlogits, F32(0.0));
     GradientOfProduct(std::string(kHead), final_norm_.y, dlogits);
     return NormaliseBack(Through(dlogits, b_.Input(kHead)), final_norm_, std::string(kFinalNorm));
@@ -264,6 +273,8 @@ class Definition {
   const int64_t tokens_;
   const int64_t heads_;
   const Element element_;
+  const stablehlo::DeviceGroups columns_;        // devices with other heads and columns of the same tokens
+  const stablehlo::DeviceGroups tokens_of_all_;  // devices with the same parameters and other tokens
   const std::vector<int64_t> barriers_;
   std::vector<size_t> mask_of_;
   Value rotations_;
@@ -289,8 +300,18 @@ std::vector<NamedType> ParameterTypes(const ModelSpec& spec, std::string (*name)
 }
 std::string Own(const std::string& name) { return name; }
 
-std::string ModuleNameOf(const ModelSpec& spec, std::string_view pass) {
-  return fmt::format("model_{}_{}", pass, Digest(spec));
+std::string ModuleNameOf(const Layout& layout, std::string_view pass) {
+  return fmt::format("model_{}_{}", pass, Digest(layout.whole));
+}
+
+// A device tells its own share, and who adds them up sees that none is missing.
+Value LossOf(Builder& b, const Layout& layout, const Value& loss) { return layout.mesh ? b.Reshape(loss, {1}) : loss; }
+
+// The rotations are of every place that a document may have, whoever has the tokens.
+std::vector<NamedType> RowInputsOf(const Layout& layout) {
+  std::vector<NamedType> inputs = RowInputs(layout.own);
+  inputs.back().type.dims[0] = layout.whole.row_tokens;
+  return inputs;
 }
 
 }  // namespace
@@ -317,56 +338,55 @@ std::vector<float> Rotations(const ModelSpec& spec) {
 }
 
 std::vector<NamedType> RowInputs(const ModelSpec& spec) {
-  const int64_t tokens = spec.rows * spec.row_tokens;
-  const Type ids{Element::kI32, {tokens}};
+  const Type ids{Element::kI32, {spec.rows, spec.row_tokens}};
   std::vector<NamedType> inputs = {{std::string(kInputIds), ids},
                                    {std::string(kTargetIds), ids},
-                                   {std::string(kLossMask), {Element::kF32, {tokens}}},
+                                   {std::string(kLossMask), {Element::kF32, ids.dims}},
                                    {std::string(kPositions), ids}};
   for (size_t i = 0; spec.structure && i < kStructureParts.size(); ++i) inputs.push_back({StructureInput(i), ids});
   inputs.push_back({std::string(kRotations), {Element::kF32, {spec.row_tokens, 2 * spec.head_dim}}});
   return inputs;
 }
 
-Result<stablehlo::Program> LowerGradients(const ModelSpec& spec, const AttentionSubstitute& attention,
+Result<stablehlo::Program> LowerGradients(const Layout& layout, const AttentionSubstitute& attention,
                                           int64_t barrier_every) {
-  std::vector<NamedType> inputs = ParameterTypes(spec, Own);
-  const std::vector<NamedType> gradients = ParameterTypes(spec, GradientName);
+  std::vector<NamedType> inputs = ParameterTypes(layout.own, Own);
+  const std::vector<NamedType> gradients = ParameterTypes(layout.own, GradientName);
   Append(inputs, gradients);
   inputs.push_back({std::string(kKeep), {Element::kI32, {}}});
-  Append(inputs, RowInputs(spec));
+  Append(inputs, RowInputsOf(layout));
   Append(inputs, attention.Inputs(true));
-  const std::string name = ModuleNameOf(spec, "gradients");
+  const std::string name = ModuleNameOf(layout, "gradients");
   Builder b(name, {}, inputs);
   TESSERA_TRY(attention.Begin(b, true));
-  Definition definition(spec, attention, barrier_every, b);
-  const Value loss = definition.Forward();
+  Definition definition(layout, attention, barrier_every, b);
+  const Value loss = LossOf(b, layout, definition.Forward());
   const std::map<std::string, Value> made = definition.Backward();
   const Value is_kept = b.Is(Compare::kNe, b.Input(kKeep), b.Int(0));
   Values outputs;
   std::vector<NamedType> named = gradients;
-  for (const ParameterInfo& info : ParametersOf(spec)) {
+  for (const ParameterInfo& info : ParametersOf(layout.own)) {
     const std::string gradient = GradientName(info.name);
     const Value before = b.Select(is_kept, b.Input(gradient), b.Constant({Element::kF32, info.dims}, 0.0));
     b.Donate(gradient, static_cast<int64_t>(outputs.size()));
     outputs.push_back(b.Add(before, made.at(info.name)));
   }
   outputs.push_back(loss);
-  named.push_back({"loss", loss.type});
-  return stablehlo::Program{name, TESSERA_TRY(b.Finish(outputs)), std::move(inputs), std::move(named), 1};
+  named.push_back({std::string(kLoss), loss.type});
+  return FinishProgram(b, layout, {name, std::move(inputs), std::move(named)}, outputs);
 }
 
-Result<stablehlo::Program> LowerEvaluate(const ModelSpec& spec, const AttentionSubstitute& attention,
+Result<stablehlo::Program> LowerEvaluate(const Layout& layout, const AttentionSubstitute& attention,
                                          int64_t barrier_every) {
-  std::vector<NamedType> inputs = ParameterTypes(spec, Own);
-  Append(inputs, RowInputs(spec));
+  std::vector<NamedType> inputs = ParameterTypes(layout.own, Own);
+  Append(inputs, RowInputsOf(layout));
   Append(inputs, attention.Inputs(false));
-  const std::string name = ModuleNameOf(spec, "evaluate");
+  const std::string name = ModuleNameOf(layout, "evaluate");
   Builder b(name, {}, inputs);
   TESSERA_TRY(attention.Begin(b, false));
-  Definition definition(spec, attention, barrier_every, b);
-  const Value loss = definition.Forward();
-  return stablehlo::Program{name, TESSERA_TRY(b.Finish({loss})), std::move(inputs), {{"loss", loss.type}}, 1};
+  Definition definition(layout, attention, barrier_every, b);
+  const Value loss = LossOf(b, layout, definition.Forward());
+  return FinishProgram(b, layout, {name, std::move(inputs), {{std::string(kLoss), loss.type}}}, {loss});
 }
 
 }  // namespace tessera::model

@@ -7,22 +7,26 @@
 
 #include "lanes/xla/stablehlo/program.h"
 #include "model/attention.h"
+#include "model/layout.h"
 #include "tessera/model.h"
 
 namespace tessera::model {
 
-// Names of operands beside the parameters, which have their own. N is rows * row_tokens.
-inline constexpr std::string_view kInputIds = "input_ids";  // i32 [N], as the next
+// Names of operands beside the parameters, which have their own.
+inline constexpr std::string_view kInputIds = "input_ids";  // i32 [rows, row_tokens], as the next
 inline constexpr std::string_view kTargetIds = "target_ids";
-inline constexpr std::string_view kLossMask = "loss_mask";   // f32 [N]
-inline constexpr std::string_view kPositions = "positions";  // i32 [N]: of a token in its document
+inline constexpr std::string_view kLossMask = "loss_mask";   // f32 [rows, row_tokens]
+inline constexpr std::string_view kPositions = "positions";  // i32 [rows, row_tokens]: of a token in its document
 inline constexpr std::string_view kRotations = "rotations";  // f32 [row_tokens, 2 * head_dim], see Rotations
 inline constexpr std::string_view kKeep = "keep_gradients";  // i32: whether gradients are added to those that are there
 inline constexpr std::string_view kScalars = "scalars";      // f32 [kNumScalars]
-std::string StructureInput(size_t part);                     // i32 [N]
-std::string GradientName(const std::string& parameter);      // "g.wte"
-std::string FirstMoment(const std::string& parameter);       // "m.wte"
-std::string SecondMoment(const std::string& parameter);      // "v.wte"
+inline constexpr std::string_view kLoss = "loss";            // the sum of nats; over a mesh [1], of a device's tokens
+inline constexpr std::string_view kNorm = "norm";
+inline constexpr std::string_view kIsTaken = "is_taken";
+std::string StructureInput(size_t part);                 // i32 [rows, row_tokens]
+std::string GradientName(const std::string& parameter);  // "g.wte"
+std::string FirstMoment(const std::string& parameter);   // "m.wte"
+std::string SecondMoment(const std::string& parameter);  // "v.wte"
 
 // Of every position and half a head's dims: cos, cos, then -sin, sin.
 std::vector<float> Rotations(const ModelSpec& spec);
@@ -31,11 +35,12 @@ std::vector<float> Rotations(const ModelSpec& spec);
 std::vector<stablehlo::NamedType> RowInputs(const ModelSpec& spec);
 
 // Parameters, their gradients so far, `keep`, rows, attention's operands -> gradients (in place of those given), the
-// sum of nats. Cut by barriers every so many layers (barriers.h), as the next.
-Result<stablehlo::Program> LowerGradients(const ModelSpec& spec, const AttentionSubstitute& attention,
+// sum of nats. Over a mesh a gradient is that of all devices' tokens. Cut by barriers every so many layers (barriers.h),
+// as the next.
+Result<stablehlo::Program> LowerGradients(const Layout& layout, const AttentionSubstitute& attention,
                                           int64_t barrier_every = 0);
 // Parameters, rows, attention's operands -> the sum of nats.
-Result<stablehlo::Program> LowerEvaluate(const ModelSpec& spec, const AttentionSubstitute& attention,
+Result<stablehlo::Program> LowerEvaluate(const Layout& layout, const AttentionSubstitute& attention,
                                          int64_t barrier_every = 0);
 
 // The numbers of an update, in `scalars`.
@@ -52,6 +57,6 @@ enum class UpdateScalar : uint8_t {
 inline constexpr int64_t kNumScalars = 8;
 // Parameters, first and second moments (each in place), gradients, `scalars` -> the same three, the norm of the
 // gradient of the mean loss, and whether the update was taken: 1, or 0 where that norm is not finite.
-Result<stablehlo::Program> LowerUpdate(const ModelSpec& spec);
+Result<stablehlo::Program> LowerUpdate(const Layout& layout);
 
 }  // namespace tessera::model

@@ -61,14 +61,19 @@ Result<ModelPrograms> LowerModel(const Engine& engine, const ModelSpec& spec, co
   if (std::vector<Violation> violations = Validate(spec); !violations.empty()) {
     return Fail(ErrorCode::kModelInvalid, std::move(violations));
   }
+  model::Layout layout = TESSERA_TRY(model::MakeLayout(spec, options.mesh));
   const model::Chosen chosen =
-      TESSERA_TRY(model::ChooseAttention(engine, spec, target, {options.attention, options}, nullptr));
+      TESSERA_TRY(model::ChooseAttention(engine, layout, target, {options.attention, options}, nullptr));
+  if (layout.mesh) {
+    layout.own.row_tokens = chosen.attention->RowTokens();
+    TESSERA_TRY(model::SetOperands(layout, chosen.attention->Inputs(true)));
+  }
   const Namer namer(spec);
   ModelPrograms all;
   all.substitutes = model::SubstitutesOf(chosen.name, chosen.reason);
-  stablehlo::Program gradients = TESSERA_TRY(model::LowerGradients(spec, *chosen.attention, options.barrier_every));
-  stablehlo::Program update = TESSERA_TRY(model::LowerUpdate(spec));
-  stablehlo::Program evaluate = TESSERA_TRY(model::LowerEvaluate(spec, *chosen.attention, options.barrier_every));
+  stablehlo::Program gradients = TESSERA_TRY(model::LowerGradients(layout, *chosen.attention, options.barrier_every));
+  stablehlo::Program update = TESSERA_TRY(model::LowerUpdate(layout));
+  stablehlo::Program evaluate = TESSERA_TRY(model::LowerEvaluate(layout, *chosen.attention, options.barrier_every));
   all.programs.push_back(Describe(std::move(gradients), "gradients", namer));
   all.programs.push_back(Describe(std::move(update), "update", namer));
   all.programs.push_back(Describe(std::move(evaluate), "evaluate", namer));

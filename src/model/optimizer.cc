@@ -2,6 +2,8 @@
 // between runs, is data. A gradient that is not finite leaves everything as it was.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/try.h"
 #include "model/definition.h"
 
@@ -16,18 +18,21 @@ using stablehlo::Values;
 
 class Update {
  public:
-  explicit Update(Builder& b) : b_(b) {}
+  Update(Builder& b, const Layout& layout) : b_(b), layout_(layout) {}
 
-  // The norm of all gradients together, of the mean loss.
+  // The norm of all gradients together, of the mean loss. What a device has a part of is summed over those that have
+  // the others; what all have is counted once.
   Value Norm(const std::vector<ParameterInfo>& parameters) {
-    Value sum;
-    for (size_t i = 0; i < parameters.size(); ++i) {
-      const Value gradient = b_.Mul(b_.Input(GradientName(parameters[i].name)), Scalar(UpdateScalar::kPerToken));
+    Value sum, of_parts;
+    for (const ParameterInfo& info : parameters) {
+      const Value gradient = b_.Mul(b_.Input(GradientName(info.name)), Scalar(UpdateScalar::kPerToken));
       std::vector<int64_t> axes;
-      for (size_t axis = 0; axis < parameters[i].dims.size(); ++axis) axes.push_back(static_cast<int64_t>(axis));
+      for (size_t axis = 0; axis < info.dims.size(); ++axis) axes.push_back(static_cast<int64_t>(axis));
       const Value squares = b_.Reduce(Reduction::kAdd, b_.Mul(gradient, gradient), axes);
-      sum = i == 0 ? squares : b_.Add(sum, squares);
+      Value& to = IsCut(info.name) ? of_parts : sum;
+      to = to.name.empty() ? squares : b_.Add(to, squares);
     }
+    if (!of_parts.name.empty()) sum = b_.Add(sum, b_.Sum(of_parts, layout_.Groups({kModelAxis})));
     norm_ = b_.Unary("sqrt", sum);
     is_good_ = b_.IsFinite(norm_);
     // Only a norm that is too large is divided by: one of zero never is.
@@ -58,6 +63,11 @@ class Update {
   Value IsTaken() { return b_.Convert(is_good_, Element::kI32); }
 
  private:
+  bool IsCut(const std::string& parameter) const {
+    const ShardRow* row = layout_.table ? layout_.table->Find(parameter) : nullptr;
+    if (row == nullptr || layout_.SizeOf(kModelAxis) == 1) return false;
+    return std::any_of(row->spec->begin(), row->spec->end(), [](const auto& axes) { return !axes.empty(); });
+  }
   Value F32(double value) { return b_.Constant({Element::kF32, {}}, value); }
   Value Scalar(UpdateScalar which) {
     const auto at = static_cast<int64_t>(which);
@@ -70,13 +80,14 @@ class Update {
   }
 
   Builder& b_;
+  const Layout& layout_;
   Value norm_, is_good_, factor_;
 };
 
 }  // namespace
 
-Result<stablehlo::Program> LowerUpdate(const ModelSpec& spec) {
-  const std::vector<ParameterInfo> parameters = ParametersOf(spec);
+Result<stablehlo::Program> LowerUpdate(const Layout& layout) {
+  const std::vector<ParameterInfo> parameters = ParametersOf(layout.own);
   std::vector<NamedType> inputs;
   std::vector<NamedType> named;
   const auto add = [&](std::string (*name)(const std::string&), bool is_output) {
@@ -90,9 +101,9 @@ Result<stablehlo::Program> LowerUpdate(const ModelSpec& spec) {
   add(SecondMoment, true);
   add(GradientName, false);
   inputs.push_back({std::string(kScalars), {Element::kF32, {kNumScalars}}});
-  const std::string name = fmt::format("model_update_{}", Digest(spec));
+  const std::string name = fmt::format("model_update_{}", Digest(layout.whole));
   Builder b(name, {}, inputs);
-  Update update(b);
+  Update update(b, layout);
   const Value norm = update.Norm(parameters);
   Values moved, first, second;
   for (const ParameterInfo& info : parameters) {
@@ -107,9 +118,9 @@ Result<stablehlo::Program> LowerUpdate(const ModelSpec& spec) {
   for (size_t i = 0; i < outputs.size(); ++i) b.Donate(inputs[i].name, static_cast<int64_t>(i));
   outputs.push_back(norm);
   outputs.push_back(update.IsTaken());
-  named.push_back({"norm", norm.type});
-  named.push_back({"is_taken", outputs.back().type});
-  return stablehlo::Program{name, TESSERA_TRY(b.Finish(outputs)), std::move(inputs), std::move(named), 1};
+  named.push_back({std::string(kNorm), norm.type});
+  named.push_back({std::string(kIsTaken), outputs.back().type});
+  return FinishProgram(b, layout, {name, std::move(inputs), std::move(named)}, outputs);
 }
 
 }  // namespace tessera::model

@@ -1,9 +1,12 @@
 // Attention by the programs of a lane of XLA's, taken in as functions, one for each mask and pass: loops over the
-// plan's tiles on any plugin, or a TPU's kernels. A plan's tables are operands, with room for any batch's.
+// plan's tiles on any plugin, or a TPU's kernels. A plan's tables are operands, with room for any batch's. Where several
+// devices share the tokens of a row, keys and values are brought first, and what they get of gradients is given back in
+// f32.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <set>
 
 #include "base/math.h"
@@ -11,10 +14,12 @@
 #include "lanes/xla/kernel_tables.h"
 #include "lanes/xla/stablehlo/tiles.h"
 #include "model/attention.h"
+#include "shard/context_program.h"
 
 namespace tessera::model {
 namespace {
 
+using stablehlo::ContextKind;
 using stablehlo::Element;
 using stablehlo::Program;
 using stablehlo::ProgramSpec;
@@ -42,6 +47,15 @@ struct MaskPrograms {
   PassProgram forward, backward;
 };
 
+// Tokens of a row over several devices: the same cut for every mask, since a layer gives its tokens to the next.
+struct Sharing {
+  TokenShards shards;
+  ContextKind kind = ContextKind::kGather;
+  int64_t row_tokens = 0;                // that a device has
+  std::vector<ContextPlanner> planners;  // by mask, as the next
+  std::vector<stablehlo::ContextSpec> specs;
+};
+
 PassProgram ToPass(Program program, std::string function) {
   PassProgram pass{.program = std::move(program), .function = std::move(function), .tables = {}};
   for (const NamedType& input : pass.program.inputs) {
@@ -52,8 +66,15 @@ PassProgram ToPass(Program program, std::string function) {
 
 class ProgramAttention final : public AttentionSubstitute {
  public:
-  ProgramAttention(LayerAttention layers, const lanes::xla::Lowering& lowering, std::vector<MaskPrograms> masks)
-      : layers_(std::move(layers)), s_(layers_.spec), lowering_(lowering), masks_(std::move(masks)) {}
+  ProgramAttention(LayerAttention layers, const lanes::xla::Lowering& lowering, std::vector<MaskPrograms> masks,
+                   std::optional<Sharing> sharing = {})
+      : layers_(std::move(layers)),
+        s_(layers_.spec),
+        lowering_(lowering),
+        masks_(std::move(masks)),
+        sharing_(std::move(sharing)) {
+    if (sharing_) s_.row_tokens = sharing_->row_tokens;
+  }
 
   std::vector<NamedType> Inputs(bool has_backward) const override {
     std::vector<NamedType> inputs;
@@ -62,6 +83,8 @@ class ProgramAttention final : public AttentionSubstitute {
     });
     return inputs;
   }
+
+  int64_t RowTokens() const override { return s_.row_tokens; }
 
   Status Begin(Builder& b, bool has_backward) const override {
     ForPasses(has_backward,
@@ -72,8 +95,11 @@ class ProgramAttention final : public AttentionSubstitute {
   Attended Forward(Builder& b, const AttentionInputs& in) const override {
     const MaskPrograms& mask = masks_[in.mask];
     const Values out = Call(b, mask.forward, in, {});
-    const Value o = FromTiles(b, Given(b, mask.forward, out, "o"), s_.num_q_heads);
-    return {b.Transpose(o, {0, 2, 1, 3}), FromTiles(b, Given(b, mask.forward, out, "lse"), s_.num_q_heads)};
+    const auto given = [&](std::string_view name) {
+      return FromTiles(b, Given(b, mask.forward, out, name), mask.spec, Side::kQuery);
+    };
+    const Value o = ToTokens(b, given("o"));
+    return {b.Transpose(o, {0, 2, 1, 3}), given("lse")};
   }
 
   AttentionGradients Backward(Builder& b, const AttentionInputs& in, const Attended& attended,
@@ -81,11 +107,12 @@ class ProgramAttention final : public AttentionSubstitute {
     const MaskPrograms& mask = masks_[in.mask];
     const Value delta = b.Transpose(b.Reduce(stablehlo::Reduction::kAdd, b.Mul(attended.o, dout), {3}), {0, 2, 1});
     const Value by_head = b.Convert(b.Transpose(dout, {0, 2, 1, 3}), in.qkv.type.element);
-    const Values out = Call(b, mask.backward, in, {{"do", by_head}, {"lse", attended.lse}, {"delta", delta}});
+    const Values out =
+        Call(b, mask.backward, in, {{"do", ToHeads(b, by_head)}, {"lse", attended.lse}, {"delta", ToHeads(b, delta)}});
     const auto given = [&](std::string_view name) { return Given(b, mask.backward, out, name); };
-    const Value dq = FromTiles(b, given("dq"), s_.num_q_heads);
-    const Value dk = FromTiles(b, given("dk"), s_.num_kv_heads);
-    const Value dv = FromTiles(b, given("dv"), s_.num_kv_heads);
+    const Value dq = ToTokens(b, FromTiles(b, given("dq"), mask.spec, Side::kQuery));
+    const Value dk = GiveKeysBack(b, FromTiles(b, given("dk"), mask.spec, Side::kKey));
+    const Value dv = GiveKeysBack(b, FromTiles(b, given("dv"), mask.spec, Side::kKey));
     AttentionGradients gradients;
     gradients.qkv = b.Transpose(b.Concatenate({dq, dk, dv}, 1), {0, 2, 1, 3});
     if (s_.sink_logits) {
@@ -110,6 +137,7 @@ class ProgramAttention final : public AttentionSubstitute {
   }
 
   Result<std::unique_ptr<BoundAttention>> Bind(const RowBatch& rows, bool has_backward) const override {
+    if (sharing_) return BindShards(rows, has_backward);
     auto bound = std::make_unique<BoundAttention>();
     std::vector<Plan> plans;
     for (size_t i = 0; i < masks_.size(); ++i) {
@@ -117,12 +145,13 @@ class ProgramAttention final : public AttentionSubstitute {
       TESSERA_TRY(CheckRoom(masks_[i].spec, planned.plan.view(), lowering_.has_kernels));
       plans.push_back(std::move(planned.plan));
     }
+    std::vector<std::vector<std::byte>>& operands = bound->operands.emplace_back();
     ForPasses(has_backward, [&](const MaskPrograms& mask, const PassProgram& pass) {
       const auto i = static_cast<size_t>(&mask - masks_.data());
       const lanes::xla::PlanTables tables = lowering_.tables(mask.spec, plans[i].view(), pass.program.inputs);
       for (const NamedType& table : pass.tables) {
         const auto bytes = std::as_bytes(std::span(tables.at(table.name)));
-        bound->operands.emplace_back(bytes.begin(), bytes.end());
+        operands.emplace_back(bytes.begin(), bytes.end());
       }
     });
     return bound;
@@ -135,6 +164,51 @@ class ProgramAttention final : public AttentionSubstitute {
       visit(mask, mask.forward);
       if (has_backward) visit(mask, mask.backward);
     }
+  }
+
+  bool IsOfHeads() const { return sharing_ && sharing_->kind == ContextKind::kHeads; }
+  bool IsGathered() const { return sharing_ && sharing_->kind == ContextKind::kGather; }
+  // [B, H, T of a device, ...]: all tokens of some of the heads, and back.
+  Value ToHeads(Builder& b, const Value& x) const {
+    return IsOfHeads() ? b.Trade(x, {.split = 1, .join = 2}, sharing_->shards.groups) : x;
+  }
+  Value ToTokens(Builder& b, const Value& x) const {
+    return IsOfHeads() ? b.Trade(x, {.split = 2, .join = 1}, sharing_->shards.groups) : x;
+  }
+  Value BringKeys(Builder& b, const Value& x) const {
+    return IsGathered() ? b.Gather(x, 2, sharing_->shards.groups) : ToHeads(b, x);
+  }
+  // Every device's share of a key's gradient goes to who has the key, and is added in the order of the devices.
+  Value GiveKeysBack(Builder& b, const Value& x) const {
+    return IsGathered() ? b.SumPiece(x, 2, sharing_->shards.groups) : ToTokens(b, x);
+  }
+
+  Result<std::unique_ptr<BoundAttention>> BindShards(const RowBatch& rows, bool has_backward) const {
+    auto bound = std::make_unique<BoundAttention>();
+    const auto shards = static_cast<size_t>(sharing_->shards.shards);
+    bound->operands.resize(shards);
+    for (size_t i = 0; i < masks_.size(); ++i) {
+      const ContextPlan plan = TESSERA_TRY(sharing_->planners[i].Plan(BatchFor(layers_.facts[i], rows)));
+      TESSERA_TRY(CheckRoom(masks_[i].spec, plan.plan->view(), false));
+      for (size_t shard = 0; bound->tokens.size() < shards; ++shard) {
+        bound->tokens.push_back(shard::ShardTokens(plan, shard));
+      }
+      const shard::DeviceTables tables = TESSERA_TRY(
+          shard::MakeDeviceTables(sharing_->specs[i], plan, {Direction::kForward, Direction::kDq, Direction::kDkv}));
+      const auto append = [&](const PassProgram& pass) {
+        for (size_t shard = 0; shard < shards; ++shard) {
+          for (const NamedType& table : pass.tables) {
+            std::vector<int32_t> values = tables[shard].at(table.name);
+            values.resize(static_cast<size_t>(stablehlo::NumElements(table.type)));  // words have room behind them
+            const auto bytes = std::as_bytes(std::span(values));
+            bound->operands[shard].emplace_back(bytes.begin(), bytes.end());
+          }
+        }
+      };
+      append(masks_[i].forward);
+      if (has_backward) append(masks_[i].backward);
+    }
+    return bound;
   }
 
   static Status CheckRoom(const ProgramSpec& spec, const PlanView& plan, bool has_kernels) {
@@ -173,11 +247,11 @@ class ProgramAttention final : public AttentionSubstitute {
       if (given != more.end()) {
         operands.push_back(given->second);
       } else if (input.name == "q") {
-        operands.push_back(Heads(b, in.qkv, 0, s_.num_q_heads));
+        operands.push_back(ToHeads(b, Heads(b, in.qkv, 0, s_.num_q_heads)));
       } else if (input.name == "k") {
-        operands.push_back(Heads(b, in.qkv, s_.num_q_heads, s_.num_kv_heads));
+        operands.push_back(BringKeys(b, Heads(b, in.qkv, s_.num_q_heads, s_.num_kv_heads)));
       } else if (input.name == "v") {
-        operands.push_back(Heads(b, in.qkv, s_.num_q_heads + s_.num_kv_heads, s_.num_kv_heads));
+        operands.push_back(BringKeys(b, Heads(b, in.qkv, s_.num_q_heads + s_.num_kv_heads, s_.num_kv_heads)));
       } else if (input.name == "scale") {
         operands.push_back(b.Constant(input.type, contract.score.scale));
       } else if (input.name == "softcap") {
@@ -195,20 +269,24 @@ class ProgramAttention final : public AttentionSubstitute {
     return b.CallFunction(pass.function, operands, results);
   }
 
-  // [B * H * tiles, tile, ...] to [B, H, T, ...].
-  Value FromTiles(Builder& b, const Value& tiles, int64_t heads) const {
-    std::vector<int64_t> dims = {s_.rows, heads, tiles.type.dims[0] * tiles.type.dims[1] / (s_.rows * heads)};
+  // [B * H * tiles, tile, ...] to [B, H, T, ...] of what the program has.
+  enum class Side : uint8_t { kQuery, kKey };
+  static Value FromTiles(Builder& b, const Value& tiles, const ProgramSpec& spec, Side side) {
+    const Shape& s = spec.shape;
+    const int64_t heads = side == Side::kQuery ? s.num_q_heads : s.num_kv_heads;
+    std::vector<int64_t> dims = {s.batch, heads, tiles.type.dims[0] * tiles.type.dims[1] / (s.batch * heads)};
     dims.insert(dims.end(), tiles.type.dims.begin() + 2, tiles.type.dims.end());
     const std::vector<int64_t> begin(dims.size(), 0);
     std::vector<int64_t> end = dims;
-    end[2] = s_.row_tokens;
+    end[2] = side == Side::kQuery ? s.q_len : s.kv_len;
     return b.Slice(b.Reshape(tiles, dims), begin, end);
   }
 
   LayerAttention layers_;
-  const ModelSpec& s_;
+  ModelSpec s_;  // of one device
   const lanes::xla::Lowering& lowering_;
   std::vector<MaskPrograms> masks_;
+  std::optional<Sharing> sharing_;
 };
 
 // Every row one document: what a class is does not depend on the batch.
@@ -221,17 +299,22 @@ RowBatch WholeRows(const ModelSpec& spec) {
   return rows;
 }
 
+// Room for the cleanups of any batch.
+void MakeRoom(ProgramSpec& spec) {
+  int64_t rows = 0;
+  for (const stablehlo::ListShape& list : spec.lists) rows += list.rows;
+  int64_t items = kLeastItems;
+  while (items < kItemsPerRow * rows * spec.masks && items < (int64_t{1} << 20)) items *= 2;
+  spec.items = std::max(spec.items, items);
+}
+
 Result<ProgramSpec> SpecFor(const LayerAttention& layers, size_t mask, const Target& target,
                             const lanes::xla::Lowering& lowering) {
   const Attention& attention = layers.attentions[mask];
   const PlanResult planned = TESSERA_TRY(attention.Plan(BatchFor(layers.facts[mask], WholeRows(layers.spec))));
   ProgramSpec spec = stablehlo::SpecOf(attention.contract(), planned.plan.view(), target.kind);
   spec.parts = 1;  // a program runs all of them
-  int64_t rows = 0;
-  for (const stablehlo::ListShape& list : spec.lists) rows += list.rows;
-  int64_t items = kLeastItems;
-  while (items < kItemsPerRow * rows * spec.masks && items < (int64_t{1} << 20)) items *= 2;
-  spec.items = std::max(spec.items, items);
+  MakeRoom(spec);
   Decision fits = lanes::xla::CheckSize(spec);
   if (lowering.has_kernels) {
     spec.stored_tiles = lanes::xla::StoredCapacity(planned.plan.view());
@@ -242,21 +325,94 @@ Result<ProgramSpec> SpecFor(const LayerAttention& layers, size_t mask, const Tar
   return Fail(ErrorCode::kLaneRefused, fmt::format("{}: {}", ReasonText(fits.reason), fits.detail), "attention");
 }
 
+Result<MaskPrograms> ProgramsOf(ProgramSpec spec, size_t mask, const lanes::xla::Lowering& lowering) {
+  MaskPrograms out;
+  out.spec = std::move(spec);
+  Program forward = TESSERA_TRY(lowering.lower(out.spec, Pass::kForward));
+  Program backward = TESSERA_TRY(lowering.lower(out.spec, Pass::kBackward));
+  out.forward = ToPass(std::move(forward), fmt::format("attention_forward_{}", mask));
+  out.backward = ToPass(std::move(backward), fmt::format("attention_backward_{}", mask));
+  return out;
+}
+
+// A tile that rows are whole multiples of, and shards have some of.
+constexpr int64_t kMostTile = 256;
+Result<int64_t> TileFor(int64_t row_tokens, int64_t shards) {
+  int64_t tile = 1;
+  while (tile < kMostTile && row_tokens % (2 * tile) == 0 && 2 * tile * shards <= row_tokens) tile *= 2;
+  constexpr int64_t kLeastTile = 4;
+  if (tile >= kLeastTile) return tile;
+  return Fail(ErrorCode::kContextCut,
+              fmt::format("rows of {} tokens have no tile of {} tokens or more for each of {} devices", row_tokens,
+                          kLeastTile, shards),
+              "row_tokens");
+}
+
+// Plans of every mask with one cut; and the tiles of the largest shard, over masks.
+struct CutMasks {
+  std::vector<ContextPlanner> planners;
+  std::vector<stablehlo::ContextSpec> specs;
+  int64_t tiles = 0;
+};
+Result<CutMasks> CutAll(const LayerAttention& layers, const Target& target, const ContextOptions& options) {
+  CutMasks cut;
+  for (size_t i = 0; i < layers.attentions.size(); ++i) {
+    const Contract& contract = layers.attentions[i].contract();
+    cut.planners.push_back(TESSERA_TRY(ContextPlanner::Make(contract, target, options)));
+    const ContextPlan plan = TESSERA_TRY(cut.planners.back().Plan(BatchFor(layers.facts[i], WholeRows(layers.spec))));
+    cut.specs.push_back(TESSERA_TRY(shard::ContextSpecOf(plan)));
+    MakeRoom(cut.specs.back().local);
+    int64_t most = 0;
+    for (const ShardLoad& load : plan.loads) most = std::max(most, load.tiles);
+    cut.tiles += most;
+  }
+  return cut;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<AttentionSubstitute>> MakeProgramAttention(LayerAttention layers, const Target& target,
                                                                   const lanes::xla::Lowering& lowering) {
   std::vector<MaskPrograms> masks;
   for (size_t i = 0; i < layers.attentions.size(); ++i) {
-    MaskPrograms mask;
-    mask.spec = TESSERA_TRY(SpecFor(layers, i, target, lowering));
-    Program forward = TESSERA_TRY(lowering.lower(mask.spec, Pass::kForward));
-    Program backward = TESSERA_TRY(lowering.lower(mask.spec, Pass::kBackward));
-    mask.forward = ToPass(std::move(forward), fmt::format("attention_forward_{}", i));
-    mask.backward = ToPass(std::move(backward), fmt::format("attention_backward_{}", i));
-    masks.push_back(std::move(mask));
+    ProgramSpec spec = TESSERA_TRY(SpecFor(layers, i, target, lowering));
+    masks.push_back(TESSERA_TRY(ProgramsOf(std::move(spec), i, lowering)));
   }
   return std::make_unique<ProgramAttention>(std::move(layers), lowering, std::move(masks));
+}
+
+Result<std::unique_ptr<AttentionSubstitute>> MakeContextAttention(LayerAttention layers, const Target& target,
+                                                                  const lanes::xla::Lowering& lowering,
+                                                                  const TokenShards& tokens) {
+  const ModelSpec& s = layers.spec;
+  Sharing sharing;
+  sharing.shards = tokens;
+  ContextOptions options;
+  options.shards = tokens.shards;
+  options.count_pairs = false;
+  const int64_t tile = TESSERA_TRY(TileFor(s.row_tokens, tokens.shards));
+  options.plan.tile = TileSize{tile, tile};
+  // Trading heads carries (1 + g) / N of what gathering keys does, for g query heads of each key head on N devices, and
+  // leaves every sum as on one device.
+  const int64_t group = s.num_q_heads / s.num_kv_heads;
+  if (s.num_kv_heads % tokens.shards == 0 && 1 + group < tokens.shards && !s.sink_logits) {
+    sharing.kind = ContextKind::kHeads;
+  }
+  options.exchange = sharing.kind == ContextKind::kHeads ? Exchange::kHeads : Exchange::kAllGather;
+  std::optional<CutMasks> best;
+  for (const CutForm form : {CutForm::kContiguous, CutForm::kZigzag}) {
+    options.form = form;
+    CutMasks cut = TESSERA_TRY(CutAll(layers, target, options));
+    if (!best || cut.tiles < best->tiles) best = std::move(cut);
+  }
+  sharing.planners = std::move(best->planners);
+  sharing.specs = std::move(best->specs);
+  sharing.row_tokens = sharing.specs.front().tokens;
+  std::vector<MaskPrograms> masks;
+  for (size_t i = 0; i < sharing.specs.size(); ++i) {
+    masks.push_back(TESSERA_TRY(ProgramsOf(sharing.specs[i].local, i, lowering)));
+  }
+  return std::make_unique<ProgramAttention>(std::move(layers), lowering, std::move(masks), std::move(sharing));
 }
 
 }  // namespace tessera::model

@@ -1,8 +1,10 @@
 // A Trainer: programs made once, numbers on a device, and a step.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <optional>
 
 #include "base/try.h"
@@ -16,6 +18,10 @@
 #include "model/contracts.h"
 #include "model/definition.h"
 #include "model/device.h"
+#include "model/layout.h"
+#include "model/limits.h"
+#include "shard/audit_program.h"
+#include "tessera/metric.h"
 #include "tessera/model.h"
 
 namespace tessera {
@@ -29,13 +35,15 @@ struct Trainer::Impl {
   TrainerOptions options;
   std::shared_ptr<EngineState> engine;
   lanes::xla::Place place;
+  model::Layout layout;
+  std::optional<ShardingUse> sharding;
   std::vector<ParameterInfo> parameters;
   std::vector<Attention> attentions;
   std::unique_ptr<model::AttentionSubstitute> attention;
   std::vector<Substitute> substitutes;
   std::vector<std::string> notes;
   std::vector<ProgramUse> programs;
-  DeviceUse device;
+  DeviceUse device_use;
   std::optional<DeviceArrays> arrays;
   std::shared_ptr<const CompiledPass> gradients, evaluate, update;
   bool is_lost = false;  // a run failed that had taken over what it was to change
@@ -50,39 +58,98 @@ struct Trainer::Impl {
 
   Status Make(std::shared_ptr<const CompiledPass>& into, stablehlo::Program program, const char* pass) {
     lanes::xla::State& xla = *engine->xla;
+    shard::ProgramTensors tensors;
+    for (const stablehlo::NamedType& input : program.inputs) tensors.arguments.push_back(input.name);
+    for (const stablehlo::NamedType& output : program.outputs) tensors.results.push_back(output.name);
+    lanes::xla::WrittenProgram written{std::move(program), pass, options.xla,
+                                       layout.table ? ShardKey(*layout.table, "") : ""};
     if (place.topology != nullptr) {
-      programs.push_back(TESSERA_TRY(
-          xla.programs.CompileFor(*place.topology, lanes::xla::WrittenProgram{std::move(program), pass, options.xla})));
+      programs.push_back(TESSERA_TRY(xla.programs.CompileFor(*place.topology, written)));
       return {};
     }
-    lanes::xla::FoundProgram found = TESSERA_TRY(
-        xla.programs.Make(place.session, lanes::xla::WrittenProgram{std::move(program), pass, options.xla}));
+    lanes::xla::FoundProgram found = TESSERA_TRY(xla.programs.Make(place.session, std::move(written)));
+    if (layout.table) TESSERA_TRY(Audit(tensors, found));
     programs.push_back(std::move(found.use));
     into = std::move(found.program);
     return {};
   }
 
+  // What was compiled, or found on disk, is what the specs say.
+  Status Audit(const shard::ProgramTensors& tensors, const lanes::xla::FoundProgram& found) {
+    TESSERA_TRY(CheckShardKey(*layout.table, found.use.key));
+    const pjrt::OptimizedProgram inside = TESSERA_TRY(found.program->executable.Optimized());
+    shard::ProgramReport report = TESSERA_TRY(shard::AuditProgram(*layout.table, tensors, inside));
+    sharding->programs.push_back(
+        {found.use.pass, std::move(report.collectives), report.carried_bytes, report.device_bytes});
+    return {};
+  }
+
   // With an attention by name; `refusal` is why it is not another.
   Status MakePrograms(const Engine& from, const std::string& name, const std::string& refusal) {
-    model::Chosen chosen = TESSERA_TRY(model::ChooseAttention(from, spec, target, {name, options}, &place));
+    layout.own.row_tokens = spec.row_tokens;
+    model::Chosen chosen = TESSERA_TRY(model::ChooseAttention(from, layout, target, {name, options}, &place));
     if (!refusal.empty()) chosen.reason += fmt::format("; not {}: {}", model::PreferredAttention(target), refusal);
     attention = std::move(chosen.attention);
     attentions = std::move(chosen.attentions);
     substitutes = model::SubstitutesOf(chosen.name, chosen.reason);
-    stablehlo::Program lowered = TESSERA_TRY(model::LowerGradients(spec, *attention, options.barrier_every));
+    TESSERA_TRY(LayOut());
+    stablehlo::Program lowered = TESSERA_TRY(model::LowerGradients(layout, *attention, options.barrier_every));
     TESSERA_TRY(Make(gradients, std::move(lowered), "gradients"));
-    stablehlo::Program moved = TESSERA_TRY(model::LowerUpdate(spec));
+    stablehlo::Program moved = TESSERA_TRY(model::LowerUpdate(layout));
     return Make(update, std::move(moved), "update");
+  }
+
+  // The table of specs, when it is known what attention takes.
+  Status LayOut() {
+    if (!layout.mesh) return {};
+    layout.own.row_tokens = attention->RowTokens();
+    TESSERA_TRY(model::SetOperands(layout, attention->Inputs(true)));
+    sharding = ShardingUse{*layout.mesh, ShardFingerprint(*layout.table), FiguresOf(*layout.table), {}};
+    return {};
   }
 
   Status PutFloats(const std::string& name, std::vector<int64_t> dims, std::span<const float> values) {
     return arrays->Put({name, {stablehlo::Element::kF32, std::move(dims)}}, std::as_bytes(values));
   }
 
+  // A parameter's own numbers, or those that go with it: all of it, or on each device what it has of it.
+  Status PutParameter(const std::string& name, const std::vector<int64_t>& dims, std::span<const std::byte> bytes) {
+    if (!layout.mesh) return arrays->Put({name, {stablehlo::Element::kF32, dims}}, bytes);
+    for (int64_t device = 0; device < layout.NumDevices(); ++device) {
+      const model::Pieces pieces = layout.PiecesOf(name, device);
+      std::vector<int64_t> own = *LocalDims(*layout.table->Find(name), *layout.mesh);
+      const std::vector<std::byte> cut = model::CutOut({dims}, bytes, pieces);
+      TESSERA_TRY(arrays->PutOn(device, {name, {stablehlo::Element::kF32, std::move(own)}}, cut));
+    }
+    return {};
+  }
+  // Put together again. What several devices have must be the same on each: one that drifted is an error.
+  Result<Tensor> GetParameter(const std::string& name, const std::vector<int64_t>& dims) const {
+    Tensor tensor{ElementType::kF32, dims, {}};
+    if (!layout.mesh) {
+      tensor.bytes = TESSERA_TRY(arrays->Get(name));
+      return tensor;
+    }
+    tensor = Tensor::Zeros(ElementType::kF32, dims);
+    std::vector<model::Pieces> seen;
+    for (int64_t device = 0; device < layout.NumDevices(); ++device) {
+      const model::Pieces pieces = layout.PiecesOf(name, device);
+      const std::vector<std::byte> own = TESSERA_TRY(arrays->Get(name, device));
+      if (std::find(seen.begin(), seen.end(), pieces) == seen.end()) {
+        model::PutBack({dims}, own, pieces, tensor.bytes);
+        seen.push_back(pieces);
+      } else if (model::CutOut({dims}, tensor.bytes, pieces) != own) {
+        return Fail(ErrorCode::kShardProgram,
+                    fmt::format("device {} has other numbers than those that should have the same", device), name);
+      }
+    }
+    return tensor;
+  }
+
   Status PutZeros(std::string (*name)(const std::string&)) {
     for (const ParameterInfo& info : parameters) {
       const Tensor zeros = Tensor::Zeros(ElementType::kF32, info.dims);
-      TESSERA_TRY(arrays->Put({name(info.name), {stablehlo::Element::kF32, info.dims}}, zeros.bytes));
+      TESSERA_TRY(PutParameter(name(info.name), info.dims, zeros.bytes));
     }
     return {};
   }
@@ -92,7 +159,7 @@ struct Trainer::Impl {
       for (const std::string& name : {info.name, model::FirstMoment(info.name), model::SecondMoment(info.name)}) {
         const auto at = state.find(name);
         if (at == state.end()) continue;
-        TESSERA_TRY(arrays->Put({name, {stablehlo::Element::kF32, info.dims}}, at->second.bytes));
+        TESSERA_TRY(PutParameter(name, info.dims, at->second.bytes));
       }
     }
     return {};
@@ -100,36 +167,94 @@ struct Trainer::Impl {
 
   // Everything a program takes of a batch.
   struct BoundRows {
-    std::unique_ptr<model::BoundAttention> attention;  // as long as the program runs
+    std::vector<std::unique_ptr<model::BoundAttention>> attention;  // as long as the program runs; by place along data
     int64_t tokens = 0;
   };
   Result<BoundRows> PutRows(const RowBatch& rows, bool has_backward) {
     const model::RowOperands operands = TESSERA_TRY(model::ToOperands(spec, rows));
     BoundRows bound;
     bound.tokens = operands.tokens;
-    bound.attention = TESSERA_TRY(attention->Bind(rows, has_backward));
-    const int64_t tokens = spec.rows * spec.row_tokens;
-    const auto put_ints = [&](std::string_view name, const std::vector<int32_t>& values) {
-      return arrays->Put({std::string(name), {stablehlo::Element::kI32, {tokens}}}, std::as_bytes(std::span(values)));
-    };
-    TESSERA_TRY(put_ints(model::kInputIds, rows.input_ids));
-    TESSERA_TRY(put_ints(model::kTargetIds, rows.target_ids));
-    TESSERA_TRY(put_ints(model::kPositions, operands.positions));
-    TESSERA_TRY(PutFloats(std::string(model::kLossMask), {tokens}, operands.loss_mask));
-    for (size_t i = 0; spec.structure && i < rows.structure.size(); ++i) {
-      TESSERA_TRY(put_ints(model::StructureInput(i), rows.structure[i]));
+    for (int64_t first = 0; first < spec.rows; first += layout.own.rows) {
+      const RowBatch some = layout.mesh ? model::SomeRows(rows, first, layout.own.rows) : RowBatch{};
+      bound.attention.push_back(TESSERA_TRY(attention->Bind(layout.mesh ? some : rows, has_backward)));
     }
-    const std::vector<stablehlo::NamedType> inputs = attention->Inputs(has_backward);
-    for (size_t i = 0; i < inputs.size(); ++i) TESSERA_TRY(arrays->Put(inputs[i], bound.attention->operands[i]));
+    for (int64_t device = 0; device < layout.NumDevices(); ++device) {
+      TESSERA_TRY(PutRowsOn(device, rows, operands, bound, has_backward));
+    }
     return bound;
   }
 
+  // A device's tokens: of its rows, those that are its own, in its order.
+  Status PutRowsOn(int64_t device, const RowBatch& rows, const model::RowOperands& operands, const BoundRows& bound,
+                   bool has_backward) {
+    const int64_t row_place = layout.PlaceOf(device, kDataAxis);
+    const auto shard = static_cast<size_t>(layout.PlaceOf(device, kContextAxis));
+    const model::BoundAttention& attended = *bound.attention[static_cast<size_t>(row_place)];
+    const int64_t first = row_place * layout.own.rows * spec.row_tokens;
+    const auto put = [&](std::string_view name, stablehlo::Element element, const auto& values) {
+      std::vector<std::decay_t<decltype(values[0])>> own;
+      if (attended.tokens.empty()) {
+        own.assign(values.begin() + first, values.begin() + first + layout.own.rows * spec.row_tokens);
+      } else {
+        for (const int64_t token : attended.tokens[shard]) {
+          own.push_back(token < 0 ? 0 : values[static_cast<size_t>(first + token)]);
+        }
+      }
+      return arrays->PutOn(device, {std::string(name), {element, {layout.own.rows, layout.own.row_tokens}}},
+                           std::as_bytes(std::span(own)));
+    };
+    constexpr auto kI32 = stablehlo::Element::kI32;
+    TESSERA_TRY(put(model::kInputIds, kI32, rows.input_ids));
+    TESSERA_TRY(put(model::kTargetIds, kI32, rows.target_ids));
+    TESSERA_TRY(put(model::kPositions, kI32, operands.positions));
+    TESSERA_TRY(put(model::kLossMask, stablehlo::Element::kF32, operands.loss_mask));
+    for (size_t i = 0; spec.structure && i < rows.structure.size(); ++i) {
+      TESSERA_TRY(put(model::StructureInput(i), kI32, rows.structure[i]));
+    }
+    const std::vector<stablehlo::NamedType> inputs = attention->Inputs(has_backward);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      TESSERA_TRY(arrays->PutOn(device, inputs[i], attended.operands[shard][i]));
+    }
+    return {};
+  }
+
+  // A number that every device has: all must say the same.
   template <class T>
   Result<T> Scalar(const std::string& name) const {
     const std::vector<std::byte> bytes = TESSERA_TRY(arrays->Get(name));
+    for (int64_t device = 1; device < arrays->num_devices(); ++device) {
+      if (TESSERA_TRY(arrays->Get(name, device)) == bytes) continue;
+      return Fail(ErrorCode::kMetricIncomplete, fmt::format("devices 0 and {} say different numbers", device), name);
+    }
     T value{};
     std::memcpy(&value, bytes.data(), sizeof(value));
     return value;
+  }
+
+  // Of all tokens: over a mesh, the sum of what devices say of their own. Those that have the same tokens must say the
+  // same, and none may be missing.
+  Result<double> Loss() const {
+    const std::string name(model::kLoss);
+    if (!layout.mesh) return TESSERA_TRY(Scalar<float>(name));
+    std::vector<Result<MetricPart>> parts;
+    std::map<std::pair<int64_t, int64_t>, float> said;
+    for (int64_t device = 0; device < layout.NumDevices(); ++device) {
+      const std::pair tokens(layout.PlaceOf(device, kDataAxis), layout.PlaceOf(device, kContextAxis));
+      const auto bytes = arrays->Get(name, device);
+      float value = 0.0F;
+      if (bytes) std::memcpy(&value, bytes->data(), sizeof(value));
+      const auto [at, is_new] = said.emplace(tokens, value);
+      if (bytes && !is_new && std::memcmp(&at->second, &value, sizeof(value)) != 0) {
+        return Fail(ErrorCode::kMetricIncomplete,
+                    fmt::format("device {} says another number than one with the same tokens", device), name);
+      }
+      if (!bytes) {
+        parts.emplace_back(tl::unexpected(bytes.error()));
+      } else if (is_new) {
+        parts.emplace_back(MetricPart{value, 1});
+      }
+    }
+    return TESSERA_TRY(ReduceMetric(name, Reduction::kSum, parts)).value;
   }
 
   // Adds a batch's gradients to those that are there, or puts them in their place.
@@ -142,7 +267,7 @@ struct Trainer::Impl {
       TESSERA_TRY(PutZeros(model::GradientName));  // what was there may have been taken over
       return tl::unexpected(std::move(ran.error()));
     }
-    const float loss = TESSERA_TRY(Scalar<float>("loss"));
+    const double loss = TESSERA_TRY(Loss());
     return EvalResult{loss, bound.tokens};
   }
 
@@ -200,13 +325,26 @@ Result<Trainer> Trainer::Create(const Engine& engine, const ModelSpec& spec, con
   impl->engine = EngineAccess::Of(engine);
   impl->parameters = ParametersOf(spec);
   if (impl->options.xla.plugin.empty()) impl->options.xla.plugin = engine.options().plugin;
-  const lanes::xla::PlaceRequest request{impl->options.xla, target, options.compile_only};
+  impl->layout = TESSERA_TRY(model::MakeLayout(spec, options.mesh));
+  const int64_t devices = impl->layout.NumDevices();
+  if (devices > model::kMaxModelDevices) {
+    return Fail(ErrorCode::kMeshDevices,
+                fmt::format("the mesh needs {} devices and a process has at most {}", devices, model::kMaxModelDevices),
+                ToText(*options.mesh));
+  }
+  const lanes::xla::PlaceRequest request{impl->options.xla, target, options.compile_only, devices};
   if (const Decision open = lanes::xla::OpenPlace(*impl->engine->xla, request, &impl->place); !open.accepted) {
     return Fail(ErrorCode::kPluginUnusable,
                 fmt::format("no program runs for {}: {} ({})", target.name, ReasonMeaning(open.reason), open.detail),
                 std::string(ReasonText(open.reason)));
   }
-  impl->device = lanes::xla::UseOf(impl->place, impl->options.xla.device);
+  if (impl->place.topology != nullptr && static_cast<int64_t>(impl->place.topology->devices().size()) < devices) {
+    return Fail(ErrorCode::kMeshDevices,
+                fmt::format("the mesh needs {} devices and {} has {}", devices, impl->place.topology->name(),
+                            impl->place.topology->devices().size()),
+                ToText(*options.mesh));
+  }
+  impl->device_use = lanes::xla::UseOf(impl->place, impl->options.xla.device);
   impl->notes = model::NotesOf(spec, target);
   Status made = impl->MakePrograms(engine, impl->options.attention, "");
   // A plugin may refuse calls into this process only when it compiles one.
@@ -215,7 +353,7 @@ Result<Trainer> Trainer::Create(const Engine& engine, const ModelSpec& spec, con
   }
   TESSERA_TRY(std::move(made));
   if (options.compile_only) return Trainer(std::move(impl));
-  impl->arrays.emplace(impl->engine, impl->place.session);
+  impl->arrays.emplace(impl->engine, impl->place.session, devices);
   TESSERA_TRY(impl->PutZeros(model::FirstMoment));
   TESSERA_TRY(impl->PutZeros(model::SecondMoment));
   TESSERA_TRY(impl->PutZeros(model::GradientName));
@@ -250,8 +388,8 @@ Result<StepResult> Trainer::Step(std::span<const RowBatch* const> micro_batches,
     impl_->is_lost = true;
     return tl::unexpected(std::move(ran.error()));
   }
-  result.grad_norm = TESSERA_TRY(impl_->Scalar<float>("norm"));
-  result.updated = TESSERA_TRY(impl_->Scalar<int32_t>("is_taken")) != 0;
+  result.grad_norm = TESSERA_TRY(impl_->Scalar<float>(std::string(model::kNorm)));
+  result.updated = TESSERA_TRY(impl_->Scalar<int32_t>(std::string(model::kIsTaken))) != 0;
   result.grads_finite = result.updated;
   return result;
 }
@@ -260,12 +398,12 @@ Result<EvalResult> Trainer::Evaluate(const RowBatch& batch) {
   TESSERA_TRY(impl_->Check());
   if (impl_->evaluate == nullptr) {
     stablehlo::Program lowered =
-        TESSERA_TRY(model::LowerEvaluate(impl_->spec, *impl_->attention, impl_->options.barrier_every));
+        TESSERA_TRY(model::LowerEvaluate(impl_->layout, *impl_->attention, impl_->options.barrier_every));
     TESSERA_TRY(impl_->Make(impl_->evaluate, std::move(lowered), "evaluate"));
   }
   const Impl::BoundRows bound = TESSERA_TRY(impl_->PutRows(batch, false));
   TESSERA_TRY(impl_->arrays->Run(*impl_->evaluate));
-  const float loss = TESSERA_TRY(impl_->Scalar<float>("loss"));
+  const double loss = TESSERA_TRY(impl_->Loss());
   return EvalResult{loss, bound.tokens};
 }
 
@@ -274,8 +412,7 @@ Result<GradientsResult> Trainer::Gradients(const RowBatch& batch) {
   const EvalResult loss = TESSERA_TRY(impl_->AddGradients(batch, false));
   GradientsResult result{loss.loss_sum, loss.tokens, {}};
   for (const ParameterInfo& info : impl_->parameters) {
-    std::vector<std::byte> bytes = TESSERA_TRY(impl_->arrays->Get(model::GradientName(info.name)));
-    result.gradients.emplace(info.name, Tensor{ElementType::kF32, info.dims, std::move(bytes)});
+    result.gradients.emplace(info.name, TESSERA_TRY(impl_->GetParameter(model::GradientName(info.name), info.dims)));
   }
   return result;
 }
@@ -285,8 +422,7 @@ Result<TensorMap> Trainer::State() const {
   TensorMap state;
   for (const ParameterInfo& info : impl_->parameters) {
     for (const std::string& name : {info.name, model::FirstMoment(info.name), model::SecondMoment(info.name)}) {
-      std::vector<std::byte> bytes = TESSERA_TRY(impl_->arrays->Get(name));
-      state.emplace(name, Tensor{ElementType::kF32, info.dims, std::move(bytes)});
+      state.emplace(name, TESSERA_TRY(impl_->GetParameter(name, info.dims)));
     }
   }
   return state;
@@ -306,7 +442,8 @@ const Target& Trainer::target() const { return impl_->target; }
 const std::vector<Substitute>& Trainer::substitutes() const { return impl_->substitutes; }
 int64_t Trainer::compiles() const { return static_cast<int64_t>(impl_->programs.size()); }
 const std::vector<ProgramUse>& Trainer::programs() const { return impl_->programs; }
-const DeviceUse& Trainer::device() const { return impl_->device; }
+const DeviceUse& Trainer::device() const { return impl_->device_use; }
+const std::optional<ShardingUse>& Trainer::sharding() const { return impl_->sharding; }
 const std::vector<std::string>& Trainer::notes() const { return impl_->notes; }
 
 std::vector<std::string> Trainer::contract_keys() const {

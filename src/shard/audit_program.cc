@@ -154,10 +154,12 @@ class Auditor {
     return true;
   }
 
-  void AuditTensor(const std::string& field, const ShardRow& row, const pjrt::TensorType& type,
+  void AuditTensor(const std::string& field, const ShardRow& row, pjrt::TensorType type,
                    const pjrt::Sharding* sharding) {
     const Result<pjrt::TensorType> expected = LocalType(row, table_.mesh);
     if (!expected) return Violate(field, expected.error().message);
+    // There is no unsigned type to declare: such words are declared as signed ones.
+    if (type.type == pjrt::ElementType::kU32) type.type = pjrt::ElementType::kS32;
     const std::string spec = ToText(*row.spec);
     if (type != *expected) {
       Violate(field, fmt::format("{} on each device, for {}; the program has {}", pjrt::ToText(*expected), spec,

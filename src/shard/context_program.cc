@@ -75,6 +75,20 @@ Result<std::vector<std::byte>> CutOne(const ContextPlan& plan, size_t shard, std
 
 }  // namespace
 
+std::vector<int64_t> ShardTokens(const ContextPlan& plan, size_t shard) {
+  const int64_t own_len = plan.tiles_per_shard * plan.tile;
+  std::vector<int64_t> tokens(plan.rows.size() * static_cast<size_t>(own_len), -1);
+  for (size_t b = 0; b < plan.rows.size(); ++b) {
+    const auto row = static_cast<int64_t>(b);
+    ForStretches(plan.rows[b], shard, [&](int64_t given, int64_t own, int64_t count) {
+      for (int64_t i = 0; i < count; ++i) {
+        tokens[static_cast<size_t>(row * own_len + own + i)] = row * plan.contract.shape.q_len + given + i;
+      }
+    });
+  }
+  return tokens;
+}
+
 Result<std::vector<ShardTensors>> CutTensors(const ContextPlan& plan, const WholeTensors& whole) {
   const Shape& s = plan.contract.shape;
   const int64_t e = BytesOf(s.dtype);
@@ -83,12 +97,17 @@ Result<std::vector<ShardTensors>> CutTensors(const ContextPlan& plan, const Whol
     out[shard].q = TESSERA_TRY(CutOne(plan, shard, whole.q, {s.num_q_heads, s.dim_qk * e}, "q"));
     out[shard].k = TESSERA_TRY(CutOne(plan, shard, whole.k, {s.num_kv_heads, s.dim_qk * e}, "k"));
     out[shard].v = TESSERA_TRY(CutOne(plan, shard, whole.v, {s.num_kv_heads, s.dim_v * e}, "v"));
+    if (whole.dout.empty()) continue;
+    constexpr int64_t kStat = sizeof(float);
+    out[shard].dout = TESSERA_TRY(CutOne(plan, shard, whole.dout, {s.num_q_heads, s.dim_v * e}, "do"));
+    out[shard].lse = TESSERA_TRY(CutOne(plan, shard, std::as_bytes(whole.lse), {s.num_q_heads, kStat}, "lse"));
+    out[shard].delta = TESSERA_TRY(CutOne(plan, shard, std::as_bytes(whole.delta), {s.num_q_heads, kStat}, "delta"));
   }
   return out;
 }
 
 Result<ContextRunner> ContextRunner::Make(pjrt::Client& client, const ContextPlan& plan,
-                                          const std::map<std::string, pjrt::OptionValue>& flags) {
+                                          const std::map<std::string, pjrt::OptionValue>& flags, ContextPass pass) {
   if (static_cast<int64_t>(client.devices().size()) < plan.shards) {
     return Fail(ErrorCode::kMeshDevices,
                 fmt::format("{} shards need as many devices, and there are {}", plan.shards, client.devices().size()),
@@ -96,8 +115,11 @@ Result<ContextRunner> ContextRunner::Make(pjrt::Client& client, const ContextPla
   }
   ContextRunner runner;
   runner.client_ = &client;
+  runner.pass_ = pass;
   runner.spec_ = TESSERA_TRY(ContextSpecOf(plan));
-  stablehlo::ContextProgram lowered = TESSERA_TRY(stablehlo::LowerContextForward(runner.spec_));
+  stablehlo::ContextProgram lowered =
+      TESSERA_TRY(pass == ContextPass::kForward ? stablehlo::LowerContextForward(runner.spec_)
+                                                : stablehlo::LowerContextBackward(runner.spec_));
   pjrt::CompileOptions options;
   options.num_partitions = plan.shards;
   options.use_spmd = true;
@@ -112,30 +134,49 @@ Result<ContextRunner> ContextRunner::Make(pjrt::Client& client, const ContextPla
   return runner;
 }
 
-Result<ContextOutputs> ContextRunner::Forward(const ContextPlan& plan, std::span<const ShardTensors> shards) const {
-  const DeviceTables tables = TESSERA_TRY(MakeDeviceTables(spec_, plan));
+Result<std::vector<pjrt::Launched>> ContextRunner::Launch(ContextPass pass, const ContextPlan& plan,
+                                                          std::span<const ShardTensors> shards,
+                                                          std::span<const float> sink_logits) const {
+  if (pass != pass_) return Fail(ErrorCode::kContextMismatch, "the program is one of the other pass", "pass");
+  const DeviceTables tables = TESSERA_TRY(
+      MakeDeviceTables(spec_, plan,
+                       pass == ContextPass::kForward ? std::vector<Direction>{Direction::kForward}
+                                                     : std::vector<Direction>{Direction::kDq, Direction::kDkv}));
   if (shards.size() != tables.size()) {
     return Fail(ErrorCode::kShardLost,
                 fmt::format("expected the tensors of {} shards, found {}", tables.size(), shards.size()), "shards");
   }
-  if (plan.contract.score.sink_logits) {
-    return Fail(ErrorCode::kContextCut, "a program of several devices takes no sink logits", "score");
-  }
   const auto scale = static_cast<float>(plan.contract.score.scale);
   const auto softcap = static_cast<float>(plan.contract.score.softcap);
+  const auto own_heads = static_cast<size_t>(spec_.local.shape.num_q_heads);
+  const size_t all_heads = plan.contract.score.sink_logits ? static_cast<size_t>(spec_.shape.num_q_heads) : 0;
+  if (sink_logits.size() != all_heads) {
+    return Fail(ErrorCode::kTensorMismatch,
+                fmt::format("expected {} sink logits, found {}", all_heads, sink_logits.size()), "sink_logits");
+  }
   std::vector<std::vector<pjrt::Buffer>> buffers(shards.size());
   for (size_t d = 0; d < shards.size(); ++d) {
+    const size_t first_head = spec_.kind == ContextKind::kHeads ? d * own_heads : 0;
     for (size_t i = 0; i < inputs_.size(); ++i) {
       const std::string& name = inputs_[i].name;
       std::span<const std::byte> bytes;
       if (name == "q") bytes = shards[d].q;
       if (name == "k") bytes = shards[d].k;
       if (name == "v") bytes = shards[d].v;
+      if (name == "do") bytes = shards[d].dout;
+      if (name == "lse") bytes = shards[d].lse;
+      if (name == "delta") bytes = shards[d].delta;
       if (name == "scale") bytes = std::as_bytes(std::span(&scale, 1));
       if (name == "softcap") bytes = std::as_bytes(std::span(&softcap, 1));
-      if (const auto table = tables[d].find(name); table != tables[d].end())
-        bytes = std::as_bytes(std::span(table->second));
+      if (name == "sink_logits") bytes = std::as_bytes(sink_logits.subspan(first_head, own_heads));
       const pjrt::TensorType& type = executable_->inputs()[i];
+      std::vector<int32_t> table;
+      if (const auto found = tables[d].find(name); found != tables[d].end()) {
+        table = found->second;
+        // A tile's words are read as one piece, with room behind the last.
+        if (name == "words") table.resize(static_cast<size_t>(type.bytes()) / sizeof(int32_t));
+        bytes = std::as_bytes(std::span(table));
+      }
       if (bytes.size() != static_cast<size_t>(type.bytes())) {
         return Fail(bytes.empty() ? ErrorCode::kShardLost : ErrorCode::kTensorMismatch,
                     fmt::format("shard {}: expected {} bytes of {}, found {}", d, type.bytes(), name, bytes.size()),
@@ -148,9 +189,30 @@ Result<ContextOutputs> ContextRunner::Forward(const ContextPlan& plan, std::span
   for (size_t d = 0; d < shards.size(); ++d) {
     for (const pjrt::Buffer& buffer : buffers[d]) args[d].push_back(&buffer);
   }
-  const std::vector<pjrt::Launched> launched = TESSERA_TRY(executable_->ExecuteOnAll(args));
+  std::vector<pjrt::Launched> launched = TESSERA_TRY(executable_->ExecuteOnAll(args));
   for (const pjrt::Launched& one : launched) TESSERA_TRY(one.done.Await());
+  return launched;
+}
 
+namespace {
+
+// One device's f32 tensor or count.
+Result<std::vector<float>> Floats(const pjrt::Buffer& buffer) {
+  std::vector<float> values(static_cast<size_t>(buffer.type().bytes()) / sizeof(float));
+  TESSERA_TRY(buffer.Download(std::as_writable_bytes(std::span(values))));
+  return values;
+}
+Result<int64_t> Count(const pjrt::Buffer& buffer) {
+  int32_t count = 0;
+  TESSERA_TRY(buffer.Download(std::as_writable_bytes(std::span(&count, 1))));
+  return count;
+}
+
+}  // namespace
+
+Result<ContextOutputs> ContextRunner::Forward(const ContextPlan& plan, std::span<const ShardTensors> shards,
+                                              std::span<const float> sink_logits) const {
+  const std::vector<pjrt::Launched> launched = TESSERA_TRY(Launch(ContextPass::kForward, plan, shards, sink_logits));
   const Shape& s = plan.contract.shape;
   const int64_t o_token = s.dim_v * BytesOf(s.dtype);
   ContextOutputs out;
@@ -161,12 +223,40 @@ Result<ContextOutputs> ContextRunner::Forward(const ContextPlan& plan, std::span
     TESSERA_TRY(launched[d].outputs[0].Download(own));
     ForTokens(plan, d, {s.num_q_heads, o_token},
               [&](size_t to, size_t from, size_t count) { std::memcpy(out.o.data() + to, own.data() + from, count); });
-    std::vector<float> lse(static_cast<size_t>(launched[d].outputs[1].type().bytes()) / sizeof(float));
-    TESSERA_TRY(launched[d].outputs[1].Download(std::as_writable_bytes(std::span(lse))));
+    const std::vector<float> lse = TESSERA_TRY(Floats(launched[d].outputs[1]));
     PlaceLse(plan, d, lse, out.lse);
-    int32_t tiles = 0;
-    TESSERA_TRY(launched[d].outputs[2].Download(std::as_writable_bytes(std::span(&tiles, 1))));
-    out.tiles.push_back(tiles);
+    out.tiles.push_back(TESSERA_TRY(Count(launched[d].outputs[2])));
+  }
+  return out;
+}
+
+Result<ContextGradients> ContextRunner::Backward(const ContextPlan& plan, std::span<const ShardTensors> shards,
+                                                 std::span<const float> sink_logits) const {
+  const std::vector<pjrt::Launched> launched = TESSERA_TRY(Launch(ContextPass::kBackward, plan, shards, sink_logits));
+  const Shape& s = plan.contract.shape;
+  const int64_t rows = s.batch * s.q_len;
+  ContextGradients out;
+  out.dq.resize(static_cast<size_t>(rows * s.num_q_heads * s.dim_qk));
+  out.dk.resize(static_cast<size_t>(rows * s.num_kv_heads * s.dim_qk));
+  out.dv.resize(static_cast<size_t>(rows * s.num_kv_heads * s.dim_v));
+  if (plan.contract.score.sink_logits) out.dsink_logits.resize(static_cast<size_t>(s.num_q_heads), 0.0F);
+  for (size_t d = 0; d < launched.size(); ++d) {
+    const auto place = [&](size_t output, int64_t heads, int64_t dim, std::vector<float>& into) -> Status {
+      const std::vector<float> own = TESSERA_TRY(Floats(launched[d].outputs[output]));
+      ForTokens(plan, d, {heads, dim * static_cast<int64_t>(sizeof(float))}, [&](size_t to, size_t from, size_t count) {
+        std::memcpy(reinterpret_cast<std::byte*>(into.data()) + to,
+                    reinterpret_cast<const std::byte*>(own.data()) + from, count);
+      });
+      return {};
+    };
+    TESSERA_TRY(place(0, s.num_q_heads, s.dim_qk, out.dq));
+    TESSERA_TRY(place(1, s.num_kv_heads, s.dim_qk, out.dk));
+    TESSERA_TRY(place(2, s.num_kv_heads, s.dim_v, out.dv));
+    out.tiles.push_back(TESSERA_TRY(Count(launched[d].outputs[3])));
+    if (out.dsink_logits.empty()) continue;
+    const std::vector<float> shares = TESSERA_TRY(Floats(launched[d].outputs[4]));
+    const size_t first_head = spec_.kind == ContextKind::kHeads ? d * shares.size() : 0;
+    for (size_t h = 0; h < shares.size(); ++h) out.dsink_logits[first_head + h] += shares[h];
   }
   return out;
 }
@@ -202,9 +292,13 @@ Result<std::vector<CarriedCollective>> ContextRunner::Carried(const ContextPlan&
     CarriedCollective one{
         .text = pjrt::ToText(call), .bytes_per_trip = pjrt::CarriedBytes(call, spec_.devices), .trips = 1};
     if (call.in_loop) {
+      // What is given back goes along pairs turned round, and has an axis less than what is brought.
+      const bool is_back = call.operands.size() == 1 && call.operands[0] && call.operands[0]->dims.size() == 3;
       const auto step = std::find_if(steps.pairs.begin(), steps.pairs.end(), [&](const auto& pairs) {
-        return std::equal(pairs.begin(), pairs.end(), call.pairs.begin(), call.pairs.end(),
-                          [](const auto& a, const auto& b) { return a.first == b.first && a.second == b.second; });
+        return std::equal(
+            pairs.begin(), pairs.end(), call.pairs.begin(), call.pairs.end(), [&](const auto& a, const auto& b) {
+              return a.first == (is_back ? b.second : b.first) && a.second == (is_back ? b.first : b.second);
+            });
       });
       if (step == steps.pairs.end()) {
         return Fail(ErrorCode::kShardProgram,

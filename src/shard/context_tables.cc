@@ -7,6 +7,7 @@
 #include "lanes/xla/operands.h"
 #include "lanes/xla/stablehlo/tiles.h"
 #include "shard/context_program.h"
+#include "shard/exchange.h"
 
 namespace tessera::shard {
 namespace {
@@ -18,12 +19,42 @@ stablehlo::ProgramSpec WholeSpec(const ContextPlan& plan) {
   return stablehlo::SpecOf(plan.contract, plan.plan->view(), TargetKind::kTpu);  // a device walks its rows in one part
 }
 
+using stablehlo::DevicePairs;
+
+// Which way a ring's program goes: its first hop is to a neighbour.
+bool IsRight(const ContextSpec& spec) {
+  if (spec.kind != ContextKind::kRing || spec.steps.empty()) return true;
+  const auto [source, target] = spec.steps.front().front();
+  return target == (source + 1) % spec.devices;
+}
+
+// The pairs of every hop, and those of what is given back.
+void SetRing(const RingWay& way, ContextSpec& spec) {
+  for (int64_t hop = 1; hop <= way.Hops(); ++hop) {
+    DevicePairs& pairs = spec.steps.emplace_back();
+    DevicePairs& back = spec.returns.emplace_back();
+    for (int64_t source = 0; source < way.shards(); ++source) {
+      if (way.reach[static_cast<size_t>(source)] < hop) continue;
+      const auto device = static_cast<int32_t>(way.DeviceOf(source, hop));
+      pairs.emplace_back(static_cast<int32_t>(way.DeviceOf(source, hop - 1)), device);
+      back.emplace_back(device, static_cast<int32_t>(source));
+    }
+  }
+}
+
 class Tables {
  public:
-  Tables(const ContextSpec& spec, const ContextPlan& plan)
-      : spec_(spec), plan_(plan), view_(plan.plan->view()), tiles_(plan.shards * plan.tiles_per_shard) {
-    const stablehlo::ProgramSpec whole = WholeSpec(plan);
-    whole_ = lanes::xla::MakeTables(whole, view_, stablehlo::CommonInputs(whole, {Direction::kForward}));
+  Tables(const ContextSpec& spec, const ContextPlan& plan, const std::vector<Direction>& directions)
+      : spec_(spec),
+        plan_(plan),
+        directions_(directions),
+        view_(plan.plan->view()),
+        tiles_(plan.shards * plan.tiles_per_shard),
+        way_{.is_right = IsRight(spec), .reach = std::vector<int64_t>(static_cast<size_t>(plan.shards), 0)} {
+    stablehlo::ProgramSpec whole = WholeSpec(plan);
+    whole.items = spec.local.items;
+    whole.words = spec.local.words;
+    whole_ = lanes::xla::MakeTables(whole, view_, stablehlo::CommonInputs(whole, directions));
     place_.resize(plan.rows.size());
     for (size_t b = 0; b < plan.rows.size(); ++b) {
       std::vector<int32_t> filled(static_cast<size_t>(plan.shards), 0);
@@ -69,7 +100,7 @@ class Tables {
     return out;
   }
   // The tiles whose keys it has, in order: its own, and then what came; -1 for room that is empty.
-  std::vector<int64_t> KeyTiles(size_t device, size_t b) const {
+  std::vector<int64_t> KeyTiles(size_t device, size_t b, int64_t hop) const {
     std::vector<int64_t> out;
     const std::vector<uint32_t>& shard_of = plan_.rows[b].shard_of;
     const auto append = [&](size_t shard) {
@@ -77,6 +108,12 @@ class Tables {
         if (shard_of[t] == shard) out.push_back(static_cast<int64_t>(t));
       }
     };
+    if (spec_.kind == ContextKind::kRing) {
+      if (hop == 0 || HasSource(device, hop))
+        append(static_cast<size_t>(way_.SourceOf(static_cast<int64_t>(device), hop)));
+      out.resize(static_cast<size_t>(plan_.tiles_per_shard), -1);
+      return out;
+    }
     if (spec_.kind != ContextKind::kSparse) {
       for (size_t shard = 0; shard < static_cast<size_t>(spec_.devices); ++shard) append(shard);
       return out;
@@ -86,6 +123,12 @@ class Tables {
     out.insert(out.end(), came.begin(), came.end());
     out.resize(static_cast<size_t>(plan_.tiles_per_shard + spec_.received + 1), -1);
     return out;
+  }
+  // Whether somebody's keys come to a device with a hop.
+  bool HasSource(size_t device, int64_t hop) const {
+    const DevicePairs& pairs = spec_.steps[static_cast<size_t>(hop) - 1];
+    return std::any_of(pairs.begin(), pairs.end(),
+                       [&](const auto& pair) { return static_cast<size_t>(pair.second) == device; });
   }
   // Ascending.
   std::vector<int64_t> Came(size_t device, size_t b) const {
@@ -111,55 +154,85 @@ class Tables {
         mask_of.push_back(mask_of_[static_cast<size_t>(b * view_.num_q_heads + first_head + h)]);
       }
     }
-    const stablehlo::ListShape& list = spec_.local.Of(Direction::kForward);
-    const auto rows = static_cast<size_t>(spec_.local.masks * list.rows);
-    out[stablehlo::ListInput(Direction::kForward, "counts")].assign(rows, 0);
-    out[stablehlo::ListInput(Direction::kForward, "slots")].assign(
-        rows * static_cast<size_t>(list.width) * stablehlo::kSlotColumns, 0);
-    for (size_t mask = 0; mask < masks_.size(); ++mask) FillMask(device, mask, out);
-    if (spec_.local.has_documents) FillDocuments(device, out);
-  }
-
-  void FillMask(size_t device, size_t mask, std::map<std::string, std::vector<int32_t>>& out) const {
-    const auto [b, plan_mask] = masks_[mask];
-    const stablehlo::ListShape& shape = spec_.local.Of(Direction::kForward);
-    const Worklist& list = view_.Of(Direction::kForward);
-    const int64_t q_parts = spec_.tile / shape.tile_q;
-    const int64_t kv_parts = spec_.tile / shape.tile_kv;
-    std::vector<int64_t> key_place(static_cast<size_t>(tiles_), -1);
-    const std::vector<int64_t> keys = KeyTiles(device, static_cast<size_t>(b));
-    for (size_t i = 0; i < keys.size(); ++i) {
-      if (keys[i] >= 0) key_place[static_cast<size_t>(keys[i])] = static_cast<int64_t>(i);
-    }
-    std::vector<int32_t>& counts = out[stablehlo::ListInput(Direction::kForward, "counts")];
-    std::vector<int32_t>& slots = out[stablehlo::ListInput(Direction::kForward, "slots")];
-    int64_t row = static_cast<int64_t>(mask) * shape.rows;
-    for (const int64_t tile : RowTiles(device, static_cast<size_t>(b))) {
-      for (int64_t part = 0; part < q_parts; ++part, ++row) {
-        const int64_t q_row = tile * q_parts + part;
-        if (q_row >= static_cast<int64_t>(list.rows_per_mask)) continue;  // tokens that only round the row up
-        const std::span<const Slot> from =
-            list.Row(uint64_t{plan_mask} * list.rows_per_mask + static_cast<uint64_t>(q_row));
-        counts[static_cast<size_t>(row)] = static_cast<int32_t>(from.size());
-        size_t at = static_cast<size_t>(row * shape.width * stablehlo::kSlotColumns);
-        for (const Slot& slot : from) {
-          const int64_t column = slot.index;
-          const int64_t place = key_place[static_cast<size_t>(column / kv_parts)] * kv_parts + column % kv_parts;
-          const bool is_full = slot.cleanup == 0;
-          slots[at++] = static_cast<int32_t>(place);
-          slots[at++] = is_full ? 0 : static_cast<int32_t>(view_.cleanup_offsets[slot.cleanup]);
-          slots[at++] = is_full ? 0 : static_cast<int32_t>(view_.cleanup_offsets[slot.cleanup + 1]);
-        }
+    const bool is_ring = spec_.kind == ContextKind::kRing;
+    const auto hops = is_ring ? static_cast<int64_t>(spec_.steps.size()) + 1 : 1;
+    for (int64_t hop = 0; hop < hops; ++hop) {
+      std::map<std::string, std::vector<int32_t>> tables;
+      for (const Direction direction : directions_) {
+        const stablehlo::ListShape& list = spec_.local.Of(direction);
+        const auto rows = static_cast<size_t>(spec_.local.masks * list.rows);
+        tables[stablehlo::ListInput(direction, "counts")].assign(rows, 0);
+        tables[stablehlo::ListInput(direction, "slots")].assign(
+            rows * static_cast<size_t>(list.width) * stablehlo::kSlotColumns, 0);
+        for (size_t mask = 0; mask < masks_.size(); ++mask) FillMask({device, hop}, mask, direction, tables);
+      }
+      if (spec_.local.has_documents) FillDocuments({device, hop}, tables);
+      for (auto& [name, values] : tables) {
+        out[is_ring && stablehlo::IsOfHop(name) ? stablehlo::HopInput(name, hop) : name] = std::move(values);
       }
     }
   }
 
-  void FillDocuments(size_t device, std::map<std::string, std::vector<int32_t>>& out) const {
+  struct At {
+    size_t device = 0;
+    int64_t hop = 0;
+  };
+  // Where each tile of the row stands among a device's; -1 for those that it has not.
+  std::vector<int64_t> PlacesOf(const std::vector<int64_t>& tiles) const {
+    std::vector<int64_t> places(static_cast<size_t>(tiles_), -1);
+    for (size_t i = 0; i < tiles.size(); ++i) {
+      if (tiles[i] >= 0) places[static_cast<size_t>(tiles[i])] = static_cast<int64_t>(i);
+    }
+    return places;
+  }
+
+  // The rows of one direction's worklist that are a device's: of its queries, or for dkv of the keys that it has, and
+  // then of those only the slots of its own queries.
+  void FillMask(const At& at_device, size_t mask, Direction direction,
+                std::map<std::string, std::vector<int32_t>>& out) const {
+    const auto [b, plan_mask] = masks_[mask];
+    const bool is_dkv = direction == Direction::kDkv;
+    const stablehlo::ListShape& shape = spec_.local.Of(direction);
+    const Worklist& list = view_.Of(direction);
+    const int64_t row_parts = spec_.tile / (is_dkv ? shape.tile_kv : shape.tile_q);
+    const int64_t column_parts = spec_.tile / (is_dkv ? shape.tile_q : shape.tile_kv);
+    const std::vector<int64_t> queries = RowTiles(at_device.device, static_cast<size_t>(b));
+    const std::vector<int64_t> keys = KeyTiles(at_device.device, static_cast<size_t>(b), at_device.hop);
+    const std::vector<int64_t> column_place = PlacesOf(is_dkv ? queries : keys);
+    std::vector<int32_t>& counts = out[stablehlo::ListInput(direction, "counts")];
+    std::vector<int32_t>& slots = out[stablehlo::ListInput(direction, "slots")];
+    int64_t row = static_cast<int64_t>(mask) * shape.rows;
+    for (const int64_t tile : is_dkv ? keys : queries) {
+      for (int64_t part = 0; part < row_parts; ++part, ++row) {
+        const int64_t list_row = tile * row_parts + part;
+        // Room that is empty, and tokens that only round the row up.
+        if (tile < 0 || list_row >= static_cast<int64_t>(list.rows_per_mask)) continue;
+        const std::span<const Slot> from =
+            list.Row(uint64_t{plan_mask} * list.rows_per_mask + static_cast<uint64_t>(list_row));
+        size_t at = static_cast<size_t>(row * shape.width * stablehlo::kSlotColumns);
+        int32_t count = 0;
+        for (const Slot& slot : from) {
+          const int64_t column = slot.index;
+          const int64_t place = column_place[static_cast<size_t>(column / column_parts)];
+          if (place < 0) continue;
+          const bool is_full = slot.cleanup == 0;
+          slots[at++] = static_cast<int32_t>(place * column_parts + column % column_parts);
+          slots[at++] = is_full ? 0 : static_cast<int32_t>(view_.cleanup_offsets[slot.cleanup]);
+          slots[at++] = is_full ? 0 : static_cast<int32_t>(view_.cleanup_offsets[slot.cleanup + 1]);
+          ++count;
+        }
+        counts[static_cast<size_t>(row)] = count;
+      }
+    }
+  }
+
+  void FillDocuments(const At& at_device, std::map<std::string, std::vector<int32_t>>& out) const {
     const auto gather = [&](const char* name, bool is_of_keys, int32_t none) {
       const std::vector<int32_t>& from = whole_.at(name);
       std::vector<int32_t>& to = out[name];
       for (size_t b = 0; b < plan_.rows.size(); ++b) {
-        for (const int64_t tile : is_of_keys ? KeyTiles(device, b) : RowTiles(device, b)) {
+        for (const int64_t tile :
+             is_of_keys ? KeyTiles(at_device.device, b, at_device.hop) : RowTiles(at_device.device, b)) {
           const int64_t begin = tile * spec_.tile;
           if (tile < 0 || begin >= view_.q_len) {
             to.insert(to.end(), static_cast<size_t>(spec_.tile), none);
@@ -205,8 +278,10 @@ class Tables {
 
   const ContextSpec& spec_;
   const ContextPlan& plan_;
+  const std::vector<Direction>& directions_;
   const PlanView& view_;
   const int64_t tiles_;  // of a batch row
+  const RingWay way_;    // which way, of a ring
   lanes::xla::PlanTables whole_;
   std::vector<std::vector<int32_t>> place_;          // [batch row][tile]: within its shard
   std::vector<std::pair<int64_t, uint32_t>> masks_;  // batch row, mask of the plan
@@ -217,11 +292,8 @@ class Tables {
 
 Result<ContextSpec> ContextSpecOf(const ContextPlan& plan) {
   const Shape& shape = plan.contract.shape;
-  if (plan.exchange == Exchange::kRing) {
-    return Fail(
-        ErrorCode::kContextCut,
-        "there is no program that brings keys around a ring: its bytes can be planned, and a sparse exchange run",
-        "exchange");
+  if (plan.exchange == Exchange::kRing && plan.contract.score.sink_logits) {
+    return Fail(ErrorCode::kContextCut, "a ring would count sink logits once for every shard", "score");
   }
   if (shape.q_len % plan.tile != 0) {
     return Fail(ErrorCode::kContextCut,
@@ -232,12 +304,14 @@ Result<ContextSpec> ContextSpecOf(const ContextPlan& plan) {
   ContextSpec spec;
   spec.kind = plan.exchange == Exchange::kAllGather ? ContextKind::kGather
               : plan.exchange == Exchange::kHeads   ? ContextKind::kHeads
+              : plan.exchange == Exchange::kRing    ? ContextKind::kRing
                                                     : ContextKind::kSparse;
   spec.shape = shape;
   spec.devices = plan.shards;
   spec.tile = plan.tile;
   spec.tokens = plan.tiles_per_shard * plan.tile;
   spec.shape.q_len = spec.shape.kv_len = spec.tokens * spec.devices;
+  if (spec.kind == ContextKind::kRing) SetRing(FindRingWay(plan.needs), spec);
   if (spec.kind == ContextKind::kSparse) {
     const int64_t others = (plan.shards - 1) * plan.tiles_per_shard;
     spec.received = others;
@@ -250,12 +324,22 @@ Result<ContextSpec> ContextSpecOf(const ContextPlan& plan) {
                 "a program of several devices has no form for valid counts: give the tokens past them no document",
                 "mask");
   }
+  for (const stablehlo::ListShape& list : whole.lists) {
+    if (plan.tile % list.tile_q == 0 && plan.tile % list.tile_kv == 0) continue;
+    return Fail(ErrorCode::kContextCut,
+                fmt::format("shards of tiles of {} tokens need tiles that divide it in every direction, found {} x {}",
+                            plan.tile, list.tile_q, list.tile_kv),
+                "tile");
+  }
   stablehlo::SetLocalSpec(whole, spec);
   return spec;
 }
 
-Result<DeviceTables> MakeDeviceTables(const ContextSpec& spec, const ContextPlan& plan) {
-  const ContextSpec own = TESSERA_TRY(ContextSpecOf(plan));
+Result<DeviceTables> MakeDeviceTables(const ContextSpec& spec, const ContextPlan& plan,
+                                      const std::vector<Direction>& directions) {
+  ContextSpec own = TESSERA_TRY(ContextSpecOf(plan));
+  if (own.local.items <= spec.local.items) own.local.items = spec.local.items;
+  if (own.local.words <= spec.local.words) own.local.words = spec.local.words;
   const bool fits = own.kind == spec.kind && own.shape == spec.shape && own.devices == spec.devices &&
                     own.tokens == spec.tokens && own.tile == spec.tile && own.local == spec.local;
   if (!fits) {
@@ -266,7 +350,19 @@ Result<DeviceTables> MakeDeviceTables(const ContextSpec& spec, const ContextPlan
                     spec.devices, spec.tokens, spec.local.class_key, own.devices, own.tokens, own.local.class_key),
         "cut");
   }
-  return Tables(spec, plan).Make();
+  // A ring's hops are compiled: those that a batch needs must be among them.
+  for (size_t hop = 0; own.kind == ContextKind::kRing && hop < own.steps.size(); ++hop) {
+    for (const auto& pair : own.steps[hop]) {
+      const bool is_there = hop < spec.steps.size() &&
+                            std::find(spec.steps[hop].begin(), spec.steps[hop].end(), pair) != spec.steps[hop].end();
+      if (is_there) continue;
+      return Fail(ErrorCode::kContextMismatch,
+                  fmt::format("hop {} from device {} to {} is needed, and the program has none", hop + 1, pair.first,
+                              pair.second),
+                  "ring");
+    }
+  }
+  return Tables(spec, plan, directions).Make();
 }
 
 }  // namespace tessera::shard

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "tessera/dtype.h"
 
@@ -125,26 +126,17 @@ ExchangeBytes Heads(const Shape& shape, const CutSize& size) {
 
 // Whole shards go around as far as somebody needs them, to whichever side is shorter over all.
 ExchangeBytes Ring(const CutSize& size, const Needs& needs, int64_t row_bytes) {
-  ExchangeBytes best{.exchange = Exchange::kRing};
-  for (const bool is_right : {true, false}) {
-    ExchangeBytes out{.exchange = Exchange::kRing};
-    std::vector<int64_t> received(needs.size(), 0);
-    for (int64_t source = 0; source < size.shards; ++source) {
-      int64_t reach = 0;
-      const auto device = [&](int64_t hops) {
-        return static_cast<size_t>((source + (is_right ? hops : size.shards - hops)) % size.shards);
-      };
-      for (int64_t hops = 1; hops < size.shards; ++hops) {
-        if (!needs[device(hops)][static_cast<size_t>(source)].empty()) reach = hops;
-      }
-      for (int64_t hops = 1; hops <= reach; ++hops) received[device(hops)] += size.tiles_each * row_bytes;
-      out.trips = std::max(out.trips, reach);
+  const RingWay way = FindRingWay(needs);
+  ExchangeBytes out{.exchange = Exchange::kRing, .trips = way.Hops()};
+  std::vector<int64_t> received(needs.size(), 0);
+  for (int64_t source = 0; source < way.shards(); ++source) {
+    for (int64_t hops = 1; hops <= way.reach[static_cast<size_t>(source)]; ++hops) {
+      received[static_cast<size_t>(way.DeviceOf(source, hops))] += size.tiles_each * row_bytes;
     }
-    for (const int64_t bytes : received) out.total += bytes;
-    out.largest = *std::max_element(received.begin(), received.end());
-    if (is_right || out.total < best.total) best = out;
   }
-  return best;
+  for (const int64_t bytes : received) out.total += bytes;
+  out.largest = *std::max_element(received.begin(), received.end());
+  return out;
 }
 
 ExchangeBytes Sparse(const CutSize& size, const Needs& needs, int64_t tile_bytes) {
@@ -160,6 +152,32 @@ ExchangeBytes Sparse(const CutSize& size, const Needs& needs, int64_t tile_bytes
 }
 
 }  // namespace
+
+int64_t RingWay::Hops() const { return reach.empty() ? 0 : *std::max_element(reach.begin(), reach.end()); }
+int64_t RingWay::DeviceOf(int64_t source, int64_t hops) const {
+  return (source + (is_right ? hops : shards() - hops)) % shards();
+}
+int64_t RingWay::SourceOf(int64_t device, int64_t hops) const {
+  return (device + (is_right ? shards() - hops : hops)) % shards();
+}
+
+RingWay FindRingWay(const Needs& needs) {
+  const auto shards = static_cast<int64_t>(needs.size());
+  const auto way_of = [&](bool is_right) {
+    RingWay way{.is_right = is_right, .reach = std::vector<int64_t>(needs.size(), 0)};
+    for (int64_t source = 0; source < shards; ++source) {
+      for (int64_t hops = 1; hops < shards; ++hops) {
+        const auto device = static_cast<size_t>(way.DeviceOf(source, hops));
+        if (!needs[device][static_cast<size_t>(source)].empty()) way.reach[static_cast<size_t>(source)] = hops;
+      }
+    }
+    return way;
+  };
+  const auto total = [](const RingWay& way) { return std::accumulate(way.reach.begin(), way.reach.end(), int64_t{0}); };
+  RingWay right = way_of(true);
+  RingWay left = way_of(false);
+  return total(left) < total(right) ? left : right;
+}
 
 int64_t KeyTileBytes(const Shape& shape, int64_t tile) {
   return tile * shape.num_kv_heads * (shape.dim_qk + shape.dim_v) * BytesOf(shape.dtype);

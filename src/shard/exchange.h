@@ -31,4 +31,18 @@ struct ExchangeChoice {
 // would save little.
 ExchangeChoice ChooseExchange(const std::vector<ExchangeBytes>& exchanges);
 
+// How far a shard's keys go around a ring, to the right or to the left, whichever carries less: from device to device,
+// as far as somebody needs them.
+struct RingWay {
+  bool is_right = true;
+  std::vector<int64_t> reach;  // [source]: hops
+
+  int64_t shards() const { return static_cast<int64_t>(reach.size()); }
+  int64_t Hops() const;
+  // Who has a source's keys after so many hops, and whose keys a device has then.
+  int64_t DeviceOf(int64_t source, int64_t hops) const;
+  int64_t SourceOf(int64_t device, int64_t hops) const;
+};
+RingWay FindRingWay(const Needs& needs);
+
 }  // namespace tessera::shard

@@ -111,7 +111,7 @@ struct Boundary {
 constexpr Boundary Heads(std::string_view word) { return {word, {kDataAxis, kModelAxis, kContextAxis, ""}, 4, true}; }
 constexpr Boundary Tokens(std::string_view word) { return {word, {kDataAxis, kContextAxis, "", ""}, 2}; }
 constexpr Boundary Stream(std::string_view word) { return {word, {kDataAxis, kContextAxis, "", ""}, 3}; }
-constexpr std::array<Boundary, 15> kBoundaries = {{Heads("q"),
+constexpr std::array<Boundary, 21> kBoundaries = {{Heads("q"),
                                                    Heads("k"),
                                                    Heads("v"),
                                                    Heads("o"),
@@ -121,6 +121,12 @@ constexpr std::array<Boundary, 15> kBoundaries = {{Heads("q"),
                                                    Tokens("doc_ids"),
                                                    Tokens("loss_mask"),
                                                    Tokens("tokens"),
+                                                   Tokens("positions"),
+                                                   Tokens("structure_0"),
+                                                   Tokens("structure_1"),
+                                                   Tokens("structure_2"),
+                                                   Tokens("structure_3"),
+                                                   Tokens("structure_4"),
                                                    Stream("hidden"),
                                                    Stream("residual"),
                                                    Stream("logits"),

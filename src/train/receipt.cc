@@ -46,6 +46,21 @@ void WriteGoodput(const Goodput& goodput, JsonWriter& json) {
   json.EndObject().Key("goodput").Real(goodput.goodput).Key("idle_s").Real(goodput.idle_s).EndObject();
 }
 
+void WriteSharding(const ShardingUse& sharding, JsonWriter& json) {
+  json.Key("sharding").BeginObject().Key("mesh").Text(ToText(sharding.mesh));
+  json.Key("devices").Int(sharding.mesh.NumDevices()).Key("fingerprint").Text(sharding.fingerprint);
+  json.Key("metrics").Text("global");
+  json.Key("total_bytes").Int(sharding.figures.total_bytes).Key("device_bytes").Int(sharding.figures.device_bytes);
+  json.Key("replicated_bytes").Int(sharding.figures.replicated_bytes).Key("programs").BeginArray();
+  for (const ShardingUse::Program& program : sharding.programs) {
+    json.BeginObject().Key("pass").Text(program.pass).Key("device_bytes").Int(program.device_bytes);
+    json.Key("carried_bytes").Int(program.carried_bytes);
+    WriteTexts(json, "collectives", program.collectives);
+    json.EndObject();
+  }
+  json.EndArray().EndObject();
+}
+
 }  // namespace
 
 std::string ToJson(const TrainReceipt& receipt) {
@@ -88,6 +103,7 @@ std::string ToJson(const TrainReceipt& receipt) {
   WriteReal(json, "held_out", receipt.held_out_loss);
   WriteReal(json, "bigram_held_out", receipt.bigram_loss);
   json.EndObject();
+  if (receipt.sharding) WriteSharding(*receipt.sharding, json);
   WriteGoodput(receipt.goodput, json);
   json.Key("checks").BeginObject();
   VisitChecks(receipt.checks, [&](const char* name, bool value) { json.Key(name).Bool(value); });
@@ -110,6 +126,7 @@ class ReceiptChecker : public TreeReader {
     if (ended.empty()) Violate("ended", "a word");
     CheckSteps(receipt);
     CheckGoodput(receipt);
+    CheckSharding(receipt);
     const DocumentValue* checks = Find(receipt, "", "checks");
     if (checks == nullptr || !IsTable(*checks, "checks")) return;
     TrainChecks found;
@@ -164,6 +181,22 @@ class ReceiptChecker : public TreeReader {
       Violate("goodput.goodput", fmt::format("min(1, step / wall): {}", expected.goodput));
     if (std::abs(Real(*goodput, "goodput", "idle_s") - expected.idle_s) > 1e-6)
       Violate("goodput.idle_s", fmt::format("max(0, wall - spans): {}", expected.idle_s));
+  }
+
+  // Only a run over a mesh has one.
+  void CheckSharding(const DocumentValue& receipt) {
+    const DocumentValue* sharding = receipt.Find("sharding");
+    if (sharding == nullptr || !IsTable(*sharding, "sharding")) return;
+    const Result<Mesh> mesh = ParseMesh(Text(*sharding, "sharding", "mesh"));
+    if (!mesh) {
+      Violate("sharding.mesh", "axes with their sizes, as in data=2,model=2");
+    } else if (Int(*sharding, "sharding", "devices") != mesh->NumDevices()) {
+      Violate("sharding.devices", "as many as the mesh has");
+    }
+    if (Text(*sharding, "sharding", "fingerprint").size() != kHexDigits) {
+      Violate("sharding.fingerprint", fmt::format("{} hex digits", kHexDigits));
+    }
+    if (Text(*sharding, "sharding", "metrics") != "global") Violate("sharding.metrics", "global");
   }
 
   int64_t steps_ = 0;

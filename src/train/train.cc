@@ -168,6 +168,11 @@ class Run {
     }
     has_oom_ = false;
     for (const std::string& note : trainer_->notes()) Note(note);
+    if (const std::optional<ShardingUse>& over = trainer_->sharding(); over) {
+      Note(fmt::format("over {}: {} devices, {} bytes on each, {:.1f} % replicated, fingerprint {}", ToText(over->mesh),
+                       over->mesh.NumDevices(), over->figures.device_bytes, 100.0 * over->figures.ReplicatedFraction(),
+                       over->fingerprint));
+    }
     return {};
   }
 
@@ -204,6 +209,7 @@ class Run {
     receipt_.compiles = trainer_->compiles();
     receipt_.micro_batch_rows = model_.rows;
     receipt_.calibration = CalibrationSignature(Calibration(model_.rows));
+    receipt_.sharding = trainer_->sharding();
   }
 
   // The micro-batches of the next step, and where the order of rows is after them.
@@ -369,6 +375,7 @@ class Run {
     constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
     receipt_.estimated_gib = static_cast<double>(bytes) / kGib;
     receipt_.compiles = trainer_->compiles();
+    receipt_.sharding = trainer_->sharding();
     receipt_.tokens_per_s = TokensPerSecond();
     receipt_.goodput = meter_.Now();
     const bool is_good = ended == "finished" || ended == "interrupted";

@@ -110,6 +110,7 @@ TEST(LimitsPage, Table_MatchesTheConstants) {
       {"kMaxModelWidth", number(model::kMaxModelWidth)},
       {"kMaxModelTokens", number(model::kMaxModelTokens)},
       {"kMaxModelParameters", number(model::kMaxModelParameters)},
+      {"kMaxModelDevices", number(model::kMaxModelDevices)},
       {"kMaxDocumentBytes", number(rows::kMaxDocumentBytes)},
       {"kMaxRowTokens", number(rows::kMaxRowTokens)},
       {"kMaxShardTokens", number(rows::kMaxShardTokens)},

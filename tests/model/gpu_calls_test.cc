@@ -109,8 +109,9 @@ class GpuCalls : public testing::Test {
   }
   Result<model::Chosen> Choose() const {
     const TrainerOptions options;
-    return model::ChooseAttention(*engine_, spec_, FindTarget("h200").value(), {options.attention, options}, nullptr);
+    return model::ChooseAttention(*engine_, layout(), FindTarget("h200").value(), {options.attention, options}, nullptr);
   }
+  model::Layout layout() const { return model::MakeLayout(spec_, {}).value(); }
   std::byte* Bytes(int64_t elements, int64_t size) { return fake_.Allocate(static_cast<size_t>(elements * size), 0); }
 
   cuda::FakeDriver fake_;
@@ -124,7 +125,7 @@ TEST_F(GpuCalls, TheProgramNamesItsSlot_AndTheSmallestIsTakenAgain) {
   ASSERT_TRUE(first) << ToText(first.error());
   ASSERT_EQ(first->name, "cuda") << first->reason;
   const auto text = [&](const model::Chosen& chosen) {
-    return model::LowerGradients(spec_, *chosen.attention).value().text;
+    return model::LowerGradients(layout(), *chosen.attention).value().text;
   };
   EXPECT_THAT(text(*first), HasSubstr("mask = 1 : i64, gpu = 0 : i64, slot = 0 : i64"));
   EXPECT_TRUE(first->attention->Inputs(true).empty()) << "nothing of it is the device's to read";

@@ -133,11 +133,12 @@ TEST_F(Models, TpuKernelsInsideTheProgram_GiveTheSameGradients) {
   const ModelSpec spec = KernelSpec();
   const Target v6e = FindTarget("v6e").value();
   TrainerOptions options = Options("auto", rng());
+  const model::Layout layout = model::MakeLayout(spec, {}).value();
   const Result<model::Chosen> chosen =
-      model::ChooseAttention(engine(), spec, v6e, {options.attention, options}, nullptr);
+      model::ChooseAttention(engine(), layout, v6e, {options.attention, options}, nullptr);
   ASSERT_TRUE(chosen) << ToText(chosen.error());
   ASSERT_EQ(chosen->name, "xla_pallas") << chosen->reason;
-  Result<stablehlo::Program> program = model::LowerGradients(spec, *chosen->attention);
+  Result<stablehlo::Program> program = model::LowerGradients(layout, *chosen->attention);
   ASSERT_TRUE(program) << ToText(program.error());
   const Result<std::vector<KernelText>> texts = chosen->attention->Kernels(true);
   ASSERT_TRUE(texts) << ToText(texts.error());

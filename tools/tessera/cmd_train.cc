@@ -5,6 +5,7 @@
 #include <csignal>
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 #include "program.h"
 #include "tessera/train.h"
@@ -18,6 +19,7 @@ struct Options {
   std::string target = "cpu";
   std::string attention = "auto";
   std::string plugin;
+  std::string mesh;
   int64_t steps = 0;
   int64_t threads = 0;
   bool resume = false;
@@ -35,6 +37,7 @@ constexpr const char* kFooter =
     "  tessera train examples/tiny_code.toml\n"
     "  tessera train examples/tiny_code.toml --steps 20 --out run\n"
     "  tessera train examples/tiny_code.toml --out run --resume\n"
+    "  tessera train examples/tiny_code.toml --out wide --mesh data=2,model=2\n"
     "  tessera train examples/tiny_code.toml --target v6e --compile-only --out compiled";
 
 // Set by a signal, read between steps. A second one has nothing to add: the run is ending.
@@ -65,6 +68,9 @@ std::string Summary(const TrainReceipt& receipt, const std::string& folder) {
       fmt::format("{} after step {}: {} programs compiled, {} tokens/s, goodput {:.3f} of {:.1f} s", receipt.ended,
                   receipt.last_step, receipt.compiles, Grouped(static_cast<int64_t>(receipt.tokens_per_s)),
                   receipt.goodput.goodput, receipt.goodput.wall_s);
+  if (receipt.sharding) {
+    text += fmt::format("\nover {}, fingerprint {}", ToText(receipt.sharding->mesh), receipt.sharding->fingerprint);
+  }
   if (receipt.held_out_loss) text += fmt::format("\nheld-out loss {:.4f} nats a token", *receipt.held_out_loss);
   if (receipt.held_out_loss && receipt.bigram_loss)
     text += fmt::format(", a bigram model of the same rows {:.4f}", *receipt.bigram_loss);
@@ -101,6 +107,12 @@ int TrainCommand(const Command& command, Options options) {
     return Report(error, options.json);
   }
   if (Status ok = DeclareData(*run); !ok) return Report(ok.error(), options.json);
+  std::optional<Mesh> mesh;
+  if (!options.mesh.empty()) {
+    auto parsed = ParseMesh(options.mesh);
+    if (!parsed) return Report(parsed.error(), options.json);
+    mesh = std::move(*parsed);
+  }
   auto target = FindTarget(options.target);
   if (!target) return Report(target.error(), options.json);
   TrainOptions train;
@@ -109,6 +121,7 @@ int TrainCommand(const Command& command, Options options) {
   train.trainer.attention = options.attention;
   train.trainer.xla.plugin = options.plugin;
   train.trainer.threads = options.threads;
+  train.trainer.mesh = std::move(mesh);
   train.trainer.compile_only = options.compile_only;
   train.resume = options.resume;
   train.max_steps = options.steps;
@@ -142,6 +155,8 @@ void AddTrain(Command& app, Action& action) {
       ->ShowDefault();
   sub->AddOption("--plugin", options->plugin, "PJRT plugin (default: TESSERA_PJRT_PLUGIN, else installed)")
       ->Reads("FILE.so");
+  sub->AddOption("--mesh", options->mesh, "Devices that share rows (data), tokens (context), heads and columns (model)")
+      ->TypeName("AXIS=N,..");
   sub->AddNumber("--threads", options->threads, {1, 1024}, "Threads of attention (default: all of the target's)")
       ->TypeName("N");
   sub->AddFlag("--json", options->json, "Print the receipt as one JSON document");

@@ -12,7 +12,7 @@ bool NeedsTopology(const Target& target) { return target.kind == TargetKind::kTp
 Decision OpenPlace(State& state, const PlaceRequest& request, Place* place) {
   const Target& target = request.target;
   if (!request.compile_only || !NeedsTopology(target)) {
-    return state.clients.Open(request.options, target.kind, &place->session);
+    return state.clients.Open(request.options, target.kind, &place->session, request.devices);
   }
   const PluginChoice choice = ChoosePlugin(request.options, state.settings.folder, target.kind, Purpose::kCompile);
   if (!choice.decision.accepted) return choice.decision;

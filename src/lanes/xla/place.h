@@ -14,6 +14,7 @@ struct PlaceRequest {
   const XlaOptions& options;
   const Target& target;
   bool compile_only = false;
+  int64_t devices = 1;  // that a program runs on at once
 };
 // A TPU's client needs the TPU; the other plugins compile with theirs.
 bool NeedsTopology(const Target& target);

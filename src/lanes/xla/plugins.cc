@@ -91,21 +91,32 @@ bool Fits(const std::string& platform, TargetKind kind) {
   return false;
 }
 
+namespace {
+
+// Devices beyond those that a client has of itself; 0: those will do.
+int64_t MoreDevices(int64_t devices) { return devices > pjrt::ClientOptions{}.cpu_devices ? devices : 0; }
+
+}  // namespace
+
 Result<pjrt::Client*> Clients::Of(const pjrt::Plugin& plugin) {
   const std::lock_guard lock(mutex_);
-  return Get(plugin);
+  return Get(plugin, 1);
 }
 
-Result<pjrt::Client*> Clients::Get(const pjrt::Plugin& plugin) {
-  if (const auto at = clients_.find(&plugin); at != clients_.end()) return at->second.get();
-  std::unique_ptr<pjrt::Client> client = TESSERA_TRY(pjrt::Client::Create(plugin));
-  return clients_.emplace(&plugin, std::move(client)).first->second.get();
+Result<pjrt::Client*> Clients::Get(const pjrt::Plugin& plugin, int64_t devices) {
+  const int64_t more = MoreDevices(devices);
+  const std::pair key(&plugin, more);
+  if (const auto at = clients_.find(key); at != clients_.end()) return at->second.get();
+  pjrt::ClientOptions options;
+  if (more > 0) options.cpu_devices = more;
+  std::unique_ptr<pjrt::Client> client = TESSERA_TRY(pjrt::Client::Create(plugin, options));
+  return clients_.emplace(key, std::move(client)).first->second.get();
 }
 
 // Loads what the choice says and checks that it is of the kind.
-Decision Clients::Find(const XlaOptions& options, TargetKind kind, pjrt::Client** client) {
+Decision Clients::Find(const XlaOptions& options, TargetKind kind, int64_t devices, pjrt::Client** client) {
   const std::lock_guard lock(mutex_);
-  const Question question(options.plugin, kind);
+  const Question question(options.plugin, kind, MoreDevices(devices));
   if (const auto at = known_.find(question); at != known_.end()) {
     *client = at->second;
     return Decision::Yes();
@@ -114,7 +125,7 @@ Decision Clients::Find(const XlaOptions& options, TargetKind kind, pjrt::Client*
   if (!choice.decision.accepted) return choice.decision;
   const Result<const pjrt::Plugin*> plugin = pjrt::Plugin::Load(choice.path, probe_);
   if (!plugin) return Decision::No(ReasonCode::kXlaPlugin, plugin.error().message);
-  const Result<pjrt::Client*> made = Get(**plugin);
+  const Result<pjrt::Client*> made = Get(**plugin, devices);
   if (!made) return Decision::No(ReasonCode::kXlaPlugin, made.error().message);
   if (!Fits((*made)->platform(), kind)) {
     return Decision::No(ReasonCode::kXlaPlatform, fmt::format("the plugin {} runs on \"{}\", the target is a {}",
@@ -125,9 +136,13 @@ Decision Clients::Find(const XlaOptions& options, TargetKind kind, pjrt::Client*
   return Decision::Yes();
 }
 
-Decision Clients::Open(const XlaOptions& options, TargetKind kind, Session* session) {
+Decision Clients::Open(const XlaOptions& options, TargetKind kind, Session* session, int64_t devices) {
   pjrt::Client* client = nullptr;
-  if (const Decision decision = Find(options, kind, &client); !decision.accepted) return decision;
+  if (const Decision decision = Find(options, kind, devices, &client); !decision.accepted) return decision;
+  if (const auto found = static_cast<int64_t>(client->devices().size()); found < devices) {
+    return Decision::No(ReasonCode::kXlaDevice,
+                        fmt::format("{} devices were asked for, and the plugin has {}", devices, found));
+  }
   const Decision decision = CheckDevice(options.device, client->devices(), "the plugin");
   if (decision.accepted) *session = {client, options.device};
   return decision;

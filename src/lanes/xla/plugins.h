@@ -42,18 +42,20 @@ class Clients {
  public:
   Clients(std::string folder, pjrt::ProbeSettings probe) : folder_(std::move(folder)), probe_(std::move(probe)) {}
   Result<pjrt::Client*> Of(const pjrt::Plugin& plugin);
-  // Loads the plugin and checks that it has the device. Nothing is written to `session` on a refusal.
-  Decision Open(const XlaOptions& options, TargetKind kind, Session* session);
+  // Loads the plugin and checks that it has the device, and so many of them: the CPU plugin makes as many as are asked
+  // for, in a client of their own. Nothing is written to `session` on a refusal.
+  Decision Open(const XlaOptions& options, TargetKind kind, Session* session, int64_t devices = 1);
 
  private:
-  using Question = std::pair<std::string, TargetKind>;
-  Result<pjrt::Client*> Get(const pjrt::Plugin& plugin);  // with the mutex held
-  Decision Find(const XlaOptions& options, TargetKind kind, pjrt::Client** client);
+  // The plugin asked for, the target, and how many devices where they are more than any client has of itself.
+  using Question = std::tuple<std::string, TargetKind, int64_t>;
+  Result<pjrt::Client*> Get(const pjrt::Plugin& plugin, int64_t devices);  // with the mutex held
+  Decision Find(const XlaOptions& options, TargetKind kind, int64_t devices, pjrt::Client** client);
 
   const std::string folder_;
   const pjrt::ProbeSettings probe_;
   std::mutex mutex_;
-  std::map<const pjrt::Plugin*, std::unique_ptr<pjrt::Client>> clients_;
+  std::map<std::pair<const pjrt::Plugin*, int64_t>, std::unique_ptr<pjrt::Client>> clients_;
   std::map<Question, pjrt::Client*> known_;
 };
 

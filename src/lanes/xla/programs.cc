@@ -46,14 +46,14 @@ std::string HashOf(std::string_view text) {
 
 // ---- on disk
 
-ProgramKey KeyOf(const Session& session, std::string_view text, const pjrt::CompileOptions& options,
+ProgramKey KeyOf(const Session& session, std::string program, const pjrt::CompileOptions& options,
                  const std::string& flags) {
   const pjrt::Client& client = *session.client;
   const pjrt::PluginInfo& plugin = client.plugin().info();
   // A CPU program is made for the very core; others for the kind of device.
   const std::string host =
       client.platform() == "cpu" ? HostFeatures() : client.devices()[static_cast<size_t>(session.device)].kind;
-  return {.program = HashOf(text),
+  return {.program = std::move(program),
           .options = HashOf(pjrt::Encode(options) + flags),
           .plugin = fmt::format("{} {} {} {}", plugin.identity, client.platform(), client.platform_version(),
                                 plugin.stablehlo_version),
@@ -84,6 +84,11 @@ pjrt::TensorType ToTensorType(const stablehlo::Type& type) { return {ToPjrt(type
 pjrt::CompileOptions CompileOptionsFor(const stablehlo::Program& program, const XlaOptions& options) {
   pjrt::CompileOptions compile;
   if (options.optimization) compile.overrides["xla_backend_optimization_level"] = *options.optimization;
+  if (program.devices > 1) {
+    compile.num_partitions = program.devices;
+    compile.use_spmd = true;
+    compile.use_shardy = true;
+  }
   for (const stablehlo::NamedType& input : program.inputs) {
     compile.inputs.push_back(ToTensorType(input.type));
   }
@@ -109,20 +114,31 @@ Status Describe(const pjrt::CompiledProgram& program, ProgramUse* use) {
   return {};
 }
 
+// A program of several devices runs on the client's first.
+pjrt::CompileOptions CompileOptionsOn(const Session& session, const stablehlo::Program& program,
+                                      const XlaOptions& options) {
+  pjrt::CompileOptions compile = CompileOptionsFor(program, options);
+  const std::span<const pjrt::DeviceInfo> devices = session.client->devices();
+  for (size_t d = 0; program.devices > 1 && d < devices.size() && d < static_cast<size_t>(program.devices); ++d) {
+    compile.device_ids.push_back(devices[d].id);
+  }
+  return compile;
+}
+
 // One program on its way from text to an executable: what it is compiled with, where it lies on disk, and what there
 // is to say of it.
 struct Making {
   Making(const Session& session_in, WrittenProgram written, const XlaSettings& settings)
       : session(session_in),
         program(std::move(written.program)),
-        compile(CompileOptionsFor(program, written.options)),
-        key(KeyOf(session, program.text, compile, settings.flags)),
+        compile(CompileOptionsOn(session, program, written.options)),
+        key(KeyOf(session, written.prefix + HashOf(program.text), compile, settings.flags)),
         store(settings.folder + "/programs", written.options.keep_programs ? kMaxProgramStoreBytes : 0),
         is_kept(written.options.keep_programs) {
     use.pass = std::move(written.pass);
     use.name = program.name;
     use.parts = program.parts;
-    use.key = HashOf(key.program + key.options + key.plugin + key.host);
+    use.key = written.prefix + HashOf(key.program + key.options + key.plugin + key.host);
     AddNote(use.note, settings.flags);
   }
 
@@ -251,7 +267,7 @@ Result<ProgramUse> Programs::CompileFor(const pjrt::Topology& topology, const Wr
        {topology.plugin().info().identity, topology.name(), pjrt::Encode(compile), program.text}) {
     hasher.Text(part);
   }
-  use.key = Hex(hasher.Finish());
+  use.key = written.prefix + Hex(hasher.Finish());
   TESSERA_TRY(Describe(compiled, &use));
   use.fingerprint = pjrt::HexOf(TESSERA_TRY(compiled.Fingerprint()));
   if (use.vector_bytes >= 0) use.vector_limit = kKernelVectorBytes;

@@ -41,11 +41,13 @@ struct ProgramQuestion {
   const XlaOptions& options;
 };
 
-// A program that was written already: `pass` is what it is for, in a receipt's words.
+// A program that was written already: `pass` is what it is for, in a receipt's words. Its keys begin with `prefix`:
+// one of several devices has that of its layout there (ShardKey).
 struct WrittenProgram {
   stablehlo::Program program;
   std::string pass;
   const XlaOptions& options;
+  std::string prefix = {};
 };
 
 pjrt::TensorType ToTensorType(const stablehlo::Type& type);

@@ -10,6 +10,7 @@ struct Trainer::Impl {
   std::vector<ProgramUse> programs;
   std::vector<std::string> notes;
   DeviceUse device;
+  std::optional<ShardingUse> sharding;
 };
 
 namespace {
@@ -41,6 +42,7 @@ const std::vector<Substitute>& Trainer::substitutes() const { return impl_->subs
 int64_t Trainer::compiles() const { return 0; }
 const std::vector<ProgramUse>& Trainer::programs() const { return impl_->programs; }
 const DeviceUse& Trainer::device() const { return impl_->device; }
+const std::optional<ShardingUse>& Trainer::sharding() const { return impl_->sharding; }
 const std::vector<std::string>& Trainer::notes() const { return impl_->notes; }
 std::vector<std::string> Trainer::contract_keys() const { return {}; }
 std::vector<std::string> Trainer::class_keys() const { return {}; }

@@ -11,7 +11,9 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr Direction kDq = Direction::kDq;
 constexpr Direction kDkv = Direction::kDkv;
 
-std::vector<NamedType> InputsOf(const ProgramSpec& spec) {
+}  // namespace
+
+std::vector<NamedType> BackwardInputs(const ProgramSpec& spec) {
   const Shape& s = spec.shape;
   std::vector<NamedType> inputs = CommonInputs(spec, {kDq, kDkv});
   const Type stat{Element::kF32, {s.batch, s.num_q_heads, s.q_len}};
@@ -21,31 +23,25 @@ std::vector<NamedType> InputsOf(const ProgramSpec& spec) {
   return inputs;
 }
 
+namespace {
+
 class Backward {
  public:
-  explicit Backward(const ProgramSpec& spec)
+  Backward(Builder& b, const ProgramSpec& spec, const GradientTensors& tensors)
       : spec_(spec),
         shape_(spec.shape),
         group_(spec.shape.num_q_heads / spec.shape.num_kv_heads),
-        inputs_(InputsOf(spec)),
-        b_(BeginModule(spec, "xla_chunked_backward", inputs_)) {}
+        in_(tensors),
+        b_(b) {}
 
-  Result<Program> Lower() {
+  Values Rows() {
     Load(spec_.Of(kDq));
     const Values by_query = LowerDq();
     Load(spec_.Of(kDkv));
     const Values by_key = LowerDkv();
     Values outputs = {by_query[0], by_key[0], by_key[1], by_key[2]};
-    std::vector<NamedType> named = {
-        {"dq", outputs[0].type}, {"dk", outputs[1].type}, {"dv", outputs[2].type}, {"tiles", outputs[3].type}};
-    if (spec_.has_sink_logits) {
-      outputs.push_back(by_query[1]);
-      named.push_back({"dsink_logits", by_query[1].type});
-    }
-    return b_.Finish(outputs).map([&](std::string text) {
-      return Program{ModuleName("xla_chunked_backward", spec_.class_key), std::move(text), inputs_, std::move(named),
-                     spec_.parts};
-    });
+    if (spec_.has_sink_logits) outputs.push_back(by_query[1]);
+    return outputs;
   }
 
  private:
@@ -55,13 +51,13 @@ class Backward {
   void Load(const ListShape& list) {
     const int64_t q_tokens = RoundUp(shape_.q_len, list.tile_q);
     const int64_t kv_tokens = RoundUp(shape_.kv_len, list.tile_kv);
-    q_ = PadTokens(b_, b_.Input("q"), q_tokens);
-    k_ = PadTokens(b_, b_.Input("k"), kv_tokens);
-    v_ = PadTokens(b_, b_.Input("v"), kv_tokens);
-    do_ = PadTokens(b_, b_.Input("do"), q_tokens);
+    q_ = PadTokens(b_, in_.of.q, q_tokens);
+    k_ = PadTokens(b_, in_.of.k, kv_tokens);
+    v_ = PadTokens(b_, in_.of.v, kv_tokens);
+    do_ = PadTokens(b_, in_.dout, q_tokens);
     tables_ = LoadTables(b_, spec_, list);
-    lse_ = PadTokens(b_, b_.Input("lse"), q_tokens);
-    delta_ = PadTokens(b_, b_.Input("delta"), q_tokens);
+    lse_ = PadTokens(b_, in_.lse, q_tokens);
+    delta_ = PadTokens(b_, in_.delta, q_tokens);
   }
 
   // The query side of a tile.
@@ -180,14 +176,30 @@ class Backward {
   const ProgramSpec& spec_;
   const Shape& shape_;
   const int64_t group_;
-  std::vector<NamedType> inputs_;
-  Builder b_;
+  const GradientTensors& in_;
+  Builder& b_;
   Value q_, k_, v_, do_, lse_, delta_;
   MaskTables tables_;
 };
 
 }  // namespace
 
-Result<Program> LowerBackward(const ProgramSpec& spec) { return Backward(spec).Lower(); }
+Values BackwardRows(Builder& b, const ProgramSpec& spec, const GradientTensors& tensors) {
+  return Backward(b, spec, tensors).Rows();
+}
+
+Result<Program> LowerBackward(const ProgramSpec& spec) {
+  const std::vector<NamedType> inputs = BackwardInputs(spec);
+  Builder b = BeginModule(spec, "xla_chunked_backward", inputs);
+  const Values done = BackwardRows(
+      b, spec, {{b.Input("q"), b.Input("k"), b.Input("v")}, b.Input("do"), b.Input("lse"), b.Input("delta")});
+  std::vector<NamedType> named = {
+      {"dq", done[0].type}, {"dk", done[1].type}, {"dv", done[2].type}, {"tiles", done[3].type}};
+  if (spec.has_sink_logits) named.push_back({"dsink_logits", done[4].type});
+  return b.Finish(done).map([&](std::string text) {
+    return Program{ModuleName("xla_chunked_backward", spec.class_key), std::move(text), inputs, std::move(named),
+                   spec.parts};
+  });
+}
 
 }  // namespace tessera::stablehlo

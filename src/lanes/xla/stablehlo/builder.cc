@@ -478,19 +478,26 @@ std::string Builder::Attributes(int64_t num_partitions) const {
       num_partitions);
 }
 
+// The attribute of an input whose memory an output takes; empty for the others.
+Result<std::string> Builder::Donation(const std::string& input, const Type& type, const Values& outputs) const {
+  const auto donated = donated_.find(input);
+  if (donated == donated_.end()) return std::string();
+  const auto output = static_cast<size_t>(donated->second);
+  if (output >= outputs.size() || !(outputs[output].type == type)) {
+    return Fail(ErrorCode::kProgramMismatch,
+                fmt::format("building {}: {} cannot be output {}", module_name_, input, output));
+  }
+  return fmt::format("tf.aliasing_output = {} : i32", output);
+}
+
 Result<std::string> Builder::Finish(const Values& outputs) {
   if (const Status ok = CheckOutputs(outputs); !ok) return tl::unexpected(ok.error());
   std::string arguments;
   for (const auto& [name, value] : inputs_) {
     arguments += fmt::format("{}{}: {}", arguments.empty() ? "" : ", ", value.name, ToText(value.type));
-    const auto donated = donated_.find(name);
-    if (donated == donated_.end()) continue;
-    const auto output = static_cast<size_t>(donated->second);
-    if (output >= outputs.size() || !(outputs[output].type == value.type)) {
-      return Fail(ErrorCode::kProgramMismatch,
-                  fmt::format("building {}: {} cannot be output {}", module_name_, name, output));
-    }
-    arguments += fmt::format(" {{tf.aliasing_output = {} : i32}}", output);
+    const Result<std::string> donation = Donation(name, value.type, outputs);
+    if (!donation) return tl::unexpected(donation.error());
+    if (!donation->empty()) arguments += fmt::format(" {{{}}}", *donation);
   }
   return fmt::format(
       "module @{} attributes {} {{\n  func.func public @main({}) -> ({}) {{\n{}    return {} : {}\n  }}\n{}}}\n",

@@ -59,6 +59,21 @@ struct DeviceAxis {
 };
 inline constexpr int64_t kWhole = -1;
 using DevicePairs = std::vector<std::pair<int32_t, int32_t>>;  // source, target
+using DeviceGroups = std::vector<std::vector<int64_t>>;        // each device in one of them, all as large
+DeviceGroups OneGroup(int64_t devices);
+
+// The same along several axes, the last of which runs fastest: for every input and output, and every dimension of it,
+// the axes that it is cut along.
+struct DeviceMesh {
+  struct Axis {
+    std::string name;
+    int64_t size = 1;
+  };
+  using Cut = std::vector<std::vector<std::string>>;
+  std::vector<Axis> axes;
+  std::vector<Cut> inputs = {};
+  std::vector<Cut> outputs = {};
+};
 
 struct ModuleAttribute {
   std::string name;
@@ -67,6 +82,7 @@ struct ModuleAttribute {
 
 // As all devices together have it, from what each has.
 Type WholeType(const Type& own, int64_t axis, int64_t devices);
+Type WholeType(const Type& own, const DeviceMesh::Cut& cut, const DeviceMesh& mesh);
 
 class Builder {
  public:
@@ -164,21 +180,25 @@ class Builder {
   // Output `output` takes the memory of an input of the same type, which is gone after a run.
   void Donate(std::string_view input, int64_t output) { donated_.emplace(input, output); }
 
-  // What one of `devices` has of a value goes to others. Permute: to the targets of its pairs; a device that is none
-  // gets zeros. Gather: everybody gets all, one after the other along `axis`. Trade: along `split` it is cut into as
-  // many pieces as there are devices, and those that come are put together along `join`.
+  // What a device has of a value goes to others of its group. Permute: to the targets of its pairs; a device that is
+  // none gets zeros. Gather: everybody gets all, one after the other along `axis`. Trade: along `split` it is cut into
+  // as many pieces as there are devices, and those that come are put together along `join`. Sum: everybody gets the sum
+  // of all. SumPiece: of that sum its own piece along `axis`.
   Value Permute(const Value& x, const DevicePairs& pairs);
-  Value Gather(const Value& x, int64_t axis, int64_t devices);
+  Value Gather(const Value& x, int64_t axis, const DeviceGroups& groups);
   struct Axes {
     int64_t split = 0;
     int64_t join = 0;
   };
-  Value Trade(const Value& x, Axes axes, int64_t devices);
+  Value Trade(const Value& x, Axes axes, const DeviceGroups& groups);
+  Value Sum(const Value& x, const DeviceGroups& groups);
+  Value SumPiece(const Value& x, int64_t axis, const DeviceGroups& groups);
 
   // The whole text. TSR-L010 with the first mistake when there was one.
   Result<std::string> Finish(const Values& outputs);
   // The same as one region that every device runs on its own share (Shardy's manual computation): what was built is of
   // one device, and the program takes and gives the tensors of all.
+  Result<std::string> FinishOver(const DeviceMesh& mesh, const Values& outputs);
   Result<std::string> FinishOver(const DeviceAxis& devices, const Values& outputs);
 
  private:
@@ -193,6 +213,8 @@ class Builder {
   void Close();
   void Return(const Values& values);
   std::string Channel();
+  static bool IsHalf(const Value& x);
+  Result<std::string> Donation(const std::string& input, const Type& type, const Values& outputs) const;
   Value At(const Value& x, const Value& like);  // a scalar spread over another's shape
   Values EmitMany(const std::string& text, const std::vector<Type>& results);
 

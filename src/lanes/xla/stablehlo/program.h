@@ -96,6 +96,7 @@ struct Program {
   std::vector<NamedType> inputs;
   std::vector<NamedType> outputs;
   int64_t parts = 1;
+  int64_t devices = 1;  // that run it together; inputs and outputs are then those of one of them
 };
 // Inputs q, k, v, scale, part, [softcap], [sink_logits], then the plan's. Outputs of the part's rows alone, tile by
 // tile: o [per_part, tile_q, dim_v], lse and max [per_part, tile_q], and the number of tiles it ran.

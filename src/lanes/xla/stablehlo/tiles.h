@@ -33,6 +33,16 @@ struct AttentionTensors {
 };
 // The rows of the part: o [per_part, tile_q, dim_v], lse and max [per_part, tile_q], and how many tiles that took.
 Values ForwardRows(Builder& b, const ProgramSpec& spec, const AttentionTensors& tensors);
+// And of a backward: dq [per_part, tile_q, dim_qk], dk and dv [per_part, tile_kv, dim], how many dkv tiles that took,
+// and where there are sinks each row's share of their gradient.
+struct GradientTensors {
+  AttentionTensors of;
+  Value dout;
+  Value lse;
+  Value delta;
+};
+Values BackwardRows(Builder& b, const ProgramSpec& spec, const GradientTensors& tensors);
+std::vector<NamedType> BackwardInputs(const ProgramSpec& spec);
 
 // A [batch, heads, tokens, dim] tensor or a [batch, heads, tokens] statistic with its tokens padded to whole tiles.
 Value PadTokens(Builder& b, const Value& input, int64_t padded_tokens);

@@ -1,0 +1,194 @@
+// Context parallelism around a ring: hops are written out one after the other, each naming only the pairs that need it,
+// and a shard's keys are attended to by the program of one device, as a function, when they have come. Where a backend
+// is asynchronous the next hop travels meanwhile.
+#include "lanes/xla/stablehlo/context_ring.h"
+
+#include <fmt/format.h>
+
+#include <limits>
+
+#include "lanes/xla/stablehlo/tiles.h"
+
+namespace tessera::stablehlo {
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr const char* kWalk = "walk";
+
+class Ring {
+ public:
+  Ring(const ContextSpec& spec, bool is_backward)
+      : spec_(spec),
+        local_(spec.local.shape),
+        pass_(fmt::format("context_{}_ring", is_backward ? "backward" : "forward")),
+        walk_(is_backward ? stablehlo::LowerBackward(spec.local) : stablehlo::LowerForward(spec.local)),
+        inputs_(Inputs()),
+        b_(BeginModule(spec.local, pass_, inputs_)) {}
+
+  Result<ContextProgram> LowerForward() {
+    if (!walk_) return tl::unexpected(walk_.error());
+    b_.AddFunction(kWalk, walk_->text);
+    Values shares, stats;
+    Value tiles;
+    ForHops([&](int64_t hop, const Value& k, const Value& v) {
+      const Values out = Walk(hop, k, v);
+      shares.push_back(b_.Reshape(out[0], {local_.batch, local_.num_q_heads, local_.q_len, local_.dim_v}));
+      stats.push_back(b_.Reshape(out[1], {local_.batch, local_.num_q_heads, local_.q_len}));
+      tiles = hop == 0 ? out[3] : b_.Add(tiles, out[3]);
+    });
+    const auto [o, lse] = Merge(shares, stats);
+    return Finish(
+        {{"o", b_.Convert(o, ElementOf(local_.dtype)), 2}, {"lse", lse, 2}, {"tiles", b_.Reshape(tiles, {1}), 0}});
+  }
+
+  // Weights come from the log-sum-exp of all keys, so that shares are added and nothing is merged.
+  Result<ContextProgram> LowerBackward() {
+    if (!walk_) return tl::unexpected(walk_.error());
+    b_.AddFunction(kWalk, walk_->text);
+    Value dq, keys, tiles;
+    const std::vector<int64_t> of_keys = {local_.batch, local_.num_kv_heads, local_.kv_len};
+    const auto with = [](std::vector<int64_t> dims, int64_t dim) {
+      dims.push_back(dim);
+      return dims;
+    };
+    ForHops([&](int64_t hop, const Value& k, const Value& v) {
+      const Values out = Walk(hop, k, v);
+      const Value own = b_.Reshape(out[0], {local_.batch, local_.num_q_heads, local_.q_len, local_.dim_qk});
+      const Value both = b_.Concatenate(
+          {b_.Reshape(out[1], with(of_keys, local_.dim_qk)), b_.Reshape(out[2], with(of_keys, local_.dim_v))}, 3);
+      dq = hop == 0 ? own : b_.Add(dq, own);
+      keys = hop == 0 ? both : b_.Add(keys, b_.Permute(both, spec_.returns[static_cast<size_t>(hop) - 1]));
+      tiles = hop == 0 ? out[3] : b_.Add(tiles, out[3]);
+    });
+    return Finish({{"dq", dq, 2},
+                   {"dk", Dims(keys, 0, local_.dim_qk), 2},
+                   {"dv", Dims(keys, local_.dim_qk, local_.dim_qk + local_.dim_v), 2},
+                   {"tiles", b_.Reshape(tiles, {1}), 0}});
+  }
+
+ private:
+  struct Output {
+    const char* name;
+    Value value;
+    int64_t axis;
+  };
+  Result<ContextProgram> Finish(const std::vector<Output>& outputs) {
+    ContextProgram out;
+    out.devices = {.name = "context", .size = spec_.devices, .inputs = {}, .outputs = {}};
+    for (const NamedType& input : inputs_) out.devices.inputs.push_back(AxisOf(input.name));
+    Values values;
+    std::vector<NamedType> named;
+    for (const Output& output : outputs) {
+      values.push_back(output.value);
+      named.push_back({output.name, output.value.type});
+      out.devices.outputs.push_back(output.axis);
+    }
+    const Result<std::string> text = b_.FinishOver(out.devices, values);
+    if (!text) return tl::unexpected(text.error());
+    out.program = {ModuleName(pass_, spec_.local.class_key), *text, inputs_, std::move(named), 1, spec_.devices};
+    return out;
+  }
+
+  int64_t NumHops() const { return static_cast<int64_t>(spec_.steps.size()) + 1; }
+
+  // The function's, those of a hop once for each.
+  std::vector<NamedType> Inputs() const {
+    std::vector<NamedType> inputs;
+    for (const NamedType& input : walk_ ? walk_->inputs : std::vector<NamedType>{}) {
+      if (!IsOfHop(input.name)) inputs.push_back(input);
+    }
+    for (int64_t hop = 0; hop < NumHops(); ++hop) {
+      for (const NamedType& input : walk_ ? walk_->inputs : std::vector<NamedType>{}) {
+        if (IsOfHop(input.name)) inputs.push_back({HopInput(input.name, hop), input.type});
+      }
+    }
+    return inputs;
+  }
+  static int64_t AxisOf(const std::string& name) {
+    for (const char* of_tokens : {"q", "k", "v", "do", "lse", "delta"}) {
+      if (name == of_tokens) return 2;
+    }
+    if (name == "q_documents" || name.starts_with("kv_")) return 1;
+    return name.starts_with("counts") || name.starts_with("slots") ? 0 : kWhole;
+  }
+
+  Value Dims(const Value& x, int64_t begin, int64_t end) {
+    std::vector<int64_t> from(4, 0);
+    std::vector<int64_t> to = x.type.dims;
+    from[3] = begin;
+    to[3] = end;
+    return b_.Slice(x, from, to);
+  }
+
+  // visit(hop, keys, values): a device's own, and then what comes from its neighbour each time.
+  template <class Visit>
+  void ForHops(const Visit& visit) {
+    Value both = b_.Concatenate({b_.Input("k"), b_.Input("v")}, 3);
+    visit(0, b_.Input("k"), b_.Input("v"));
+    for (int64_t hop = 1; hop < NumHops(); ++hop) {
+      both = b_.Permute(both, spec_.steps[static_cast<size_t>(hop) - 1]);
+      visit(hop, Dims(both, 0, local_.dim_qk), Dims(both, local_.dim_qk, local_.dim_qk + local_.dim_v));
+    }
+  }
+
+  Values Walk(int64_t hop, const Value& k, const Value& v) {
+    Values operands;
+    for (const NamedType& input : walk_->inputs) {
+      if (input.name == "k") {
+        operands.push_back(k);
+      } else if (input.name == "v") {
+        operands.push_back(v);
+      } else {
+        operands.push_back(b_.Input(IsOfHop(input.name) ? HopInput(input.name, hop) : input.name));
+      }
+    }
+    std::vector<Type> results;
+    for (const NamedType& output : walk_->outputs) results.push_back(output.type);
+    return b_.CallFunction(kWalk, operands, results);
+  }
+
+  // Each share times its part of all weights. A hop that a row saw no key of counts by being left out, not by a factor
+  // of zero: zero times what is not finite is not zero.
+  std::pair<Value, Value> Merge(const Values& shares, const Values& stats) {
+    const Value none = b_.Constant({Element::kF32, {}}, -kInf);
+    Value most = stats[0];
+    for (size_t i = 1; i < stats.size(); ++i) most = b_.Max(most, stats[i]);
+    const Value is_empty = b_.Is(Compare::kEq, most, none);
+    const Value zero = b_.Constant({Element::kF32, {}}, 0.0);
+    const Value shift = b_.Select(is_empty, zero, most);
+    Value sum, o;
+    for (size_t i = 0; i < stats.size(); ++i) {
+      const Value sees_none = b_.Is(Compare::kEq, stats[i], none);
+      const Value weight = b_.Select(sees_none, zero, b_.Exp(b_.Sub(stats[i], shift)));
+      const Value weighted = b_.Mul(shares[i], b_.Spread(weight, shares[i].type.dims, {0, 1, 2}));
+      const Value share = b_.Select(b_.Spread(sees_none, weighted.type.dims, {0, 1, 2}), zero, weighted);
+      sum = i == 0 ? weight : b_.Add(sum, weight);
+      o = i == 0 ? share : b_.Add(o, share);
+    }
+    const Value one_or_sum = b_.Select(is_empty, b_.Constant({Element::kF32, {}}, 1.0), sum);
+    const Value merged = b_.Div(o, b_.Spread(one_or_sum, o.type.dims, {0, 1, 2}));
+    return {merged, b_.Select(is_empty, none, b_.Add(shift, b_.Log(one_or_sum)))};
+  }
+
+  const ContextSpec& spec_;
+  const Shape& local_;
+  const std::string pass_;
+  const Result<Program> walk_;  // the program of one device, on one shard's keys
+  std::vector<NamedType> inputs_;
+  Builder b_;
+};
+
+}  // namespace
+
+std::string HopInput(const std::string& name, int64_t hop) { return fmt::format("{}_hop{}", name, hop); }
+
+bool IsOfHop(const std::string& name) {
+  return name.starts_with("counts_") || name.starts_with("slots_") || name == "kv_documents" || name == "kv_ranks";
+}
+
+Result<ContextProgram> LowerRing(const ContextSpec& spec, bool is_backward) {
+  Ring ring(spec, is_backward);
+  return is_backward ? ring.LowerBackward() : ring.LowerForward();
+}
+
+}  // namespace tessera::stablehlo
