@@ -168,7 +168,7 @@ TEST_F(Models, TpuKernelsInsideTheProgram_GiveTheSameGradients) {
   const Result<std::unique_ptr<model::BoundAttention>> bound = chosen->attention->Bind(rows, true);
   ASSERT_TRUE(bound) << ToText(bound.error());
   const std::vector<stablehlo::NamedType> inputs = chosen->attention->Inputs(true);
-  for (size_t i = 0; i < inputs.size(); ++i) ASSERT_TRUE(arrays.Put(inputs[i], (*bound)->operands[i]));
+  for (size_t i = 0; i < inputs.size(); ++i) ASSERT_TRUE(arrays.Put(inputs[i], (*bound)->operands[0][i]));
   const Status ran = arrays.Run(*made->program);
   ASSERT_TRUE(ran) << ToText(ran.error());
   float loss = 0.0F;
