@@ -78,7 +78,8 @@ std::span<const pjrt::HostFunction> AttentionFunctions();
 // The programs of a lane of XLA's; a plan's tables are operands. TSR-L002 where its kernels have no form for a mask.
 Result<std::unique_ptr<AttentionSubstitute>> MakeProgramAttention(LayerAttention layers, const Target& target,
                                                                   const lanes::xla::Lowering& lowering);
-// The same where `shards` devices have each some of a row's tokens; `groups` are those that share rows. Loops, no kernels.
+// The same where `shards` devices have each some of a row's tokens; `groups` are those that share rows. Loops, no
+// kernels.
 struct TokenShards {
   int64_t shards = 1;
   stablehlo::DeviceGroups groups;

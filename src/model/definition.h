@@ -35,8 +35,8 @@ std::vector<float> Rotations(const ModelSpec& spec);
 std::vector<stablehlo::NamedType> RowInputs(const ModelSpec& spec);
 
 // Parameters, their gradients so far, `keep`, rows, attention's operands -> gradients (in place of those given), the
-// sum of nats. Over a mesh a gradient is that of all devices' tokens. Cut by barriers every so many layers (barriers.h),
-// as the next.
+// sum of nats. Over a mesh a gradient is that of all devices' tokens. Cut by barriers every so many layers
+// (barriers.h), as the next.
 Result<stablehlo::Program> LowerGradients(const Layout& layout, const AttentionSubstitute& attention,
                                           int64_t barrier_every = 0);
 // Parameters, rows, attention's operands -> the sum of nats.

@@ -1,7 +1,7 @@
 // Attention by the programs of a lane of XLA's, taken in as functions, one for each mask and pass: loops over the
-// plan's tiles on any plugin, or a TPU's kernels. A plan's tables are operands, with room for any batch's. Where several
-// devices share the tokens of a row, keys and values are brought first, and what they get of gradients is given back in
-// f32.
+// plan's tiles on any plugin, or a TPU's kernels. A plan's tables are operands, with room for any batch's. Where
+// several devices share the tokens of a row, keys and values are brought first, and what they get of gradients is given
+// back in f32.
 #include <fmt/format.h>
 
 #include <algorithm>

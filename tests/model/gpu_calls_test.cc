@@ -109,7 +109,8 @@ class GpuCalls : public testing::Test {
   }
   Result<model::Chosen> Choose() const {
     const TrainerOptions options;
-    return model::ChooseAttention(*engine_, layout(), FindTarget("h200").value(), {options.attention, options}, nullptr);
+    return model::ChooseAttention(*engine_, layout(), FindTarget("h200").value(), {options.attention, options},
+                                  nullptr);
   }
   model::Layout layout() const { return model::MakeLayout(spec_, {}).value(); }
   std::byte* Bytes(int64_t elements, int64_t size) { return fake_.Allocate(static_cast<size_t>(elements * size), 0); }
