@@ -109,10 +109,10 @@ void PutOperands(const ModelSpec& spec, const TensorMap& state, const RowBatch& 
     const Tensor zeros = Tensor::Zeros(ElementType::kF32, info.dims);
     ASSERT_TRUE(arrays.Put({model::GradientName(info.name), {Element::kF32, info.dims}}, zeros.bytes));
   }
-  const int64_t tokens = spec.rows * spec.row_tokens;
+  const std::vector<int64_t> tokens = {spec.rows, spec.row_tokens};
   const model::RowOperands operands = model::ToOperands(spec, rows).value();
   const auto ints = [&](std::string_view name, const std::vector<int32_t>& values) {
-    ASSERT_TRUE(arrays.Put({std::string(name), {Element::kI32, {tokens}}}, std::as_bytes(std::span(values))));
+    ASSERT_TRUE(arrays.Put({std::string(name), {Element::kI32, tokens}}, std::as_bytes(std::span(values))));
   };
   const auto floats = [&](std::string_view name, std::vector<int64_t> dims, const std::vector<float>& values) {
     ASSERT_TRUE(arrays.Put({std::string(name), {Element::kF32, std::move(dims)}}, std::as_bytes(std::span(values))));
@@ -121,7 +121,7 @@ void PutOperands(const ModelSpec& spec, const TensorMap& state, const RowBatch& 
   ints(model::kTargetIds, rows.target_ids);
   ints(model::kPositions, operands.positions);
   for (size_t i = 0; i < rows.structure.size(); ++i) ints(model::StructureInput(i), rows.structure[i]);
-  floats(model::kLossMask, {tokens}, operands.loss_mask);
+  floats(model::kLossMask, tokens, operands.loss_mask);
   floats(model::kRotations, {spec.row_tokens, 2 * spec.head_dim}, model::Rotations(spec));
   const int32_t keep = 0;
   ASSERT_TRUE(arrays.Put({std::string(model::kKeep), {Element::kI32, {}}}, std::as_bytes(std::span(&keep, 1))));
