@@ -10,10 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/fake_driver.h"
-#include "dispatch/lane_table.h"
+#include "cuda/fake_lanes.h"
 #include "engine/state.h"
-#include "lanes/cuda/cuda.h"
 #include "lanes/cuda/image.h"
 #include "lanes/cuda/kernels.h"
 #include "tessera/tessera.h"
@@ -27,13 +25,7 @@ class CudaEngine : public testing::Test {
  protected:
   void SetUp() override {
     if (EmbeddedCubins().empty()) GTEST_SKIP() << "this build has no CUDA kernels: it was made without nvcc";
-    rows_.assign(LaneTable().begin(), LaneTable().end());
-    for (LaneRow& row : rows_) {
-      if (row.name != "cuda") continue;
-      row.make = [state = MakeCudaState(&fake_.driver())](const LaneContext& context) {
-        return std::shared_ptr<const Lane>(MakeCudaLane(state, {.memory = context.memory}));
-      };
-    }
+    rows_ = LanesOn(fake_);
     engine_ = std::make_unique<Engine>(EngineAccess::Make({}, rows_));
     contract_.shape = {.batch = 1,
                        .q_len = 200,
@@ -49,6 +41,15 @@ class CudaEngine : public testing::Test {
   void TearDown() override {
     engine_.reset();
     rows_.clear();
+  }
+
+  // Of documents that are each so long.
+  static Plan PlanOf(const Attention& attention, int32_t document) {
+    Batch batch;
+    IdRows ids{1, 200, {}};
+    for (int32_t t = 0; t < 200; ++t) ids.values.push_back(t / document);
+    batch.doc_ids = std::move(ids);
+    return std::move(attention.Plan(batch)->plan);
   }
 
   FakeDriver fake_;
@@ -138,13 +139,7 @@ TEST_F(CudaEngine, Rebound_PlanLiesWhereTheEarlierOneLay) {
   options.memory = {MemoryKind::kGpu, 0};
   const Result<Attention> attention = engine_->Prepare(contract_, target_, options);
   ASSERT_TRUE(attention.has_value());
-  const auto plan_of = [&](int32_t document) {
-    Batch batch;
-    IdRows ids{1, 200, {}};
-    for (int32_t t = 0; t < 200; ++t) ids.values.push_back(t / document);
-    batch.doc_ids = std::move(ids);
-    return std::move(attention->Plan(batch)->plan);
-  };
+  const auto plan_of = [&](int32_t document) { return PlanOf(*attention, document); };
   RunTensors tensors;
   for (TensorRef* ref : {&tensors.q, &tensors.k, &tensors.v, &tensors.o}) {
     *ref = DenseView(fake_.Allocate(2 * 200 * 128 * 2, 0), ElementType::kBf16, {1, 2, 200, 128});
@@ -198,13 +193,7 @@ TEST_F(CudaEngine, Image_RunsInPlaceOfTheBoundPlan) {
   options.backward = true;
   const Result<Attention> attention = engine_->Prepare(contract_, target_, options);
   ASSERT_TRUE(attention.has_value());
-  const auto plan_of = [&](int32_t document) {
-    Batch batch;
-    IdRows ids{1, 200, {}};
-    for (int32_t t = 0; t < 200; ++t) ids.values.push_back(t / document);
-    batch.doc_ids = std::move(ids);
-    return std::move(attention->Plan(batch)->plan);
-  };
+  const auto plan_of = [&](int32_t document) { return PlanOf(*attention, document); };
   const Result<Bound> bound = attention->Bind(plan_of(60));
   ASSERT_TRUE(bound.has_value()) << ToText(bound.error());
   RunTensors tensors;

@@ -6,9 +6,8 @@
 #include <cstring>
 #include <deque>
 
-#include "cuda/fake_driver.h"
+#include "cuda/fake_lanes.h"
 #include "engine/state.h"
-#include "lanes/cuda/cuda.h"
 #include "model/choose.h"
 #include "model/definition.h"
 #include "model/model_fixture.h"
@@ -89,13 +88,7 @@ class GpuCalls : public testing::Test {
  protected:
   void SetUp() override {
     if (!HasCudaKernels()) GTEST_SKIP() << "this build has no CUDA kernels: it was made without nvcc";
-    rows_.assign(LaneTable().begin(), LaneTable().end());
-    for (LaneRow& row : rows_) {
-      if (row.name != "cuda") continue;
-      row.make = [state = MakeCudaState(&fake_.driver())](const LaneContext& context) {
-        return std::shared_ptr<const Lane>(MakeCudaLane(state, {.memory = context.memory}));
-      };
-    }
+    rows_ = cuda::LanesOn(fake_);
     engine_ = std::make_unique<Engine>(EngineAccess::Make({}, rows_));
     spec_ = TinySpec();
     spec_.head_dim = 64;

@@ -52,7 +52,7 @@ class Context {
     const Value dk = b_.Reshape(rows[1], {local.batch, local.num_kv_heads, local.kv_len, local.dim_qk});
     const Value dv = b_.Reshape(rows[2], {local.batch, local.num_kv_heads, local.kv_len, local.dim_v});
     const std::pair<Value, Value> keys = GiveBack(dk, dv);
-    std::vector<Output> outputs = {
+    std::vector<ContextOutput> outputs = {
         {"dq", ToTokens(dq), 2}, {"dk", keys.first, 2}, {"dv", keys.second, 2}, {"tiles", b_.Reshape(rows[3], {1}), 0}};
     if (spec_.local.has_sink_logits) {
       const int64_t of_head = rows[4].type.dims[0] / (local.batch * local.num_q_heads);
@@ -63,26 +63,10 @@ class Context {
   }
 
  private:
-  struct Output {
-    const char* name;
-    Value value;
-    int64_t axis;  // that devices share
-  };
-  Result<ContextProgram> Finish(const std::vector<Output>& outputs) {
-    ContextProgram out;
-    out.devices = {.name = "context", .size = spec_.devices, .inputs = {}, .outputs = {}};
-    for (const NamedType& input : inputs_) out.devices.inputs.push_back(AxisOf(input.name));
-    Values values;
-    std::vector<NamedType> named;
-    for (const Output& output : outputs) {
-      values.push_back(output.value);
-      named.push_back({output.name, output.value.type});
-      out.devices.outputs.push_back(output.axis);
-    }
-    const Result<std::string> text = b_.FinishOver(out.devices, values);
-    if (!text) return tl::unexpected(text.error());
-    out.program = {ModuleName(pass_, spec_.local.class_key), *text, inputs_, std::move(named), 1, spec_.devices};
-    return out;
+  Result<ContextProgram> Finish(const std::vector<ContextOutput>& outputs) {
+    std::vector<int64_t> axes;
+    for (const NamedType& input : inputs_) axes.push_back(AxisOf(input.name));
+    return FinishContext(b_, spec_, {ModuleName(pass_, spec_.local.class_key), inputs_, std::move(axes)}, outputs);
   }
 
   // As the local program's, but for the tokens of its own that a device brings.
@@ -240,6 +224,23 @@ class Context {
 };
 
 }  // namespace
+
+Result<ContextProgram> FinishContext(Builder& b, const ContextSpec& spec, ContextInputs given,
+                                     const std::vector<ContextOutput>& outputs) {
+  ContextProgram out;
+  out.devices = {.name = "context", .size = spec.devices, .inputs = std::move(given.axes), .outputs = {}};
+  Values values;
+  std::vector<NamedType> named;
+  for (const ContextOutput& output : outputs) {
+    values.push_back(output.value);
+    named.push_back({output.name, output.value.type});
+    out.devices.outputs.push_back(output.axis);
+  }
+  const Result<std::string> text = b.FinishOver(out.devices, values);
+  if (!text) return tl::unexpected(text.error());
+  out.program = {std::move(given.module), *text, given.inputs, std::move(named), 1, spec.devices};
+  return out;
+}
 
 void SetLocalSpec(const ProgramSpec& whole, ContextSpec& spec) {
   ProgramSpec& local = spec.local;

@@ -67,26 +67,10 @@ class Ring {
   }
 
  private:
-  struct Output {
-    const char* name;
-    Value value;
-    int64_t axis;
-  };
-  Result<ContextProgram> Finish(const std::vector<Output>& outputs) {
-    ContextProgram out;
-    out.devices = {.name = "context", .size = spec_.devices, .inputs = {}, .outputs = {}};
-    for (const NamedType& input : inputs_) out.devices.inputs.push_back(AxisOf(input.name));
-    Values values;
-    std::vector<NamedType> named;
-    for (const Output& output : outputs) {
-      values.push_back(output.value);
-      named.push_back({output.name, output.value.type});
-      out.devices.outputs.push_back(output.axis);
-    }
-    const Result<std::string> text = b_.FinishOver(out.devices, values);
-    if (!text) return tl::unexpected(text.error());
-    out.program = {ModuleName(pass_, spec_.local.class_key), *text, inputs_, std::move(named), 1, spec_.devices};
-    return out;
+  Result<ContextProgram> Finish(const std::vector<ContextOutput>& outputs) {
+    std::vector<int64_t> axes;
+    for (const NamedType& input : inputs_) axes.push_back(AxisOf(input.name));
+    return FinishContext(b_, spec_, {ModuleName(pass_, spec_.local.class_key), inputs_, std::move(axes)}, outputs);
   }
 
   int64_t NumHops() const { return static_cast<int64_t>(spec_.steps.size()) + 1; }
