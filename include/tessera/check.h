@@ -14,6 +14,7 @@
 #include "tessera/batch.h"
 #include "tessera/contract.h"
 #include "tessera/error.h"
+#include "tessera/meter.h"
 #include "tessera/plan.h"
 #include "tessera/tensor.h"
 
@@ -52,6 +53,7 @@ struct CheckOptions {
   int64_t max_work = int64_t{1} << 34;
   int64_t sample_rows = 64;
   uint64_t sample_seed = 1;
+  RunMeter* meter = nullptr;  // counts rows; outlives the check
 };
 struct CheckReport {
   bool pass = false;
@@ -75,7 +77,7 @@ struct MaskCheck {
 // Above this many pairs spread-out rows are compared.
 inline constexpr int64_t kMaskCheckPairs = int64_t{1} << 28;
 Result<MaskCheck> CheckMask(const Contract& contract, const Batch& batch, const PlanView& plan,
-                            int64_t max_pairs = kMaskCheckPairs);
+                            int64_t max_pairs = kMaskCheckPairs, RunMeter* meter = nullptr);
 
 }  // namespace tessera
 #pragma GCC visibility pop

@@ -81,6 +81,7 @@ struct Worklist {
   uint32_t tile_kv = 0;
   uint32_t rows_per_mask = 0;
   uint32_t width_capacity = 0;            // slots a row may hold in this class
+  uint32_t part_slots = 0;                // and a part; of dkv, of a key head's row, which all its query heads share
   std::span<const uint64_t> row_offsets;  // [num_masks * rows_per_mask + 1]
   std::span<const Slot> slots;
   std::span<const uint32_t> ranks;  // dkv only: this slot's place among its query tile's columns (dQ write order)
@@ -89,6 +90,7 @@ struct Worklist {
   std::span<const Slot> Row(uint64_t row) const {
     return slots.subspan(row_offsets[row], row_offsets[row + 1] - row_offsets[row]);
   }
+  uint64_t MostParts() const { return part_slots >= width_capacity ? 1 : (width_capacity - 1) / part_slots + 1; }
 };
 
 // What a class fixes: two batches of one class give plans whose fixed-shape views have these sizes.
@@ -96,7 +98,9 @@ struct ClassShape {
   std::array<TileSize, kNumDirections> tiles;
   std::array<int64_t, kNumDirections> rows{};   // per mask
   std::array<int64_t, kNumDirections> width{};  // slots per row
-  int64_t masks = 0;                            // distinct (batch row, head class) pairs at most
+  std::array<int64_t, kNumDirections> slots{};  // and in a mask
+  std::array<int64_t, kNumDirections> part_slots{};
+  int64_t masks = 0;  // distinct (batch row, head class) pairs at most
   int64_t cleanups = 0;
   int64_t parts = 0;
   int64_t index_bytes = 4;  // 1, 2 or 4: from the bounds above, never from a batch
@@ -154,11 +158,9 @@ Plan Trust(std::vector<std::byte> bytes);
 class Plan {
  public:
   Plan() = default;
-  // Takes the bytes after VerifyPlan has accepted them.
-  static Result<Plan> FromBytes(std::vector<std::byte> bytes);
+  static Result<Plan> FromBytes(std::vector<std::byte> bytes);  // after VerifyPlan has accepted them
   const PlanView& view() const { return view_; }
   std::span<const std::byte> bytes() const { return bytes_; }
-
   Plan(Plan&&) = default;
   Plan& operator=(Plan&&) = default;
   Plan(const Plan&) = delete;
@@ -212,9 +214,7 @@ std::string ToJson(const PlanView& plan);
 std::string Summary(const PlanView& plan);
 // The tile map of one (batch row, head), down-sampled to at most `max_columns` x `max_rows` cells, with a legend.
 std::string DrawTiles(const PlanView& plan, int64_t batch_row, int64_t head, int64_t max_columns, int64_t max_rows);
-
-// How tiles that hold several documents are treated, as one JSON document.
-std::string MixedDocumentPolicyJson();
+std::string MixedDocumentPolicyJson();  // how tiles that hold several documents are treated
 
 }  // namespace tessera
 #pragma GCC visibility pop

@@ -33,6 +33,7 @@ struct Target {
   int64_t workers = 1;
   int64_t fast_bytes = 0;    // cache, shared memory or VMEM a worker can count on
   int64_t scalar_bytes = 0;  // scalar memory for plan metadata; 0 = not limited
+  int64_t vector_bytes = 0;  // vector memory that a TPU's compiler gives one kernel; 0 = not limited
   // How a compiler calls the smallest machine of this kind, "v6e:1x1", for programs made where there is none; empty:
   // programs are made on the machine itself.
   std::string topology = {};

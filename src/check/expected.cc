@@ -124,10 +124,13 @@ Result<Expected> Expect(const Question& question, const CheckOptions& options) {
     keys.dv_magnitude = keys.dv.value;
     keys.count.assign(Idx(shape.batch * shape.num_kv_heads * shape.kv_len), 0);
   }
+  RunMeter* meter = options.meter;
+  if (meter != nullptr) meter->Begin(RunStep::kCheckOutputs, shape.batch * shape.num_q_heads * shape.q_len);
   for (int64_t b = 0; b < shape.batch; ++b) {
     for (int64_t h = 0; h < shape.num_q_heads; ++h) {
       TESSERA_TRY(problem.Enter(b, h));
       for (int64_t i = 0; i < shape.q_len; ++i) {
+        if (meter != nullptr) ++meter->done;
         const Row row = problem.ForwardRow(b, h, i);
         PutForward(out, row, problem.o_side.RowOffset(b, h, i), (b * shape.num_q_heads + h) * shape.q_len + i);
         if (!backward) continue;
@@ -156,7 +159,9 @@ Result<Expected> ExpectRows(const Question& question, const std::vector<RowPlace
   out.lse = MakeTensor({count});
   out.max = out.lse;
   if (backward) out.dq = MakeTensor({count, shape.dim_qk});
+  if (options.meter != nullptr) options.meter->Begin(RunStep::kCheckOutputs, count);
   for (int64_t n = 0; n < count; ++n) {
+    if (options.meter != nullptr) ++options.meter->done;
     const RowPlace& at = rows[Idx(n)];
     if (at.head < 0 || at.head >= shape.num_q_heads || at.i < 0 || at.i >= shape.q_len) {
       return Fail(ErrorCode::kBadArgument, fmt::format("no row {} of head {}", at.i, at.head), "check");

@@ -59,16 +59,18 @@ bool DependsOnHead(const MaskExpr& expr) {
 
 class PlanCheck {
  public:
-  PlanCheck(const Contract& contract, const PlanView& plan, int64_t rows)
+  PlanCheck(const Contract& contract, const PlanView& plan, int64_t rows, RunMeter* meter)
       : contract_(contract),
         plan_(plan),
         rows_(rows),
+        meter_(meter),
         want_(static_cast<size_t>(plan.kv_len)),
         got_(static_cast<size_t>(plan.kv_len)) {}
 
   Status Run(const Batch& batch) {
     result_.pass = true;
     result_.sampled = rows_ < plan_.q_len;
+    if (meter_ != nullptr) meter_->Begin(RunStep::kCheckPlan, plan_.batch * plan_.num_q_heads * rows_);
     for (int64_t b = 0; b < plan_.batch && result_.pass; ++b) {
       const MaskTest test = TESSERA_TRY(MaskTest::Make(contract_, batch, b));
       const TokenFacts facts = SpreadTokenFacts(plan_, b);
@@ -102,6 +104,7 @@ class PlanCheck {
         result_.pairs += plan_.kv_len;
         if (is_new) CheckRow(direction, facts, at, i);
       }
+      if (meter_ != nullptr) ++meter_->done;
     }
   }
 
@@ -120,6 +123,7 @@ class PlanCheck {
   const Contract& contract_;
   const PlanView& plan_;
   const int64_t rows_;
+  RunMeter* meter_;
   std::vector<uint8_t> want_;
   std::vector<uint8_t> got_;
   MaskCheck result_;
@@ -138,13 +142,14 @@ Status CheckSameShape(const Contract& contract, const PlanView& plan) {
 }  // namespace check
 
 // A mask term of the caller's own may throw, and memory may run out.
-Result<MaskCheck> CheckMask(const Contract& contract, const Batch& batch, const PlanView& plan, int64_t max_pairs) try {
+Result<MaskCheck> CheckMask(const Contract& contract, const Batch& batch, const PlanView& plan, int64_t max_pairs,
+                            RunMeter* meter) try {
   TESSERA_TRY(check::CheckSameShape(contract, plan));
   // In floating point: the product of valid extents can exceed 64 bits.
   const double pairs_of_row = static_cast<double>(plan.kv_len) * static_cast<double>(plan.batch * plan.num_q_heads);
   const double fitting = static_cast<double>(max_pairs) / std::max(pairs_of_row, 1.0);
   const bool is_whole = static_cast<double>(plan.q_len) <= fitting;
-  check::PlanCheck checked(contract, plan, is_whole ? plan.q_len : std::min(check::kSampleRows, plan.q_len));
+  check::PlanCheck checked(contract, plan, is_whole ? plan.q_len : std::min(check::kSampleRows, plan.q_len), meter);
   TESSERA_TRY(checked.Run(batch));
   MaskCheck result = std::move(checked.result());
   if (!result.pass) return result;

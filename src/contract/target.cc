@@ -21,6 +21,7 @@ struct TargetRow {
   int64_t workers;                 // 0 = the hardware threads of this machine
   int64_t fast_bytes;              // per worker
   int64_t scalar_bytes;            // per worker; 0 = not limited
+  int64_t vector_bytes = 0;        // of a kernel, unless libtpu is told otherwise
   std::string_view topology = {};  // how a compiler calls its smallest machine
   std::span<const DimTiles> tiles_by_dim = {};
   bool heads_apart = false;
@@ -38,12 +39,37 @@ constexpr TargetRow kTargetRows[] = {
      132,
      227 * kKib,
      0,
+     0,
      {},
      kHopperTiles,
      true},
-    {"v6e", TargetKind::kTpu, "TPU v6e: one core, 256x256 matrix unit", {256, 256}, 1, 128 * kMib, kMib, "v6e:1x1"},
-    {"v5e", TargetKind::kTpu, "TPU v5e: one core, 128x128 matrix unit", {128, 128}, 1, 128 * kMib, kMib, "v5e:2x2"},
-    {"v5p", TargetKind::kTpu, "TPU v5p: two cores, 128x128 matrix unit", {128, 128}, 2, 64 * kMib, kMib, "v5p:2x2x1"},
+    {"v6e",
+     TargetKind::kTpu,
+     "TPU v6e: one core, 256x256 matrix unit",
+     {256, 256},
+     1,
+     128 * kMib,
+     kMib,
+     32 * kMib,
+     "v6e:1x1"},
+    {"v5e",
+     TargetKind::kTpu,
+     "TPU v5e: one core, 128x128 matrix unit",
+     {128, 128},
+     1,
+     128 * kMib,
+     kMib,
+     16 * kMib,
+     "v5e:2x2"},
+    {"v5p",
+     TargetKind::kTpu,
+     "TPU v5p: two cores, 128x128 matrix unit",
+     {128, 128},
+     2,
+     64 * kMib,
+     kMib,
+     16 * kMib,
+     "v5p:2x2x1"},
 };
 
 std::vector<Target> MakeTargets() {
@@ -59,6 +85,7 @@ std::vector<Target> MakeTargets() {
                        .workers = row.workers == 0 ? here : row.workers,
                        .fast_bytes = row.fast_bytes,
                        .scalar_bytes = row.scalar_bytes,
+                       .vector_bytes = row.vector_bytes,
                        .topology = std::string(row.topology),
                        .tiles_by_dim = {row.tiles_by_dim.begin(), row.tiles_by_dim.end()},
                        .heads_apart = row.heads_apart});

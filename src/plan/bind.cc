@@ -39,6 +39,7 @@ Status BindAll(std::span<const std::byte> bytes, const Header& header, PlanView&
     to.tile_kv = from.tile_kv;
     to.rows_per_mask = from.rows_per_mask;
     to.width_capacity = from.width_capacity;
+    to.part_slots = from.part_slots;
     bind(from.row_offsets, "row_offsets", to.row_offsets);
     bind(from.slots, "slots", to.slots);
     bind(from.ranks, "ranks", to.ranks);

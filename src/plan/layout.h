@@ -24,6 +24,8 @@ struct WorklistHeader {
   uint32_t tile_kv = 0;
   uint32_t rows_per_mask = 0;
   uint32_t width_capacity = 0;
+  uint32_t part_slots = 0;
+  uint32_t reserved = 0;
   Section row_offsets;
   Section slots;
   Section ranks;
@@ -63,7 +65,7 @@ struct Header {
   Section kv_valid;
 };
 static_assert(std::is_trivially_copyable_v<Header> && sizeof(Header) % kAlign == 0);
-static_assert(sizeof(WorklistHeader) == 80 && sizeof(Header) == 24 + 64 + 64 + 3 * 80 + 13 * 16);
+static_assert(sizeof(WorklistHeader) == 88 && sizeof(Header) == 24 + 64 + 64 + 3 * 88 + 13 * 16);
 
 inline constexpr uint64_t kFingerprintEnd = offsetof(Header, fingerprint) + sizeof(Hash128);
 

@@ -95,12 +95,16 @@ std::vector<StoredWords> SmallestStored(const PlanView& view) {
 Status CheckParts(const Worklist& list, std::string_view name) {
   std::vector<uint64_t> covered(list.row_offsets.begin(), list.row_offsets.end());
   std::vector<uint32_t> next_part(covered.size(), 0);
+  if (list.part_slots == 0) return Bad("a part holds no slot in this class", std::string(name));
   for (size_t i = 0; i < list.parts.size(); ++i) {
     const Part& part = list.parts[i];
     if (part.row + uint64_t{1} >= covered.size() || part.slot_begin != covered[part.row] ||
         part.slot_end < part.slot_begin || part.slot_end > list.row_offsets[part.row + 1] ||
         part.part_of_row != next_part[part.row]) {
       return Bad("parts must split each row in order, without gap or overlap", fmt::format("{}.parts[{}]", name, i));
+    }
+    if (part.part_of_row >= list.MostParts()) {
+      return Bad("more parts than the class gives a row", fmt::format("{}.parts[{}]", name, i));
     }
     covered[part.row] = part.slot_end;
     ++next_part[part.row];

@@ -2,12 +2,13 @@
 // every run-time condition at its widest, so any batch of the contract fits it.
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <initializer_list>
 
 #include "base/checked.h"
 #include "base/hash.h"
+#include "plan/tile_widths.h"
 #include "planner/stages.h"
-#include "planner/tile_rows.h"
 #include "tessera/planner.h"
 
 namespace tessera::planner {
@@ -20,27 +21,13 @@ struct Widths {
 };
 
 Widths WidestOf(const RowSet& set, TileSize tile, int64_t q_len, int64_t kv_len) {
+  const plan::TileWidths of = plan::WidthsOf(set, tile, q_len, kv_len);
   Widths widths;
-  const int64_t q_tiles = (q_len + tile.q - 1) / tile.q;
-  const int64_t kv_tiles = (kv_len + tile.kv - 1) / tile.kv;
-  std::vector<int64_t> starts(static_cast<size_t>(kv_tiles) + 1, 0);  // +1 where a range begins, -1 where it ends
-  TileRows rows(set, tile, q_len, kv_len);
-  for (int64_t row = 0; row < q_tiles; ++row) {
-    int64_t in_row = 0;
-    uint32_t column = 0;
-    for (const ColumnRange& range : rows.Next()) {
-      const uint32_t begin = std::max(column, range.begin);
-      if (begin >= range.end) continue;
-      in_row += range.end - begin;
-      ++starts[begin];
-      --starts[range.end];
-      column = range.end;
-    }
-    widths.row = std::max(widths.row, in_row);
-    widths.total += in_row;
+  for (const int64_t slots : of.rows) {
+    widths.row = std::max(widths.row, slots);
+    widths.total += slots;
   }
-  int64_t in_column = 0;
-  for (const int64_t change : starts) widths.column = std::max(widths.column, in_column += change);
+  for (const int64_t slots : of.columns) widths.column = std::max(widths.column, slots);
   return widths;
 }
 
@@ -65,28 +52,37 @@ int64_t Product(std::initializer_list<int64_t> factors) {
   return std::min(product.value_or(INT64_MAX), int64_t{1} << 40);
 }
 
-}  // namespace
-
-int64_t PartSlots(const ClassShape& shape, Direction direction, const Contract& contract, const Target& target) {
-  // About eight parts per worker if every row were as wide as it may be; short parts are not worth their overhead.
+// Slots of a part where workers take rows of a mask, all heads at once. About eight parts per worker if every row were
+// as wide as it may be; short parts are not worth their overhead.
+int64_t PartOfMask(const ClassShape& shape, size_t d, const Target& target) {
   constexpr int64_t kPartsPerWorker = 8;
   constexpr int64_t kShortest = 16;
-  const auto d = static_cast<size_t>(direction);
-  const int64_t workers = std::max<int64_t>(target.workers, 1);
-  const int64_t whole = std::max(shape.width[d], kShortest);
-  int64_t sharers = shape.masks;
-  if (target.heads_apart) {
-    // Whole rows where every worker gets a few of them: a part costs what it takes to put a row together again.
-    constexpr int64_t kRowsPerWorker = 4;
-    const Shape& s = contract.shape;
-    sharers = Product({s.batch, direction == Direction::kDkv ? s.num_kv_heads : s.num_q_heads});
-    if (Product({sharers, shape.rows[d]}) >= kRowsPerWorker * workers) return whole;
-  }
-  const int64_t all = Product({sharers, shape.rows[d], shape.width[d]});
-  return std::clamp(all / (workers * kPartsPerWorker), kShortest, whole);
+  const int64_t all = Product({shape.masks, shape.rows[d], shape.width[d]});
+  return std::clamp(all / (std::max<int64_t>(target.workers, 1) * kPartsPerWorker), kShortest,
+                    std::max(shape.width[d], kShortest));
 }
 
-namespace {
+// Slots of a part where workers take rows of heads. A row is cut only where whole rows would leave workers idle: a part
+// costs what it takes to write its sums, about as much as kPartTokens streamed past, and one more launch puts the rows
+// together. Times are in slots: `share` is each worker's, and half of the longest piece is about what all wait for the
+// last one.
+int64_t PartOfHead(const ClassShape& shape, Direction direction, const Contract& contract, const Target& target) {
+  constexpr double kPartTokens = 512;
+  constexpr double kPiecesPerWorker = 4;  // more would only cost memory
+  constexpr double kWorthwhile = 0.9;
+  const auto d = static_cast<size_t>(direction);
+  const bool is_dkv = direction == Direction::kDkv;
+  const Shape& s = contract.shape;
+  const int64_t group = is_dkv ? s.num_q_heads / s.num_kv_heads : 1;  // whose rows a key head's row has
+  const int64_t whole = Product({group, shape.width[d]});
+  const double cost = kPartTokens / static_cast<double>(is_dkv ? shape.tiles[d].q : shape.tiles[d].kv);
+  const double share = static_cast<double>(Product({s.batch, s.num_q_heads, shape.slots[d]})) /
+                       static_cast<double>(std::max<int64_t>(target.workers, 1));
+  const double part = std::max({std::sqrt(2 * cost * share), share / kPiecesPerWorker, cost});
+  const double cut = share + cost * share / part + part / 2 + cost;
+  if (cut > kWorthwhile * (share + static_cast<double>(whole) / 2)) return whole;
+  return std::min(static_cast<int64_t>(std::ceil(part)), whole);
+}
 
 // The widest of every head class at one tile; `total` is the largest of any.
 Widths WidestOfClasses(const Resolved& resolved, TileSize tile) {
@@ -101,6 +97,17 @@ Widths WidestOfClasses(const Resolved& resolved, TileSize tile) {
 }
 
 }  // namespace
+
+void SetParts(ClassShape& shape, const Contract& contract, const Target& target) {
+  shape.parts = 0;
+  for (size_t d = 0; d < kNumDirections; ++d) {
+    shape.part_slots[d] = target.heads_apart ? PartOfHead(shape, static_cast<Direction>(d), contract, target)
+                                             : PartOfMask(shape, d, target);
+    shape.part_slots[d] = std::min<int64_t>(shape.part_slots[d], UINT32_MAX);  // as a plan says it
+    shape.parts =
+        std::max(shape.parts, Product({shape.masks, shape.rows[d], CeilDiv(shape.width[d], shape.part_slots[d])}));
+  }
+}
 
 ClassShape MakeShape(const ClassRequest& request) {
   const Resolved& resolved = *request.resolved;
@@ -120,15 +127,13 @@ ClassShape MakeShape(const ClassRequest& request) {
     const Widths& widest = widths[d];
     shape.rows[d] = is_dkv ? CeilDiv(resolved.kv_len, tile.kv) : CeilDiv(resolved.q_len, tile.q);
     shape.width[d] = is_dkv ? Apply(capacity.width_transposed, widest.column) : Apply(capacity.width, widest.row);
+    shape.slots[d] = widest.total;
     total += widest.total;
   }
   // With run-time conditions each surviving tile might need a cleanup of its own.
   const int64_t bound = resolved.conditions.empty() ? request.static_cleanups : Product({total, shape.masks});
   shape.cleanups = capacity.cleanups.kind == Limit::Kind::kExact ? bound : Apply(capacity.cleanups, bound);
-  for (size_t d = 0; d < kNumDirections; ++d) {
-    const int64_t part_slots = PartSlots(shape, static_cast<Direction>(d), *request.contract, *request.target);
-    shape.parts = std::max(shape.parts, Product({shape.masks, shape.rows[d], CeilDiv(shape.width[d], part_slots)}));
-  }
+  SetParts(shape, *request.contract, *request.target);
   int64_t largest = shape.cleanups;
   for (size_t d = 0; d < kNumDirections; ++d) {
     largest =

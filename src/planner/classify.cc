@@ -7,12 +7,15 @@
 
 #include "contract/limits.h"
 #include "plan/layout.h"
+#include "plan/tile_rows.h"
 #include "planner/cleanup.h"
 #include "planner/stages.h"
-#include "planner/tile_rows.h"
 
 namespace tessera::planner {
 namespace {
+
+using plan::ColumnRange;
+using plan::TileRows;
 
 // Builds one row of tile runs; neighbouring tiles with equal work join.
 class RowWriter {

@@ -102,6 +102,7 @@ std::vector<std::byte> Pack(const PackInput& input) {
     list.tile_kv = static_cast<uint32_t>(input.shape.tiles[d].kv);
     list.rows_per_mask = static_cast<uint32_t>(input.shape.rows[d]);
     list.width_capacity = static_cast<uint32_t>(input.shape.width[d]);
+    list.part_slots = static_cast<uint32_t>(input.shape.part_slots[d]);
   }
   const auto book_rows = [&](plan::WorklistHeader& list, const CompactRows& rows, const std::vector<Part>& parts) {
     list.row_offsets = packer.Book(rows.row_offsets);

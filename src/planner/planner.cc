@@ -77,6 +77,7 @@ Result<PlanResult> planner::PlanBatch(PlanRequest request, plan::Runner& runner)
                          : MakeShape({&contract, &*resolved, tiles, &target, rows->cleanups.Size()});
   Status fits = FitClass(shape, *rows, has_columns ? &*columns : nullptr, options.widen_class);
   if (!fits) return tl::unexpected(std::move(fits.error()));
+  if (options.widen_class) SetParts(shape, contract, target);
 
   PackInput input;
   for (const Direction direction : {Direction::kForward, Direction::kDq, Direction::kDkv}) {
@@ -84,7 +85,7 @@ Result<PlanResult> planner::PlanBatch(PlanRequest request, plan::Runner& runner)
     if (is_dkv && !has_columns) continue;
     if (direction == Direction::kDq && rows->of[0] == rows->of[1]) continue;  // shares the forward rows and parts
     Result<std::vector<Part>> parts = MakeParts(is_dkv ? columns->row_offsets : rows->Of(direction).row_offsets,
-                                                PartSlots(shape, direction, contract, target), runner);
+                                                shape.part_slots[static_cast<size_t>(direction)], runner);
     if (!parts) return tl::unexpected(std::move(parts.error()));
     input.parts[static_cast<size_t>(direction)] = std::move(*parts);
   }

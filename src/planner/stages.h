@@ -129,8 +129,8 @@ struct ClassRequest {
   int64_t static_cleanups = 0;  // the count itself when no condition can change it
 };
 ClassShape MakeShape(const ClassRequest& request);
-// Slots of a part in a direction of a class; from the class alone, so that parts do not depend on a batch.
-int64_t PartSlots(const ClassShape& shape, Direction direction, const Contract& contract, const Target& target);
+// Sets part_slots and parts, from the rest of the class alone, so that parts do not depend on a batch.
+void SetParts(ClassShape& shape, const Contract& contract, const Target& target);
 
 std::string ClassKeyOf(const Contract& contract, const MaskSets& sets, const ClassShape& shape);
 

@@ -14,7 +14,7 @@
 #include "contract/row_set.h"
 #include "tessera/contract.h"
 
-namespace tessera::planner {
+namespace tessera::plan {
 
 struct ColumnRange {
   uint32_t begin = 0;
@@ -98,4 +98,4 @@ class TileRows {
   std::vector<ColumnRange> ranges_;
 };
 
-}  // namespace tessera::planner
+}  // namespace tessera::plan
