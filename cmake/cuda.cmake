@@ -4,6 +4,8 @@ set(TESSERA_LANE_CUDA AUTO CACHE STRING "Build the lane of CUDA kernels: AUTO (w
 set_property(CACHE TESSERA_LANE_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(TESSERA_CUBINS "" CACHE PATH "Another build tree's folder of cubins: those that would come out the same are copied")
 
+set(TESSERA_CUDA_WAIT_LIMIT "" CACHE STRING "How often a wait of a kernel looks before it traps; empty: for ever")
+
 # Sets tessera_nvcc to an nvcc of 13.0 or newer, or to nothing, and tessera_nvcc_problem to why.
 function(tessera_find_nvcc)
   set(cache_folder $ENV{XDG_CACHE_HOME})
@@ -58,6 +60,13 @@ function(tessera_cubins target)
   if(TESSERA_CUBINS AND NOT TESSERA_CUBINS STREQUAL out)
     set(like --like ${TESSERA_CUBINS})
   endif()
+  set(limit)
+  if(TESSERA_CUDA_WAIT_LIMIT)  # which takes more registers than there are
+    set(limit --debug --define TESSERA_CUDA_WAIT_LIMIT=${TESSERA_CUDA_WAIT_LIMIT})
+  endif()
+  set(tiled_forward --tiled)
+  set(tiled_dq --tiled)
+  set(tiled_dkv --tiled)
   set(type_bf16 Bf16)
   set(type_f16 F16)
   set(type_f32 F32)
@@ -69,6 +78,7 @@ function(tessera_cubins target)
   set(threads_dq 384)
   set(threads_dkv 384)
   set(threads_prepare 256)
+  set(threads_join 256)
   set(threads_sinks 128)
   set(cubins)
   set(symbols)
@@ -86,8 +96,8 @@ function(tessera_cubins target)
     set(source ${folder}/kernels/${kind}.cu)
     add_custom_command(
       OUTPUT ${cubin}
-      COMMAND python3 ${PROJECT_SOURCE_DIR}/cmake/cubin.py --nvcc ${tessera_nvcc} --name ${name} --threads
-              ${threads_${kind}} --define TESSERA_CUDA_TYPE=${type_${dtype}} --define TESSERA_CUDA_DIM_QK=${dim_qk} --define
+      COMMAND python3 ${PROJECT_SOURCE_DIR}/cmake/cubin.py --nvcc ${tessera_nvcc} --name ${name} ${tiled_${kind}}
+              ${limit} --threads ${threads_${kind}} --define TESSERA_CUDA_TYPE=${type_${dtype}} --define TESSERA_CUDA_DIM_QK=${dim_qk} --define
               TESSERA_CUDA_DIM_V=${dim_v} --define TESSERA_CUDA_SOFTCAP=${cap_${softcap}} --include
               ${PROJECT_SOURCE_DIR}/src --depend ${cubin}.d ${like} ${source} ${cubin}
       DEPENDS ${source} ${PROJECT_SOURCE_DIR}/cmake/cubin.py

@@ -99,7 +99,7 @@ P = ctypes.c_void_p
 
 
 class ForwardParams(ctypes.Structure):
-    _fields_ = [("q", Map), ("k", Map), ("v", Map), ("o", Map), ("v_rows", Rows), ("plan", P), ("sinks", P), ("lse", P), ("row_max", P), ("ticket", P), ("shape", Shape),
+    _fields_ = [("q", Map), ("k", Map), ("v", Map), ("o", Map), ("v_rows", Rows), ("plan", P), ("sinks", P), ("lse", P), ("row_max", P), ("ticket", P), ("parts", P), ("shape", Shape),
                 ("pad", ctypes.c_uint8 * 64)]
 
 
@@ -109,7 +109,7 @@ class PrepareParams(ctypes.Structure):
 
 
 class BackwardParams(ctypes.Structure):
-    _fields_ = [("rows", Map * 2), ("cols", Map * 2), ("out", Map * 2), ("col_rows", Rows * 2), ("plan", P), ("lse2", P), ("delta", P), ("ticket", P), ("shape", Shape),
+    _fields_ = [("rows", Map * 2), ("cols", Map * 2), ("out", Map * 2), ("col_rows", Rows * 2), ("plan", P), ("lse2", P), ("delta", P), ("ticket", P), ("parts", P), ("shape", Shape),
                 ("pad", ctypes.c_uint8 * 64)]
 
 
@@ -330,13 +330,13 @@ def make_list(pr, kind, dqk, bits):
             if keys:
                 heads = range(g, min(g + fit, pr.hk))
                 cnt = {(r, h): sum(int(offsets[mo[b, x] * rpm + r + 1] - offsets[mo[b, x] * rpm + r]) for x in range(h * per, (h + 1) * per)) for r in range(rpm) for h in heads}
-                part = [(r, b * pr.hk + h, 0, cnt[r, h]) for r in range(rpm) for h in heads]
+                part = [(r, b * pr.hk + h, 0, cnt[r, h], -1, h * per, per, 0) for r in range(rpm) for h in heads]
             else:
                 part = []
                 for r in range(rpm):
                     for h in range(g * per, min(g + fit, pr.hk) * per):
                         at = int(mo[b, h]) * rpm + r
-                        part.append((r, b * pr.h + h, int(offsets[at]), int(offsets[at + 1] - offsets[at])))
+                        part.append((r, b * pr.h + h, int(offsets[at]), int(offsets[at + 1] - offsets[at]), -1, 0, 0, 0))
             part.sort(key=lambda w: -w[3])
             work += part
     out = dict(work=np.array(work, np.int32), slots=np.array(slots if slots else [(0, 0)], np.int32), items=np.array([[v - (1 << 32) if v >= 1 << 31 else v for v in i] for i in items], np.int32), offsets=offsets.astype(np.uint32), rpm=rpm,
@@ -365,12 +365,12 @@ def make_image(pr, dqk):
         blobs.append(raw)
         at += len(raw)
         return where
-    blobs.append(b"\0" * 128)
+    blobs.append(b"\0" * 96)
     at = 256
     head = []
     for l in lists:
-        head += [add(l["work"]), len(l["work"]), add(l["slots"]), add(l["items"]), add(l["offsets"]), l["rpm"], add(l["tokens"]) if "tokens" in l else 0, add(l["spans"]) if "tokens" in l else 0]
-    head += [add(pr.mask_of.ravel()), add(np.array(pr.valid, np.int32)), add(np.array(bits, np.uint64)) if bits else 0] + [0] * 5
+        head += [add(l["work"]), len(l["work"]), add(l["slots"]), add(l["items"]), add(l["offsets"]), l["rpm"], add(l["tokens"]) if "tokens" in l else 0, add(l["spans"]) if "tokens" in l else 0, 0, 0]
+    head += [add(pr.mask_of.ravel()), add(np.array(pr.valid, np.int32)), add(np.array(bits, np.uint64)) if bits else 0] + [0] * 7
     image = np.frombuffer(np.array(head, np.uint32).tobytes() + b"".join(blobs), np.uint8)
     return torch.from_numpy(image.copy()).to(DEV), lists
 

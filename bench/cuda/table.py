@@ -35,6 +35,7 @@ class Case:
     deviation: float = 1.0        # of the scores
     window: int = 0               # keys of a row at most; 0: all
     documents: bool = False
+    queries: int = 0              # the last so many of the tokens; 0: all
     lengths: tuple = (1024, 2048, 4096, 8192, 16384, 32768)
     must: dict = dataclasses.field(default_factory=dict)  # length: TFLOP/s forward, backward
     flex_then: dict = dataclasses.field(default_factory=dict)  # FlexAttention's figures the goals were set beside
@@ -63,6 +64,8 @@ CASES = [
     Case("dim64", "causal", causal, dims=(64, 64), lengths=(16384,), flex_ratio=(1.25, 1.25), cudnn=True),
     Case("dim192", "causal", causal, dims=(192, 128), lengths=(16384,), flex_ratio=(1.25, 1.25)),
     Case("dim256", "causal", causal, dims=(256, 256), lengths=(16384,), flex_ratio=(1.25, 1.25), cudnn=True),
+    Case("few", "causal", causal, queries=128, lengths=(32768, 131072)),
+    Case("one_kv_head", "causal", causal, kv_heads=1, lengths=(4096,)),
     Case("f16", "causal", causal, dtype="f16", lengths=(8192, 32768), cudnn=True),
 ]
 
@@ -82,7 +85,7 @@ def pairs_of(case, tokens, ids):
         first = np.searchsorted(ids[0], ids[0], side="left")
     if case.window:
         first = np.maximum(first, row - case.window + 1)
-    return int((row - first + 1).sum()) * case.heads
+    return int((row - first + 1)[-case.queries:].sum()) * case.heads
 
 
 def operations(case, is_backward):
@@ -95,7 +98,7 @@ def contract_of(case, tokens, scale):
     if case.softcap:
         score["softcap"] = case.softcap
     return {"version": 1, "mask": {"expr": case.mask}, "score": score,
-            "shape": {"batch": 1, "q_len": tokens, "kv_len": tokens, "num_q_heads": case.heads, "num_kv_heads": case.kv_heads,
+            "shape": {"batch": 1, "q_len": case.queries or tokens, "kv_len": tokens, "num_q_heads": case.heads, "num_kv_heads": case.kv_heads,
                       "dim_qk": case.dims[0], "dim_v": case.dims[1], "dtype": case.dtype}}
 
 
@@ -193,7 +196,8 @@ def flex_calls(machine, case, tokens, ids, leaves, dout, scale):
     torch._dynamo.reset()
     compiled = torch.compile if machine.name == "cuda" else lambda f, **_: f
     attend = compiled(flex_attention, dynamic=False)
-    blocks = compiled(create_block_mask)(lambda b, h, q, k: case.flex(q, k, document), 1, None, tokens, tokens, device=machine.name)
+    queries = case.queries or tokens
+    blocks = compiled(create_block_mask)(lambda b, h, q, k: case.flex(q + (tokens - queries), k, document), 1, None, queries, tokens, device=machine.name)
     cap = case.softcap
     mod = (lambda s, b, h, q, k: cap * torch.tanh(s / cap)) if cap else None
     return peer_calls(lambda q, k, v: attend(q, k, v, block_mask=blocks, score_mod=mod, scale=scale, enable_gqa=case.heads != case.kv_heads), leaves, dout)
@@ -242,10 +246,11 @@ def run_row(machine, library, case, tokens, arguments):
     dtype = torch.bfloat16 if case.dtype == "bf16" else torch.float16
     (d, dv), h, hk = case.dims, case.heads, case.kv_heads
     scale = d ** -0.5
-    make = lambda heads, dim, gain=1.0: (torch.randn(1, heads, tokens, dim, device=machine.name) * gain).to(dtype)
-    q, k, v, dout = make(h, d, case.deviation), make(hk, d), make(hk, dv), make(h, dv)
+    make = lambda heads, dim, gain=1.0, many=tokens: (torch.randn(1, heads, many, dim, device=machine.name) * gain).to(dtype)
+    queries = case.queries or tokens
+    q, k, v, dout = make(h, d, case.deviation, queries), make(hk, d), make(hk, dv), make(h, dv, many=queries)
     ids = documents_of(tokens) if case.documents else None
-    o, lse = torch.empty_like(dout), torch.empty(1, h, tokens, device=machine.name)
+    o, lse = torch.empty_like(dout), torch.empty(1, h, queries, device=machine.name)
     grads = [torch.empty_like(x) for x in (q, k, v)]
     machine.wait()
     before = machine.used_bytes()
@@ -255,7 +260,7 @@ def run_row(machine, library, case, tokens, arguments):
         call()
     machine.wait()
     row = {"case": case.name, "tokens": tokens, "kernel": bound.kernel, "workspace_bytes": bound.workspace_bytes(), "plan_bytes": bound.plan_bytes(),
-           "driver_bytes": machine.used_bytes() - before, "row_bytes": bound.workspace_bytes() / (tokens * h)}
+           "driver_bytes": machine.used_bytes() - before, "row_bytes": bound.workspace_bytes() / (queries * h)}
     calls = [{"ours": ours[0]}, {"ours": ours[1]}]
     for peer in PEERS:
         if arguments.no_peers or (peer == "cudnn" and not (case.cudnn and machine.name == "cuda")):
@@ -294,7 +299,8 @@ def print_row(row):
         say(f"{row['case']:12s} {row['tokens']:6d} {name:8s} {rates['ours']:5.0f} {peers} {p['ms']['ours']:9.3f} {p['call_ms']:9.3f} {flex_call:>9s} {p['host_us']:7.1f}  "
             f"{goals:60s} {row['clocks'] if name == 'backward' else ''}")
     differs = " ".join(f"{p} {row[p + '_differs']:.1e}" for p in PEERS if p + "_differs" in row)
-    say(f"  beyond inputs and outputs: {row['row_bytes']:.2f} bytes a query row and head ({'yes' if row['row_bytes'] <= 16 else 'NO'}, at most 16), plan {row['plan_bytes']}, "
+    parts = " with the sums of parts" if "join" in row["kernel"] else f" ({'yes' if row['row_bytes'] <= 16 else 'NO'}, at most 16)"
+    say(f"  beyond inputs and outputs: {row['row_bytes']:.2f} bytes a query row and head{parts}, plan {row['plan_bytes']}, "
         f"by the driver's counter {row['driver_bytes']}; differs {differs or '–'}")
 
 

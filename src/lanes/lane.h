@@ -13,6 +13,7 @@
 #include "tessera/contract.h"
 #include "tessera/error.h"
 #include "tessera/lane.h"
+#include "tessera/meter.h"
 #include "tessera/plan.h"
 #include "tessera/target.h"
 #include "tessera/tensor.h"
@@ -89,7 +90,8 @@ struct BindRequest {
   // Of this lane, and of the plan's class: what it has on a device is written over, in the stream's order.
   const BoundLane* earlier = nullptr;
   void* stream = nullptr;
-  int64_t chips = 1;  // that a program is written for; what is bound runs on one
+  int64_t chips = 1;          // that a program is written for; what is bound runs on one
+  RunMeter* meter = nullptr;  // counts programs, of lanes that compile any
 };
 
 class Lane {

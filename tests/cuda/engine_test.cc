@@ -246,7 +246,7 @@ TEST_F(CudaEngine, Image_RunsInPlaceOfTheBoundPlan) {
   std::byte* there = fake_.Allocate(4096, 0);
   alignas(64) static std::byte host[256];
   EXPECT_THAT(refusal({there + 8, 1024}), HasSubstr("image: an address that is a multiple of 16"));
-  EXPECT_THAT(refusal({there, 64}), HasSubstr("image: 128 bytes or more"));
+  EXPECT_THAT(refusal({there, 64}), HasSubstr("image: 160 bytes or more"));
   EXPECT_THAT(refusal({there, 8192}), HasSubstr("image: 8192 bytes expected"));
   EXPECT_THAT(refusal(host), HasSubstr("image: memory of gpu:0 expected"));
   Receipt receipt;
@@ -266,6 +266,51 @@ TEST_F(CudaEngine, Image_RunsInPlaceOfTheBoundPlan) {
   ASSERT_TRUE(f32_plan.has_value()) << ToText(f32_plan.error());
   EXPECT_THAT(ToText(f32->Image(f32_plan->plan).error()), HasSubstr("cuda.dtype"));
   fake_.on_launch = nullptr;
+}
+
+// A plan for another number of workers may be cut into more parts than what is bound has workspace for.
+TEST_F(CudaEngine, ImageOfAnotherClass_IsRefused) {
+  contract_.shape.q_len = 20;
+  contract_.shape.kv_len = 6000;
+  contract_.mask.heads = {ParseMaskExpr("full").value()};
+  AttentionOptions options;
+  options.memory = {MemoryKind::kGpu, 0};
+  Target few = target_;
+  few.workers = 2;
+  const Result<Attention> attention = engine_->Prepare(contract_, few, options);
+  const Result<Attention> many = engine_->Prepare(contract_, target_, options);
+  ASSERT_TRUE(attention.has_value() && many.has_value());
+  const auto plan_of = [](const Attention& of) { return std::move(of.Plan({})->plan); };
+  ASSERT_NE(plan_of(*attention).view().Of(Direction::kForward).part_slots,
+            plan_of(*many).view().Of(Direction::kForward).part_slots);
+  EXPECT_TRUE(attention->Image(plan_of(*attention)).has_value());
+  const Result<std::vector<std::byte>> refused = attention->Image(plan_of(*many));
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_THAT(ToText(refused.error()), testing::AllOf(HasSubstr("TSR-P007"), HasSubstr("of another class")));
+
+  // Bound, it has workspace for its own parts, but not for those of an image.
+  const Result<Bound> own = attention->Bind(plan_of(*attention));
+  const Result<Bound> other = attention->Bind(plan_of(*many));
+  ASSERT_TRUE(own.has_value() && other.has_value());
+  EXPECT_LT(own->workspace_bytes(), other->workspace_bytes());
+  RunTensors tensors;
+  tensors.q = DenseView(fake_.Allocate(2 * 20 * 128 * 2, 0), ElementType::kBf16, {1, 2, 20, 128});
+  tensors.o = DenseView(fake_.Allocate(2 * 20 * 128 * 2, 0), ElementType::kBf16, {1, 2, 20, 128});
+  tensors.k = DenseView(fake_.Allocate(2 * 6000 * 128 * 2, 0), ElementType::kBf16, {1, 2, 6000, 128});
+  tensors.v = tensors.k;
+  for (TensorRef* ref : {&tensors.q, &tensors.k, &tensors.v, &tensors.o}) ref->space = options.memory;
+  const std::vector<std::byte> image = attention->Image(plan_of(*attention)).value();
+  std::byte* there = fake_.Allocate(image.size(), 0);
+  std::memcpy(there, image.data(), image.size());
+  const CallOptions with_image{.image = {there, image.size()}};
+  EXPECT_TRUE(own->Forward(tensors, with_image).has_value());
+  EXPECT_TRUE(other->Forward(tensors).has_value());
+  const Status no_room = other->Forward(tensors, with_image);
+  ASSERT_FALSE(no_room.has_value());
+  EXPECT_THAT(ToText(no_room.error()), HasSubstr("the bound plan is of another class"));
+  const Result<Bound> rebound = attention->Rebind(*own, plan_of(*many));
+  ASSERT_FALSE(rebound.has_value());
+  EXPECT_THAT(ToText(rebound.error()), HasSubstr("TSR-R007"));
 }
 
 TEST_F(CudaEngine, OtherGpu_FallsBackByReason) {

@@ -66,6 +66,8 @@ Contract RandomContract(std::mt19937_64& rng) {
                     .dtype = dtypes[rng() % 2]};
   Shape& s = contract.shape;
   if (rng() % 2 == 0) s.kv_len = s.q_len;
+  // Few rows and long ones, which are cut into parts.
+  if (rng() % 4 == 0) (rng() % 2 == 0 ? s.q_len : s.kv_len) = RandomInt(rng, 1500, 4000);
   RandomMaskOptions options;
   options.q_len = s.q_len;
   options.kv_len = s.kv_len;
@@ -175,6 +177,8 @@ class OnGpu : public testing::Test {
     return host;
   }
 
+  void ExpectSameBits(const Contract& contract, const Batch& batch, bool has_parts);
+
   const Driver* driver_ = nullptr;
   Stream stream_ = nullptr;
   std::vector<DevicePointer> memory_;
@@ -218,35 +222,56 @@ TEST_F(OnGpu, DevicePointers_GiveTheBitsOfCopiedTensors) {
   }
 }
 
-TEST_F(OnGpu, ManyBackwards_SameBits) {
-  const Contract contract = MakeContract(900);
+// Every run's gradients are compared, beside another stream's work, which changes which of the multiprocessors is free
+// when.
+void OnGpu::ExpectSameBits(const Contract& contract, const Batch& batch, bool has_parts) {
   const tessera::TensorMap inputs = MakeInputs(contract, PrintedSeed(), true);
   const Result<Attention> attention = engine_.Prepare(contract, target_, options_);
   ASSERT_TRUE(attention.has_value());
-  const Result<Bound> bound = attention->Bind(std::move(attention->Plan(MakeBatch(contract, 333))->plan));
+  Result<PlanResult> plan = attention->Plan(batch);
+  ASSERT_TRUE(plan.has_value()) << ToText(plan.error());
+  const Result<Bound> bound = attention->Bind(std::move(plan->plan));
   ASSERT_TRUE(bound.has_value()) << ToText(bound.error());
   const RunTensors tensors = MakeTensors(contract, inputs);
-  ASSERT_TRUE(bound->Forward(tensors, {.stream = stream_}).has_value());
-  const size_t bytes = inputs.at("k").bytes.size();
-  std::vector<std::byte> first;
-  // Beside another stream's work, which changes which of the multiprocessors is free when.
+  Receipt receipt;
+  ASSERT_TRUE(bound->Forward(tensors, {.stream = stream_, .receipt = &receipt}).has_value());
+  ASSERT_EQ(receipt.kernel.find("join_") != std::string::npos, has_parts) << receipt.kernel;
   Stream other = nullptr;
   ASSERT_EQ(driver_->stream_create(&other, kStreamNonBlocking), kDriverSuccess);
   const RunTensors disturbance = MakeTensors(contract, inputs);
+  const std::array<std::pair<const char*, const TensorRef*>, 3> gradients{
+      {{"q", &tensors.dq}, {"k", &tensors.dk}, {"v", &tensors.dv}}};
+  std::array<std::vector<std::byte>, 3> first;
   for (int round = 0; round < 1000; ++round) {
     if (round % 3 == 0) {
       ASSERT_TRUE(bound->Forward(disturbance, {.stream = other}).has_value());
     }
     ASSERT_TRUE(bound->Backward(tensors, {.stream = stream_}).has_value());
-    if (round % 50 != 0) continue;
-    std::vector<std::byte> now = Download(tensors.dk, bytes);
-    const std::vector<std::byte> dq = Download(tensors.dq, inputs.at("q").bytes.size());
-    now.insert(now.end(), dq.begin(), dq.end());
-    if (first.empty()) first = now;
-    ASSERT_EQ(now, first) << round;
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      const auto& [like, ref] = gradients[i];
+      std::vector<std::byte> now = Download(*ref, inputs.at(like).bytes.size());
+      if (round == 0) {
+        ASSERT_FALSE(HasNan(now, contract.shape.dtype)) << "d" << like;
+        first[i] = std::move(now);
+      } else {
+        ASSERT_TRUE(now == first[i]) << "d" << like << " of round " << round;
+      }
+    }
   }
   EXPECT_EQ(driver_->stream_finish(other), kDriverSuccess);
   driver_->stream_destroy(other);
+}
+
+// 384 rows of queries and 192 of keys, so that CTAs, which are as many as multiprocessors, take further ones by ticket.
+TEST_F(OnGpu, ManyBackwards_SameBits) {
+  const Contract contract = MakeContract(300, 64);
+  ExpectSameBits(contract, MakeBatch(contract, 111), false);
+}
+
+TEST_F(OnGpu, ManyBackwardsOfParts_SameBits) {
+  Contract contract = MakeContract(8192, 2);
+  contract.shape.batch = 1;
+  ExpectSameBits(contract, MakeBatch(contract, 7000), true);
 }
 
 // A stage that one side skips and the other waits for is a kernel that never ends, which the test's time limit finds;

@@ -3,9 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -243,6 +246,71 @@ TEST_F(CudaLane, MoreHeadsThanAnAxisOfAGridHas_AreLaunched) {
   EXPECT_EQ(fake_.launches.size(), 5U);
 }
 
+// The sums of parts have their place in the workspace, and one more launch each puts the rows together.
+TEST_F(CudaLane, FewRows_AreJoined) {
+  Contract contract = MakeContract();
+  contract.shape.q_len = 20;
+  contract.shape.kv_len = 6000;
+  contract.mask.heads = {ParseMaskExpr("full").value()};
+  ASSERT_TRUE(Bind(contract).has_value());
+  const ClassWork forward = ClassWorkOf(contract_, plan_.view(), Direction::kForward).value();
+  ASSERT_GT(forward.parts, 0);
+  EXPECT_EQ(bound_->WorkspaceBytes(Pass::kForward), 256 + 4 * forward.parts * 32 * (128 + 4)) << "of 32 rows each";
+  const ForwardArgs args = ForwardTensors();
+  ASSERT_TRUE(bound_->Forward(args, {}).has_value());
+  ASSERT_EQ(fake_.launches.size(), 2U);
+  EXPECT_EQ(fake_.launches[0].grid_x, static_cast<unsigned>(forward.work()));
+  EXPECT_THAT(fake_.launches[1].kernel, HasSubstr("join_bf16"));
+  EXPECT_EQ(fake_.launches[1].grid_x, 4U);  // a row of tiles for each head
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(forward_params->parts) % 256, 0U);
+  fake_.launches.clear();
+  ASSERT_TRUE(bound_->Backward(BackwardTensors(), {}).has_value());
+  ASSERT_EQ(fake_.launches.size(), 4U);  // prepare, dkv with its many rows, dq, join
+  EXPECT_THAT(fake_.launches[3].kernel, HasSubstr("join_bf16"));
+  EXPECT_THAT(bound_->Describe().kernel, HasSubstr("join_bf16_0_0_none"));
+}
+
+// The most parts that a batch of the class can have find room in the workspace, of dq and of dkv apart; a row that only
+// some batch makes long enough is joined where it is.
+TEST_F(CudaLane, PartsOfAnyBatch_LieInTheWorkspace) {
+  Contract contract = MakeContract();
+  contract.shape.q_len = contract.shape.kv_len = 5000;
+  contract.shape.num_q_heads = 2;
+  contract.shape.num_kv_heads = 1;
+  contract.mask.heads = {ParseMaskExpr("causal and documents").value()};
+  int64_t bytes = 0;
+  for (const int32_t document : {5000, 700, 40}) {
+    IdRows ids{1, 5000, {}};
+    for (int32_t t = 0; t < 5000; ++t) ids.values.push_back(t / document);
+    batch_.doc_ids = ids;
+    ASSERT_TRUE(Bind(contract).has_value());
+    const std::array<ClassWork, 2> most = {ClassWorkOf(contract_, plan_.view(), Direction::kDq).value(),
+                                           ClassWorkOf(contract_, plan_.view(), Direction::kDkv).value()};
+    ASSERT_GT(most[0].parts, 0);
+    ASSERT_GT(most[1].parts, 0);
+    if (bytes == 0) bytes = bound_->WorkspaceBytes(Pass::kBackward);
+    EXPECT_EQ(bound_->WorkspaceBytes(Pass::kBackward), bytes) << "it is the class's";
+    std::byte* workspace = fake_.Allocate(static_cast<size_t>(bytes), 0);
+    fake_.launches.clear();
+    backward_params.clear();
+    const BackwardArgs args = BackwardTensors();
+    const Result<int64_t> ran = bound_->Backward(args, {.workspace = {workspace, static_cast<size_t>(bytes)}});
+    ASSERT_TRUE(ran.has_value()) << ToText(ran.error());
+    ASSERT_EQ(backward_params.size(), 2U);
+    const auto place = [&](const BackwardParams& p) { return reinterpret_cast<std::byte*>(p.parts) - workspace; };
+    const int64_t dkv_at = place(backward_params[0]);
+    const int64_t dq_at = place(backward_params[1]);
+    EXPECT_GE(dq_at, 64 + 2 * 4 * 2 * 5120) << "behind tickets and row statistics";
+    EXPECT_GE(dkv_at, dq_at + 4 * most[0].parts * PartFloats(KernelKind::kDq, 128, 128));
+    EXPECT_EQ(bytes, dkv_at + 4 * most[1].parts * PartFloats(KernelKind::kDkv, 128, 256));
+    EXPECT_LE(backward_params[0].plan->lists[2].work_count, most[1].work());
+    EXPECT_LE(backward_params[1].plan->lists[1].work_count, most[0].work());
+    ASSERT_EQ(fake_.launches.size(), 5U);
+    EXPECT_EQ(fake_.launches[3].grid_x, static_cast<unsigned>(most[1].splits * 128 / kJoinRows));
+    EXPECT_EQ(fake_.launches[4].grid_x, static_cast<unsigned>(most[0].splits * 128 / kJoinRows));
+  }
+}
+
 TEST_F(CudaLane, ManyCalls_AllocateOnce) {
   ASSERT_TRUE(Bind(MakeContract()).has_value());
   const BackwardArgs args = BackwardTensors();
@@ -269,7 +337,7 @@ TEST_F(CudaLane, Tickets_AreClearedOnce) {
   EXPECT_EQ(fake_.calls["fill_words"], 2);
 }
 
-TEST_F(CudaLane, ManyBatches_AllocateFewAndUploadEachOnce) {
+TEST_F(CudaLane, ManyBatches_AllocateAtTheFirstAndUploadEachOnce) {
   Contract contract = MakeContract();
   contract.mask.heads = {ParseMaskExpr("causal and documents").value()};
   int allocations = 0;
@@ -281,10 +349,35 @@ TEST_F(CudaLane, ManyBatches_AllocateFewAndUploadEachOnce) {
     ASSERT_TRUE(Bind(contract).has_value());  // the same plan: nothing is copied again
     const ForwardArgs args = ForwardTensors();
     ASSERT_TRUE(bound_->Forward(args, {}).has_value());
-    if (round == 20) allocations = fake_.calls["memory_alloc"] + fake_.calls["host_alloc"];
+    if (round == 0) allocations = fake_.calls["memory_alloc"] + fake_.calls["host_alloc"];
   }
   EXPECT_EQ(state_->num_uploads(), 60);
   EXPECT_EQ(fake_.calls["memory_alloc"] + fake_.calls["host_alloc"], allocations);
+}
+
+// Plans of megabytes find rooms that were taken with the first too, and fewer of them are kept.
+TEST_F(CudaLane, ManyLargeBatches_AllocateAtTheFirst) {
+  Contract contract = MakeContract();
+  contract.shape.q_len = contract.shape.kv_len = 32768;
+  contract.shape.num_q_heads = contract.shape.num_kv_heads = 16;
+  contract.mask.heads = {ParseMaskExpr("causal and documents").value()};
+  std::mt19937_64 rng(1);
+  int allocations = 0;
+  int64_t live_bytes = 0;
+  for (int round = 0; round < 20; ++round) {
+    IdRows ids{1, 32768, {}};
+    for (int32_t document = 0; ids.values.size() < 32768; ++document) {
+      ids.values.resize(std::min<size_t>(ids.values.size() + 1 + rng() % 4096, 32768), document);
+    }
+    batch_.doc_ids = ids;
+    ASSERT_TRUE(Bind(contract).has_value());
+    if (round == 0) allocations = fake_.calls["memory_alloc"] + fake_.calls["host_alloc"];
+    if (round == 0) live_bytes = fake_.live_bytes;
+  }
+  EXPECT_EQ(state_->num_uploads(), 20);
+  EXPECT_EQ(fake_.calls["memory_alloc"] + fake_.calls["host_alloc"], allocations);
+  EXPECT_LE(live_bytes, int64_t{64} << 20);
+  EXPECT_GE(live_bytes, int64_t{4} << 20) << "the images are small: this test should have larger ones";
 }
 
 TEST_F(CudaLane, Captured_CallsKeepTheirMemory) {

@@ -8,12 +8,25 @@
 #include <cstddef>
 #include <cstdint>
 
+#if defined(__CUDACC__)
+#define TESSERA_CUDA_BOTH __host__ __device__ __forceinline__
+#else
+#define TESSERA_CUDA_BOTH inline
+#endif
+
 namespace tessera::lanes::cuda {
 
 // ---- tiles -----------------------------------------------------------------------------------------------------
 // The plan's tiles per direction are the kernels' own. "Rows" are the tokens that stay in shared memory (queries of
 // forward and dq, keys of dkv), "columns" those that stream past.
-enum class KernelKind : int32_t { kForward = 0, kDq = 1, kDkv = 2, kPrepare = 3, kSinks = 4 };  // 0 to 2 as Direction
+enum class KernelKind : int32_t {
+  kForward = 0,
+  kDq = 1,
+  kDkv = 2,
+  kPrepare = 3,
+  kSinks = 4,
+  kJoin = 5
+};  // 0 to 2 as Direction
 enum class Softcap : int32_t {
   kNone = 0,
   kBounded = 1,  // forward: a cap of at most kMaxBoundedCap in bf16 needs no running maximum
@@ -43,13 +56,26 @@ constexpr int64_t PadTokens(int64_t tokens) { return (tokens + kPadTokens - 1) /
 // the image's beginning (which is 256-byte aligned); 0: the section is absent.
 using Section = uint32_t;
 
-// A row of tiles for one head, in the order workers take them. Their number is the class's: rows_per_mask * batch *
-// num_q_heads (forward, dq) or num_kv_heads (dkv); rows without slots are there too, because zeros must be written.
+// A row of tiles for one head, or a part of one, in the order workers take them. There are rows_per_mask * batch *
+// num_q_heads rows (forward, dq) or num_kv_heads (dkv); those without slots are there too, because zeros must be
+// written.
 struct Work {
   int32_t row;         // tile row within its mask
   int32_t head;        // batch row * num_q_heads + query head; of dkv: batch row * num_kv_heads + key head
-  int32_t slot_begin;  // of the mask's row, in slots; of dkv 0: it goes through the heads of the group by row_offsets
-  int32_t slot_count;  // of dkv: over all heads of the group
+  int32_t slot_begin;  // in slots; of dkv 0 where it goes through whole rows of query heads, which row_offsets say
+  int32_t slot_count;  // of dkv: over all of its heads
+  int32_t part;        // where its sums go, for `join` to add; -1: the row is whole, and its result is written
+  int32_t col_head;    // dkv: the first query head, of those of a batch row
+  int32_t col_heads;   // dkv: how many, whole rows of each; 0: slots [slot_begin, slot_begin + slot_count) of col_head
+  int32_t reserved;
+};
+
+// A row that was cut: its parts are `num_parts` neighbours, added in this order.
+struct Split {
+  int32_t row;
+  int32_t head;  // as in Work
+  int32_t first_part;
+  int32_t num_parts;
 };
 
 // One surviving tile of a row. `cleanup` is 0 for a tile whose pairs are all allowed, else 1 + the first of its items.
@@ -111,16 +137,19 @@ struct PlanList {
   int32_t rows_per_mask;
   Section tokens;  // TokenSpan [batch][rows_per_mask * tile.rows]; absent without documents
   Section spans;   // TokenSpan []: further stretches
+  Section splits;  // Split [split_count]
+  int32_t split_count;
 };
 struct PlanHeader {
   PlanList lists[3];  // by KernelKind
   Section mask_of;    // u32 [batch * num_q_heads]
   Section valid;      // ValidTokens [batch]
   Section bits;       // u64 []; absent without stored bits
-  uint32_t reserved[5];
+  uint32_t reserved[7];
 };
-static_assert(sizeof(Work) == 16 && sizeof(Slot) == 8 && sizeof(Item) == 32 && sizeof(TokenSpan) == 16);
-static_assert(sizeof(PlanList) == 32 && sizeof(PlanHeader) == 128);
+static_assert(sizeof(Work) == 32 && sizeof(Split) == 16 && sizeof(Slot) == 8 && sizeof(Item) == 32 &&
+              sizeof(TokenSpan) == 16);
+static_assert(sizeof(PlanList) == 40 && sizeof(PlanHeader) == 160);
 
 // ---- tensors ---------------------------------------------------------------------------------------------------
 // A CUtensorMap. Five axes, innermost first: 64 elements of a panel, token, panel (dim / 64 of them, 128 bytes apart),
@@ -198,6 +227,7 @@ struct ForwardParams {
   float* lse;          // [batch, num_q_heads, q_len]; null: not wanted
   float* row_max;      // the same
   uint32_t* ticket;    // zero before the launch when the grid is smaller than the work; else not touched
+  float* parts;        // sums of parts (PartFloats); null where no row is cut
   ShapeParams shape;
 };
 
@@ -229,7 +259,27 @@ struct BackwardParams {
   const float* lse2;
   const float* delta;
   uint32_t* ticket;
+  float* parts;  // sums of parts (PartFloats), dK or dQ first; null where no row is cut
   ShapeParams shape;
+};
+
+// 256 threads, a block for every kJoinRows tokens of every row that may be cut; launched where the class cuts rows.
+// Adds the parts of forward's, dq's or dkv's rows in their order, and writes what a whole row's end would have written.
+struct JoinParams {
+  const PlanHeader* plan;
+  const float* parts;
+  TensorRows out[2];   // written; forward: o; dq: dq; dkv: dk, dv
+  int32_t dims[2];     // of each; 0: there is none
+  float factors[2];    // of the sums; not of forward
+  const float* sinks;  // forward; null: none
+  float* lse;          // forward; null: not wanted
+  float* row_max;      // the same
+  int32_t kind;        // whose rows: a KernelKind
+  int32_t heads;       // of the row tensors
+  int32_t len;         // of the row tensors, in tokens
+  int32_t tile_rows;
+  int32_t part_rows;  // PartRows()
+  int32_t reserved;
 };
 
 // 128 threads, grid num_q_heads; launched when dsink is wanted. Sums sink_parts in one fixed order.
@@ -244,6 +294,8 @@ inline constexpr int32_t kThreads = 384;
 inline constexpr int32_t kPrepareThreads = 256;
 inline constexpr int32_t kPrepareRows = 64;  // query rows of a block of prepare
 inline constexpr int32_t kSinksThreads = 128;
+inline constexpr int32_t kJoinThreads = 256;
+inline constexpr int32_t kJoinRows = 32;      // tokens of a block of join, eight threads each
 inline constexpr int32_t kForwardTicket = 0;  // places in a workspace's tickets
 inline constexpr int32_t kDqTicket = 1;
 inline constexpr int32_t kDkvTicket = 2;
@@ -277,23 +329,42 @@ constexpr int32_t SharedBytes(KernelKind kind, int32_t dim_qk, int32_t dim_v) {
 // CTAs of forward, dq and dkv: fewer than there is work take tickets.
 constexpr int32_t GridOf(int32_t work_count, int32_t num_sms) { return work_count < num_sms ? work_count : num_sms; }
 
-// Workspace, in bytes from its beginning (64-byte aligned). Forward: the tickets alone, zero before the launch (a
-// kernel leaves them so) when GridOf() < work_count.
+// What a part leaves for join: `rows` rows of sums, and forward's row statistics behind them: {sum of probabilities,
+// their shift in log2 units, largest score, whether there was a key}. Rows past the tensor's end are not kept.
+inline constexpr int32_t kPartStatistics = 4;
+constexpr TESSERA_CUDA_BOTH int32_t PartRows(int32_t tile_rows, int32_t len) {
+  const int32_t rows = (len + 15) / 16 * 16;
+  return rows < tile_rows ? rows : tile_rows;
+}
+constexpr TESSERA_CUDA_BOTH int64_t PartFloats(KernelKind kind, int32_t rows, int32_t dims) {
+  return int64_t{rows} * (dims + (kind == KernelKind::kForward ? kPartStatistics : 0));
+}
+
+// Workspace, in bytes from its beginning (64-byte aligned). Forward: the tickets, zero before the launch (a kernel
+// leaves them so) when GridOf() < work_count, then parts.
 struct BackwardWorkspace {
   int64_t tickets;
   int64_t lse2;
   int64_t delta;
   int64_t sink_parts;
+  int64_t dq_parts;
+  int64_t dkv_parts;
   int64_t bytes;
 };
-inline constexpr int64_t kForwardWorkspaceBytes = 4 * kNumTickets;
-constexpr BackwardWorkspace BackwardWorkspaceOf(int64_t batch, int64_t num_q_heads, int64_t q_len, bool has_sinks) {
+inline constexpr int64_t kTicketBytes = 4 * kNumTickets;
+constexpr int64_t AlignParts(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+constexpr BackwardWorkspace BackwardWorkspaceOf(int64_t batch, int64_t num_q_heads, int64_t q_len, bool has_sinks,
+                                                int64_t dq_floats, int64_t dkv_floats) {
   const int64_t rows = batch * num_q_heads * PadTokens(q_len);
   BackwardWorkspace out{};
-  out.lse2 = kForwardWorkspaceBytes;
+  out.lse2 = kTicketBytes;
   out.delta = out.lse2 + 4 * rows;
   out.sink_parts = out.delta + 4 * rows;
-  out.bytes = out.sink_parts + (has_sinks ? 4 * rows / kPrepareRows : 0);
+  const int64_t end = out.sink_parts + (has_sinks ? 4 * rows / kPrepareRows : 0);
+  out.dq_parts = dq_floats > 0 ? AlignParts(end) : end;
+  out.dkv_parts = out.dq_parts + 4 * dq_floats;
+  if (dkv_floats > 0) out.dkv_parts = AlignParts(out.dkv_parts);
+  out.bytes = out.dkv_parts + 4 * dkv_floats;
   return out;
 }
 

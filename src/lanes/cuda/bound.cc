@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <numbers>
@@ -11,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/math.h"
 #include "base/try.h"
 #include "lanes/check_args.h"
 #include "lanes/cuda/check_memory.h"
@@ -74,6 +76,15 @@ class BoundCuda final : public BoundLane {
         if (contract_.score.sink_logits) TESSERA_TRY(Load(KernelKind::kSinks));
       }
     }
+    TESSERA_TRY(Place(request, needs));
+    work_ = plan().work();
+    const auto has_parts = [](const ClassWork& work) { return work.parts > 0; };
+    if (std::any_of(work_.begin(), work_.end(), has_parts)) TESSERA_TRY(Load(KernelKind::kJoin));
+    return {};
+  }
+
+  // The plan on the device, in a place of its own or in an earlier one's.
+  Status Place(const BindRequest& request, const ImageNeeds& needs) {
     if (request.earlier == nullptr) {
       use_ = std::make_shared<PlanUse>(PlanUse{TESSERA_TRY(state_->Upload(device_, contract_, request.plan, needs))});
       return {};
@@ -93,7 +104,9 @@ class BoundCuda final : public BoundLane {
 
   const std::shared_ptr<Device>& device() const { return device_; }
 
-  int64_t WorkspaceBytes(Pass pass) const override { return WorkspaceBytesOf(contract_, pass); }
+  int64_t WorkspaceBytes(Pass pass) const override {
+    return pass == Pass::kForward ? PartsOffset() + 4 * PartFloatsOf(KernelKind::kForward) : Places().bytes;
+  }
 
   Result<int64_t> Forward(const ForwardArgs& args, const LaneCall& call) const override {
     if (IsCopied(args.q, call)) return ForwardCopied(args, call);
@@ -256,8 +269,52 @@ class BoundCuda final : public BoundLane {
     if (result == kDriverSuccess) return {};
     return tl::unexpected(driver_.ErrorOf(result, fmt::format("launching {}", loaded.row->name)));
   }
-  int64_t CtasFor(KernelKind kind) const {
-    return GridOf(static_cast<int32_t>(plan().work(kind)), device_->facts().num_sms);
+  const ClassWork& WorkOf(KernelKind kind) const { return work_[static_cast<size_t>(kind)]; }
+  int64_t CtasFor(KernelKind kind) const { return std::min<int64_t>(WorkOf(kind).work(), device_->facts().num_sms); }
+
+  // ---- rows that are cut: each part's sums lie in the workspace until join adds them
+
+  struct RowTensor {
+    int32_t dims[2];  // of what a row writes; 0: there is one tensor
+    int32_t heads;
+    int32_t len;
+  };
+  RowTensor RowTensorOf(KernelKind kind) const {
+    const auto dim_qk = static_cast<int32_t>(contract_.shape.dim_qk);
+    const auto dim_v = static_cast<int32_t>(contract_.shape.dim_v);
+    if (kind == KernelKind::kDkv) return {{dim_qk, dim_v}, shape_.num_kv_heads, shape_.kv_len};
+    return {{kind == KernelKind::kForward ? dim_v : dim_qk, 0}, shape_.num_q_heads, shape_.q_len};
+  }
+  int32_t PartRowsOf(KernelKind kind) const {
+    return PartRows(TileOf(kind, static_cast<int32_t>(contract_.shape.dim_qk)).rows, RowTensorOf(kind).len);
+  }
+  int64_t PartFloatsOf(KernelKind kind) const {
+    const RowTensor tensor = RowTensorOf(kind);
+    return WorkOf(kind).parts * PartFloats(kind, PartRowsOf(kind), tensor.dims[0] + tensor.dims[1]);
+  }
+  int64_t PartsOffset() const {  // of forward's, in its workspace
+    return WorkOf(KernelKind::kForward).parts > 0 ? AlignParts(kTicketBytes) : kTicketBytes;
+  }
+  BackwardWorkspace Places() const {
+    const Shape& s = contract_.shape;
+    return BackwardWorkspaceOf(s.batch, s.num_q_heads, s.q_len, contract_.score.sink_logits,
+                               PartFloatsOf(KernelKind::kDq), PartFloatsOf(KernelKind::kDkv));
+  }
+
+  // Nothing where the class cuts no row. `params` has what differs between the kernels.
+  Status Join(KernelKind kind, const PlanHeader* header, const float* parts, Stream stream, JoinParams params) const {
+    if (WorkOf(kind).parts == 0) return {};
+    const RowTensor tensor = RowTensorOf(kind);
+    params.plan = header;
+    params.parts = parts;
+    params.kind = static_cast<int32_t>(kind);
+    params.dims[0] = tensor.dims[0];
+    params.dims[1] = tensor.dims[1];
+    params.heads = tensor.heads;
+    params.len = tensor.len;
+    params.tile_rows = TileOf(kind, static_cast<int32_t>(contract_.shape.dim_qk)).rows;
+    params.part_rows = PartRowsOf(kind);
+    return Launch(KernelKind::kJoin, WorkOf(kind).splits * CeilDiv(params.part_rows, kJoinRows), stream, params);
   }
 
   Result<int64_t> LaunchForward(const ForwardArgs& args, const LaneCall& call, Stream stream) const {
@@ -277,14 +334,21 @@ class BoundCuda final : public BoundLane {
     p.shape = shape_;
     Hold hold = TESSERA_TRY(Begin(Pass::kForward, call, stream));
     p.ticket = reinterpret_cast<uint32_t*>(hold.workspace) + kForwardTicket;
+    p.parts = reinterpret_cast<float*>(hold.workspace + static_cast<DevicePointer>(PartsOffset()));
     const int64_t ctas = CtasFor(kKind);
-    if (ctas < plan().work(kKind)) {
+    if (ctas < WorkOf(kKind).work()) {
       if (!hold.block || !hold.block->has_tickets()) {
         TESSERA_TRY(Done(driver_.fill_words(hold.workspace, 0, kNumTickets, stream), "clearing tickets"));
       }
       if (hold.block) hold.block->SetTickets();
     }
     TESSERA_TRY(Launch(kKind, ctas, stream, p));
+    JoinParams join{};
+    join.out[0] = RowsOf(args.o);
+    join.sinks = p.sinks;
+    join.lse = p.lse;
+    join.row_max = p.row_max;
+    TESSERA_TRY(Join(kKind, p.plan, p.parts, stream, join));
     TESSERA_TRY(End(hold, stream));
     return plan().tiles(kKind);
   }
@@ -323,7 +387,7 @@ class BoundCuda final : public BoundLane {
     BackwardParams dq = TESSERA_TRY(BackwardParamsOf(KernelKind::kDq, args));
     BackwardParams dkv = TESSERA_TRY(BackwardParamsOf(KernelKind::kDkv, args));
     Hold hold = TESSERA_TRY(Begin(Pass::kBackward, call, stream));
-    const BackwardWorkspace place = BackwardWorkspaceOf(s.batch, s.num_q_heads, s.q_len, contract_.score.sink_logits);
+    const BackwardWorkspace place = Places();
     const auto floats = [&](int64_t offset) {
       return reinterpret_cast<float*>(hold.workspace + static_cast<DevicePointer>(offset));
     };
@@ -348,9 +412,19 @@ class BoundCuda final : public BoundLane {
       p->lse2 = prepare.lse2;
       p->delta = prepare.delta;
       p->ticket = tickets + (p == &dq ? kDqTicket : kDkvTicket);
+      p->parts = floats(p == &dq ? place.dq_parts : place.dkv_parts);
       const KernelKind kind = p == &dq ? KernelKind::kDq : KernelKind::kDkv;
       TESSERA_TRY(Launch(kind, CtasFor(kind), stream, *p));
     }
+    JoinParams join{};
+    join.factors[0] = shape_.scale;
+    join.factors[1] = 1.0F;
+    join.out[0] = RowsOf(args.dk);
+    join.out[1] = RowsOf(args.dv);
+    TESSERA_TRY(Join(KernelKind::kDkv, dkv.plan, dkv.parts, stream, join));
+    join.out[0] = RowsOf(args.dq);
+    join.out[1] = {};
+    TESSERA_TRY(Join(KernelKind::kDq, dq.plan, dq.parts, stream, join));
     if (!args.dsink_logits.empty()) {
       SinksParams sinks{.sink_parts = prepare.sink_parts, .dsink = args.dsink_logits.data(), .shape = shape_};
       TESSERA_TRY(Launch(KernelKind::kSinks, s.num_q_heads, stream, sinks));
@@ -415,7 +489,8 @@ class BoundCuda final : public BoundLane {
   MemorySpace space_;
   ShapeParams shape_;
   ShapeParams backward_shape_;
-  std::array<LoadedKernel, 5> kernels_{};
+  std::array<LoadedKernel, 6> kernels_{};  // by KernelKind
+  std::array<ClassWork, kNumDirections> work_{};
   std::string kernel_names_;
   std::shared_ptr<PlanUse> use_;
   mutable std::mutex mutex_;
@@ -423,12 +498,6 @@ class BoundCuda final : public BoundLane {
 };
 
 }  // namespace
-
-int64_t WorkspaceBytesOf(const Contract& contract, Pass pass) {
-  const Shape& s = contract.shape;
-  if (pass == Pass::kForward) return kForwardWorkspaceBytes;
-  return BackwardWorkspaceOf(s.batch, s.num_q_heads, s.q_len, contract.score.sink_logits).bytes;
-}
 
 Result<TensorMap> EncodeTensor(const Driver& driver, const TensorRef& ref, const std::array<int64_t, 4>& axes,
                                const Box& box) {

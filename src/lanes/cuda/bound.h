@@ -14,9 +14,6 @@ namespace tessera::lanes::cuda {
 Result<std::unique_ptr<BoundLane>> MakeBound(const std::shared_ptr<State>& state, const BindRequest& request,
                                              const MemorySpace& space);
 
-// The bytes of each pass's workspace.
-int64_t WorkspaceBytesOf(const Contract& contract, Pass pass);
-
 // A tensor as the kernels' copies see it; TSR-R001 where the driver refuses it.
 Result<TensorMap> EncodeTensor(const Driver& driver, const TensorRef& ref, const std::array<int64_t, 4>& axes,
                                const Box& box);

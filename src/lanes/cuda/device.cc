@@ -36,7 +36,7 @@ ContextScope::~ContextScope() {
 
 Block& Block::operator=(Block&& other) noexcept {
   std::swap(owner_, other.owner_);
-  std::swap(is_host_, other.is_host_);
+  std::swap(pool_, other.pool_);
   std::swap(is_kept_, other.is_kept_);
   std::swap(has_tickets_, other.has_tickets_);
   std::swap(address_, other.address_);
@@ -104,9 +104,9 @@ Result<std::shared_ptr<Device>> Device::Open(const Driver& driver, const DeviceF
 Device::~Device() {
   const ContextScope scope(driver_, context_);
   is_closing_ = true;
-  for (std::vector<Block>* blocks : {&idle_, &idle_host_}) {
-    for (Block& block : *blocks) Free(block);
-    blocks->clear();
+  for (std::vector<Block>& blocks : idle_) {
+    for (Block& block : blocks) Free(block);
+    blocks.clear();
   }
   for (const auto& [name, loaded] : kernels_) driver_.library_unload(loaded.first);
   if (upload_ != nullptr) driver_.stream_destroy(upload_);
@@ -150,21 +150,34 @@ bool Device::IsFree(Block& block) const {
 }
 
 Result<Block> Device::Take(int64_t bytes, Stream stream, bool is_capturing) {
-  Block block = TESSERA_TRY(TakeFrom(idle_, bytes, stream, false, is_capturing));
+  Block block = TESSERA_TRY(TakeFrom(Pool::kCalls, bytes, stream, is_capturing));
   block.has_tickets_ = false;
   return block;
 }
 Result<Block> Device::TakeWorkspace(int64_t bytes, Stream stream, bool is_capturing) {
-  return TakeFrom(idle_, bytes, stream, false, is_capturing);
+  return TakeFrom(Pool::kCalls, bytes, stream, is_capturing);
 }
-Result<Block> Device::TakeHost(int64_t bytes, Stream stream) {
-  return TakeFrom(idle_host_, bytes, stream, true, false);
+Result<Block> Device::TakeHost(int64_t bytes, Stream stream) { return TakeFrom(Pool::kHost, bytes, stream, false); }
+Result<Block> Device::TakeForPlan(int64_t bytes, Stream stream) { return TakeFrom(Pool::kPlans, bytes, stream, false); }
+
+void Device::Reserve(int64_t bytes, int64_t count) {
+  const int64_t want = RoundUp(std::max<int64_t>(bytes, 1), kBlockUnit);
+  for (const Pool pool : {Pool::kPlans, Pool::kHost}) {
+    for (int64_t i = 0; i < count; ++i) {
+      Result<Block> block = Allocate(pool, want, false);
+      if (!block) return;       // who needs one will say so
+      block->owner_ = nullptr;  // idle: its destructor does nothing
+      const std::lock_guard lock(mutex_);
+      IdleOf(pool).push_back(std::move(*block));
+    }
+  }
 }
 
 // Of those that are large enough, and no more than four times as large: one of this stream, else one that is free, else
 // with many busy ones the oldest, for which the stream then waits.
-Result<Block> Device::TakeFrom(std::vector<Block>& idle, int64_t bytes, Stream stream, bool is_host,
-                               bool is_capturing) {
+Result<Block> Device::TakeFrom(Pool pool, int64_t bytes, Stream stream, bool is_capturing) {
+  std::vector<Block>& idle = IdleOf(pool);
+  const bool is_host = pool == Pool::kHost;
   const int64_t want = RoundUp(std::max<int64_t>(bytes, 1), kBlockUnit);
   if (!is_capturing) {
     const std::lock_guard lock(mutex_);
@@ -194,19 +207,24 @@ Result<Block> Device::TakeFrom(std::vector<Block>& idle, int64_t bytes, Stream s
       return block;
     }
   }
+  return Allocate(pool, want, is_capturing);
+}
+
+Result<Block> Device::Allocate(Pool pool, int64_t bytes, bool is_capturing) {
+  const bool is_host = pool == Pool::kHost;
   Block block;
-  block.is_host_ = is_host;
-  block.bytes_ = want;
+  block.pool_ = pool;
+  block.bytes_ = bytes;
   // An allocation is no part of what is captured.
   int mode = kCaptureRelaxed;
   if (is_capturing) driver_.capture_mode(&mode);
   void* host = nullptr;
-  const auto size = static_cast<size_t>(want);
+  const auto size = static_cast<size_t>(bytes);
   const DriverResult result =
       is_host ? driver_.host_alloc(&host, size, 0) : driver_.memory_alloc(&block.address_, size);
   if (is_capturing) driver_.capture_mode(&mode);
   if (is_host) block.address_ = reinterpret_cast<DevicePointer>(host);
-  TESSERA_TRY(Done(driver_, result, fmt::format("taking {} bytes of {} memory", want, is_host ? "host" : "device")));
+  TESSERA_TRY(Done(driver_, result, fmt::format("taking {} bytes of {} memory", bytes, is_host ? "host" : "device")));
   block.owner_ = this;
   return block;
 }
@@ -215,7 +233,7 @@ void Device::Free(Block& block) {
   for (const auto& [used, event] : block.uses_.events) driver_.event_destroy(event);
   block.uses_.events.clear();
   // The driver waits for what still uses it.
-  if (block.is_host_) {
+  if (block.pool_ == Pool::kHost) {
     driver_.host_free(block.host());
   } else {
     driver_.memory_free(block.address_);
@@ -235,7 +253,7 @@ void Device::Give(Block&& block) {
   Block superfluous;
   {
     const std::lock_guard lock(mutex_);
-    std::vector<Block>& idle = taken.is_host_ ? idle_host_ : idle_;
+    std::vector<Block>& idle = IdleOf(taken.pool_);
     idle.push_back(std::move(taken));
     if (idle.size() > kMostIdle) {
       superfluous = std::move(idle.front());

@@ -2,6 +2,7 @@
 // which event it is free, so that nothing here ever waits for the device.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -45,6 +46,10 @@ struct DeviceFacts {
   std::string driver;  // "13.0"
 };
 
+// What a block is for. Blocks are given again for the same only.
+enum class Pool : size_t { kCalls = 0, kPlans = 1, kHost = 2 };
+inline constexpr size_t kNumPools = 3;
+
 class Device;
 // Memory of the device, or of the host that it copies from. Goes back to its Device, which outlives it.
 class Block {
@@ -70,7 +75,7 @@ class Block {
  private:
   friend class Device;
   Device* owner_ = nullptr;
-  bool is_host_ = false;
+  Pool pool_ = Pool::kCalls;
   bool is_kept_ = false;
   bool has_tickets_ = false;
   DevicePointer address_ = 0;
@@ -96,19 +101,25 @@ class Device {
   Result<Kernel> Load(const KernelRow& row);
   // At least that much, free for work on this stream. In a capture no other call's block is taken.
   Result<Block> Take(int64_t bytes, Stream stream, bool is_capturing);
+  Result<Block> TakeForPlan(int64_t bytes, Stream stream);
   // The same for a call's workspace: one that was a workspace before still has its tickets.
   Result<Block> TakeWorkspace(int64_t bytes, Stream stream, bool is_capturing);
   Result<Block> TakeHost(int64_t bytes, Stream stream);
+  // Takes that many blocks for plans at once, and as many of the host, for those who ask later; fewer where there is no
+  // more.
+  void Reserve(int64_t bytes, int64_t count);
 
  private:
   friend class Block;
   Result<Event> MakeEvent();
   Device(const Driver& driver, DeviceFacts facts, Context context, bool is_primary)
       : driver_(driver), facts_(std::move(facts)), context_(context), is_primary_(is_primary) {}
-  Result<Block> TakeFrom(std::vector<Block>& idle, int64_t bytes, Stream stream, bool is_host, bool is_capturing);
+  Result<Block> TakeFrom(Pool pool, int64_t bytes, Stream stream, bool is_capturing);
+  Result<Block> Allocate(Pool pool, int64_t bytes, bool is_capturing);
   void Give(Block&& block);
   void Free(Block& block);
   bool IsFree(Block& block) const;
+  std::vector<Block>& IdleOf(Pool pool) { return idle_[static_cast<size_t>(pool)]; }
 
   const Driver& driver_;
   const DeviceFacts facts_;
@@ -117,8 +128,7 @@ class Device {
   Stream upload_ = nullptr;
   std::mutex mutex_;
   std::map<std::string_view, std::pair<Library, Kernel>> kernels_;
-  std::vector<Block> idle_;  // oldest first
-  std::vector<Block> idle_host_;
+  std::array<std::vector<Block>, kNumPools> idle_;  // oldest first
   bool is_closing_ = false;
 };
 

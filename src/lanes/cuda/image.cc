@@ -18,8 +18,6 @@ namespace {
 
 constexpr int64_t kSectionUnit = 16;
 constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-// Keys and values that a group of heads keeps in the second-level cache at once.
-constexpr int64_t kCacheBytes = int64_t{32} << 20;
 
 Error TooLarge(const char* what) {
   return {ErrorCode::kPlanTooLarge, fmt::format("the plan has more {} than 31 bits can count", what), "cuda", {}};
@@ -46,57 +44,6 @@ class ImageWriter {
 
  private:
   std::vector<std::byte> bytes_;
-};
-
-// Rows of tiles of every head, in the order workers take them: by groups of key heads whose keys and values stay in the
-// cache together; in a group the longest first; of equal ones those of one row beside each other, so that the query
-// heads of a key head share what they read.
-class WorkOrder {
- public:
-  WorkOrder(const Shape& shape, bool by_key_head)
-      : heads_(by_key_head ? shape.num_kv_heads : shape.num_q_heads),
-        group_heads_(by_key_head ? 1 : shape.num_q_heads / shape.num_kv_heads) {
-    const int64_t head_bytes = shape.kv_len * (shape.dim_qk + shape.dim_v) * 2;
-    const int64_t key_heads = std::max<int64_t>(1, kCacheBytes / std::max<int64_t>(1, head_bytes));
-    stride_ = key_heads * group_heads_;
-    total_ = shape.batch * heads_;
-  }
-
-  // `slots_of(row, head)` fills slot_begin and slot_count.
-  template <class SlotsOf>
-  std::vector<Work> Make(int64_t rows, const SlotsOf& slots_of) const {
-    std::vector<Work> all;
-    all.reserve(static_cast<size_t>(rows * total_));
-    std::vector<Work> group;
-    std::vector<size_t> start;
-    for (int64_t first = 0; first < total_; first += stride_) {
-      const int64_t last = std::min(first + stride_, total_);
-      group.clear();
-      int32_t longest = 0;
-      for (int64_t row = rows - 1; row >= 0; --row) {
-        for (int64_t head = first; head < last; ++head) {
-          Work work{static_cast<int32_t>(row), static_cast<int32_t>(head), 0, 0};
-          slots_of(work);
-          longest = std::max(longest, work.slot_count);
-          group.push_back(work);
-        }
-      }
-      // Counting sort: equal lengths keep their order.
-      start.assign(static_cast<size_t>(longest) + 2, 0);
-      for (const Work& work : group) ++start[static_cast<size_t>(longest - work.slot_count) + 1];
-      for (size_t i = 1; i < start.size(); ++i) start[i] += start[i - 1];
-      const size_t base = all.size();
-      all.resize(base + group.size());
-      for (const Work& work : group) all[base + start[static_cast<size_t>(longest - work.slot_count)]++] = work;
-    }
-    return all;
-  }
-
- private:
-  int64_t heads_;
-  int64_t group_heads_;
-  int64_t stride_ = 1;
-  int64_t total_ = 0;
 };
 
 // The items of one direction, each cleanup's once, and the stored bits they name.
@@ -266,12 +213,10 @@ TokenTables MakeTokens(const PlanView& plan, bool keys_are_rows, int64_t padded_
 }  // namespace
 
 Result<PlanImage> MakeImage(const Contract& contract, const PlanView& plan, const ImageNeeds& needs) {
-  const Shape& shape = contract.shape;
   PlanImage image;
   ImageWriter writer;
   PlanHeader header{};
   std::vector<uint64_t> bits;
-  const int64_t group = shape.num_q_heads / shape.num_kv_heads;
   for (const Direction direction : {Direction::kForward, Direction::kDq, Direction::kDkv}) {
     const bool is_forward = direction == Direction::kForward;
     if (is_forward ? !needs.forward : !needs.backward) continue;
@@ -294,32 +239,21 @@ Result<PlanImage> MakeImage(const Contract& contract, const PlanView& plan, cons
       slots.push_back({static_cast<int32_t>(slot.index), cleanup});
     }
 
-    const auto row_of = [&](int64_t head, int32_t row) {
-      return static_cast<size_t>(plan.mask_of[static_cast<size_t>(head)]) * list.rows_per_mask +
-             static_cast<size_t>(row);
-    };
-    const auto count_of = [&](size_t row) {
-      return static_cast<int32_t>(list.row_offsets[row + 1] - list.row_offsets[row]);
-    };
-    int64_t tiles = 0;
-    const std::vector<Work> work =
-        WorkOrder(shape, is_dkv).Make(static_cast<int64_t>(list.rows_per_mask), [&](Work& one) {
-          if (is_dkv) {
-            const int64_t batch_row = one.head / shape.num_kv_heads;
-            const int64_t first = batch_row * shape.num_q_heads + one.head % shape.num_kv_heads * group;
-            for (int64_t head = first; head < first + group; ++head) one.slot_count += count_of(row_of(head, one.row));
-          } else {
-            const size_t row = row_of(one.head, one.row);
-            one.slot_begin = static_cast<int32_t>(list.row_offsets[row]);
-            one.slot_count = count_of(row);
-          }
-          tiles += one.slot_count;
-        });
-    if (static_cast<int64_t>(work.size()) > kMost) return tl::unexpected(TooLarge("rows"));
-    image.tiles[static_cast<size_t>(direction)] = tiles;
-    image.work[static_cast<size_t>(direction)] = static_cast<int64_t>(work.size());
-    out.work = writer.Add(work);
-    out.work_count = static_cast<int32_t>(work.size());
+    const RowWork rows = MakeWork(contract, plan, direction);
+    const ClassWork most = TESSERA_TRY(ClassWorkOf(contract, plan, direction));
+    if (static_cast<int64_t>(rows.work.size()) > kMost) return tl::unexpected(TooLarge("rows"));
+    if (rows.parts > most.parts) {  // no planner's: their sums would have no room
+      return Fail(ErrorCode::kPlanMalformed,
+                  fmt::format("rows of {} have {} parts, and the contract's widest mask gives {}", ToText(direction),
+                              rows.parts, most.parts),
+                  "cuda");
+    }
+    image.tiles[static_cast<size_t>(direction)] = rows.tiles;
+    image.work[static_cast<size_t>(direction)] = most;
+    out.work = writer.Add(rows.work);
+    out.work_count = static_cast<int32_t>(rows.work.size());
+    out.splits = writer.Add(rows.splits);
+    out.split_count = static_cast<int32_t>(rows.splits.size());
     out.slots = writer.Add(slots);
     out.items = writer.Add(items.items());
     if (is_dkv) out.row_offsets = writer.Add(std::vector<uint32_t>(list.row_offsets.begin(), list.row_offsets.end()));

@@ -11,6 +11,7 @@ constexpr KernelKind dq = KernelKind::kDq;            // NOLINT(readability-iden
 constexpr KernelKind dkv = KernelKind::kDkv;          // NOLINT(readability-identifier-naming)
 constexpr KernelKind prepare = KernelKind::kPrepare;  // NOLINT(readability-identifier-naming)
 constexpr KernelKind sinks = KernelKind::kSinks;      // NOLINT(readability-identifier-naming)
+constexpr KernelKind join = KernelKind::kJoin;        // NOLINT(readability-identifier-naming)
 constexpr DType bf16 = DType::kBf16;                  // NOLINT(readability-identifier-naming)
 constexpr DType f16 [[maybe_unused]] = DType::kF16;   // NOLINT(readability-identifier-naming)
 constexpr DType f32 = DType::kF32;                    // NOLINT(readability-identifier-naming)
@@ -22,11 +23,15 @@ constexpr KernelRow kRows[] = {
 #undef TESSERA_CUDA_KERNEL
 };
 
+// Those that go through tiles, and are compiled for dims and softcap; the others take any.
+constexpr bool TakesTiles(KernelKind kind) {
+  return kind == KernelKind::kForward || kind == KernelKind::kDq || kind == KernelKind::kDkv;
+}
+
 // What a multiprocessor gives one block.
 constexpr int32_t kMostShared = 227 * 1024;
 constexpr bool FitsShared(const KernelRow& row) {
-  if (row.kind == KernelKind::kPrepare || row.kind == KernelKind::kSinks) return true;
-  return SharedBytes(row.kind, row.dim_qk, row.dim_v) <= kMostShared;
+  return !TakesTiles(row.kind) || SharedBytes(row.kind, row.dim_qk, row.dim_v) <= kMostShared;
 }
 static_assert(std::all_of(std::begin(kRows), std::end(kRows), FitsShared));
 
@@ -36,7 +41,7 @@ std::span<const KernelRow> KernelRows() { return kRows; }
 
 std::string_view SoftcapOf(KernelKind kind, const Contract& contract) {
   const double cap = contract.score.softcap;
-  if (cap <= 0 || kind == KernelKind::kPrepare || kind == KernelKind::kSinks) return "none";
+  if (cap <= 0 || !TakesTiles(kind)) return "none";
   if (kind != KernelKind::kForward) return "capped";
   return contract.shape.dtype == DType::kBf16 && HasBounded(cap, contract.shape.dim_qk) ? "bounded" : "wide";
 }
@@ -56,11 +61,10 @@ bool FitsSoftcap(double scale, double cap) {
 }
 
 const KernelRow* FindKernel(KernelKind kind, const Contract& contract) {
-  const bool is_any_dim = kind == KernelKind::kPrepare || kind == KernelKind::kSinks;
   const auto fits = [&](const KernelRow& row) {
     if (row.kind != kind || row.softcap != SoftcapOf(kind, contract)) return false;
     if (kind != KernelKind::kSinks && row.dtype != contract.shape.dtype) return false;
-    return is_any_dim || (row.dim_qk == contract.shape.dim_qk && row.dim_v == contract.shape.dim_v);
+    return !TakesTiles(kind) || (row.dim_qk == contract.shape.dim_qk && row.dim_v == contract.shape.dim_v);
   };
   const auto it = std::find_if(std::begin(kRows), std::end(kRows), fits);
   return it == std::end(kRows) ? nullptr : &*it;
@@ -68,12 +72,12 @@ const KernelRow* FindKernel(KernelKind kind, const Contract& contract) {
 
 int32_t ThreadsOf(KernelKind kind) {
   if (kind == KernelKind::kPrepare) return kPrepareThreads;
+  if (kind == KernelKind::kJoin) return kJoinThreads;
   return kind == KernelKind::kSinks ? kSinksThreads : kThreads;
 }
 
 int32_t SharedBytesOf(const KernelRow& row) {
-  if (row.kind == KernelKind::kPrepare || row.kind == KernelKind::kSinks) return 0;
-  return SharedBytes(row.kind, row.dim_qk, row.dim_v);
+  return TakesTiles(row.kind) ? SharedBytes(row.kind, row.dim_qk, row.dim_v) : 0;
 }
 
 }  // namespace tessera::lanes::cuda

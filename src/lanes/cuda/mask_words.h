@@ -9,12 +9,6 @@
 
 #include "lanes/cuda/abi.h"
 
-#if defined(__CUDACC__)
-#define TESSERA_CUDA_BOTH __host__ __device__ __forceinline__
-#else
-#define TESSERA_CUDA_BOTH inline
-#endif
-
 namespace tessera::lanes::cuda {
 
 struct MaskTables {

@@ -6,14 +6,21 @@
 #include <bit>
 #include <cstring>
 #include <tuple>
+#include <vector>
 
 #include "base/try.h"
 
 namespace tessera::lanes::cuda {
 namespace {
 
-// Plans kept on a device when nobody is bound to them.
+// Plans kept on a device when nobody is bound to them: so many, of so many bytes together; one of any size.
 constexpr size_t kKeptPlans = 8;
+constexpr int64_t kMostKept = int64_t{32} << 20;
+// Rooms for plans that are taken with the first of a shape: for those kept, and as many again for plans that somebody
+// is bound to or whose work is under way.
+constexpr int64_t RoomsOf(int64_t bytes) {
+  return std::min(2 * static_cast<int64_t>(kKeptPlans), 2 * kMostKept / bytes);
+}
 
 Status Done(const Driver& driver, DriverResult result, std::string_view doing) {
   if (result == kDriverSuccess) return {};
@@ -157,14 +164,17 @@ Result<std::shared_ptr<UploadedPlan>> State::Upload(const std::shared_ptr<Device
   const Stream stream = device->upload_stream();
   // Powers of two with half as much again to spare, and as much as the largest of this shape had: the images of its
   // batches find each other's room, also where one of them is a little larger than the first.
+  bool is_larger = false;
   auto bytes = static_cast<int64_t>(std::bit_ceil(image.bytes.size() + image.bytes.size() / 2));
   {
     const std::lock_guard lock(mutex_);
     int64_t& most = largest_[{s.batch, s.num_q_heads, s.num_kv_heads, s.q_len, s.kv_len}];
+    is_larger = bytes > most;
     bytes = most = std::max(most, bytes);
   }
-  Block block = TESSERA_TRY(device->Take(bytes, stream, false));
+  Block block = TESSERA_TRY(device->TakeForPlan(bytes, stream));
   Block staging = TESSERA_TRY(device->TakeHost(bytes, stream));
+  if (is_larger) device->Reserve(bytes, RoomsOf(bytes) - 1);
   std::memcpy(staging.host(), image.bytes.data(), image.bytes.size());
   auto uploaded = std::make_shared<UploadedPlan>(device, std::move(block), std::move(staging), image);
   TESSERA_TRY(Done(driver, driver.event_create(&uploaded->ready_, kEventWithoutTiming), "making an event"));
@@ -175,11 +185,14 @@ Result<std::shared_ptr<UploadedPlan>> State::Upload(const std::shared_ptr<Device
   TESSERA_TRY(Done(driver, uploaded->block_.Record(stream), "recording an event"));
   TESSERA_TRY(Done(driver, uploaded->staging_.Record(stream), "recording an event"));
   ++num_uploads_;
-  std::shared_ptr<UploadedPlan> oldest;
+  std::vector<std::shared_ptr<UploadedPlan>> oldest;  // given up when the lock is
   const std::lock_guard lock(mutex_);
   recent_.emplace_front(key, uploaded);
-  if (recent_.size() > kKeptPlans) {
-    oldest = std::move(recent_.back().second);
+  int64_t kept = 0;
+  for (const auto& entry : recent_) kept += entry.second->block_.bytes();
+  while (recent_.size() > 1 && (recent_.size() > kKeptPlans || kept > kMostKept)) {
+    oldest.push_back(std::move(recent_.back().second));
+    kept -= oldest.back()->block_.bytes();
     recent_.pop_back();
   }
   return uploaded;

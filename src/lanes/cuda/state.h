@@ -24,9 +24,9 @@ class UploadedPlan {
   UploadedPlan& operator=(const UploadedPlan&) = delete;
 
   const PlanHeader* header() const { return reinterpret_cast<const PlanHeader*>(block_.device()); }
-  int64_t work(KernelKind kind) const { return work_[static_cast<size_t>(kind)]; }
   int64_t tiles(KernelKind kind) const { return tiles_[static_cast<size_t>(kind)]; }
   int64_t bytes() const { return bytes_; }
+  const std::array<ClassWork, kNumDirections>& work() const { return work_; }
 
   // Before a call's first launch, and after its last.
   Status Begin(Stream stream, bool is_capturing);
@@ -35,7 +35,7 @@ class UploadedPlan {
  private:
   friend class State;
   std::shared_ptr<Device> device_;
-  std::array<int64_t, 3> work_;
+  std::array<ClassWork, kNumDirections> work_;
   std::array<int64_t, 3> tiles_;
   int64_t bytes_ = 0;
   std::atomic<bool> is_ready_ = false;

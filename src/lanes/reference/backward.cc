@@ -1,5 +1,6 @@
 // Backward: dQ by query rows, then dK and dV by key rows, each with its own worklist and in one fixed order (heads of a
 // group ascending, then queries ascending). Probabilities are recomputed from the log-sum-exp.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -46,6 +47,8 @@ class BackwardPass {
 
   int64_t Run() {
     int64_t tiles = 0;
+    if (call_.tiles_done != nullptr) tiles_all_ = TilesOf(Direction::kDkv);
+    if (call_.tiles_done != nullptr) walks_all_ = tiles_all_ + TilesOf(Direction::kDq);
     for (int64_t b = 0; b < shape_.batch; ++b) {
       const TokenFacts facts = SpreadTokenFacts(plan_, b);
       for (int64_t h = 0; h < shape_.num_q_heads; ++h) FillDelta(b, h);
@@ -110,6 +113,7 @@ class BackwardPass {
         }
         StoreRow(args_.dq, {b, h, q}, scratch_.grad_qk);
       }
+      CountWalked(static_cast<int64_t>(tiles.slots.size()));
     }
   }
 
@@ -128,7 +132,7 @@ class BackwardPass {
         end = tiles.end;
       }
       for (int64_t k = begin; k < end; ++k) RunKey(facts, {b, kv_head, k}, row);
-      if (call_.tiles_done != nullptr) call_.tiles_done->fetch_add(tiles_executed - before, std::memory_order_relaxed);
+      CountWalked(tiles_executed - before);
     }
     return tiles_executed;
   }
@@ -171,6 +175,20 @@ class BackwardPass {
     args_.dsink_logits[static_cast<size_t>(h)] = static_cast<float>(sum);
   }
 
+  int64_t TilesOf(Direction direction) const {
+    const TileCounts counts = CountTiles(plan_, direction);
+    return counts.full + counts.partial;
+  }
+
+  // Who watches hears of a pass's tiles once, and dQ and then dK and dV walk them: each walk is its share of them.
+  void CountWalked(int64_t tiles) {
+    if (call_.tiles_done == nullptr) return;
+    walked_ += tiles;
+    const double share = static_cast<double>(walked_) / static_cast<double>(std::max<int64_t>(walks_all_, 1));
+    *call_.tiles_done =
+        walked_ == walks_all_ ? tiles_all_ : static_cast<int64_t>(share * static_cast<double>(tiles_all_));
+  }
+
   uint32_t MaskOf(int64_t b, int64_t h) const { return plan_.mask_of[static_cast<size_t>(b * shape_.num_q_heads + h)]; }
 
   const Contract& contract_;
@@ -179,6 +197,9 @@ class BackwardPass {
   const BackwardArgs& args_;
   const LaneCall& call_;
   BackwardScratch scratch_;
+  int64_t tiles_all_ = 0;
+  int64_t walks_all_ = 0;
+  int64_t walked_ = 0;
 };
 
 }  // namespace

@@ -47,7 +47,7 @@ struct Shared {
   // Travels with the row tiles: a row of one head of the row tensors. row: -1 to stop. slot_count: over all heads of the
   // column tensors that it meets.
   struct Place {
-    int row, batch, head, slot_begin, slot_count;
+    int row, batch, head, slot_begin, slot_count, part, col_head, col_heads;
     ValidTokens valid;
   } place[kStages.rows];
   NextWork next;   // for the loader, from the scan
@@ -74,19 +74,25 @@ static_assert(!kKeys || kStages.cols0 == kStages.cols1);
 __device__ __forceinline__ float Weight(float exponent) { return ptx::Exp2(ptx::MinNan(exponent, 0.0F)); }
 
 // Calls visit(head of the column tensors, its first slot, the one past its last): for dkv once per query head of the
-// group, by that head's mask.
+// group, by that head's mask, or of those heads that a part has.
 template <class Visit>
 __device__ __forceinline__ void ForEachHead(const BackwardParams& p, Shared& sm, const Shared::Place& at,
                                             const Visit& visit) {
-  const int group = p.shape.num_q_heads / p.shape.num_kv_heads;
   if constexpr (kKeys) {
-    for (int head = at.head * group; head < (at.head + 1) * group; ++head) {
-      const uint32_t mask = __ldg(sm.tables.mask_of + at.batch * p.shape.num_q_heads + head);
-      const uint32_t* offset = sm.tables.row_offsets + mask * sm.tables.rows_per_mask + at.row;
-      visit(head, static_cast<int>(__ldg(offset)), static_cast<int>(__ldg(offset + 1)));
-    }
+    int head = at.col_head;
+    do {
+      int begin = at.slot_begin;
+      int end = begin + at.slot_count;
+      if (at.col_heads != 0) {
+        const uint32_t mask = __ldg(sm.tables.mask_of + at.batch * p.shape.num_q_heads + head);
+        const uint32_t* offset = sm.tables.row_offsets + mask * sm.tables.rows_per_mask + at.row;
+        begin = static_cast<int>(__ldg(offset));
+        end = static_cast<int>(__ldg(offset + 1));
+      }
+      visit(head, begin, end);
+    } while (++head < at.col_head + at.col_heads);
   } else {
-    visit(at.head / group, at.slot_begin, at.slot_begin + at.slot_count);
+    visit(at.head / (p.shape.num_q_heads / p.shape.num_kv_heads), at.slot_begin, at.slot_begin + at.slot_count);
   }
 }
 __device__ __forceinline__ int HeadsOf(const ShapeParams& shape) {  // of the row tensors
@@ -110,7 +116,8 @@ __device__ __forceinline__ void LoadTiles(const BackwardParams& p, Shared& sm) {
       const Work& work = sm.next.work;
       const int batch = work.head / HeadsOf(p.shape);
       const int head = work.head - batch * HeadsOf(p.shape);
-      at = {work.row, batch, head, work.slot_begin, work.slot_count, sm.next.valid};
+      at = {work.row,  batch,         head,           work.slot_begin, work.slot_count,
+            work.part, work.col_head, work.col_heads, sm.next.valid};
       if (work.row < 0) {
         ptx::BarArrive(full);
         return;
@@ -193,7 +200,7 @@ __device__ __forceinline__ void ScanTiles(const BackwardParams& p, Shared& sm) {
       if (thread == 0) ptx::BarArrive(ptx::Smem(&sm.checked[stage]));
     }
     __syncwarp();
-    if ((thread & 31) == 0) ptx::BarArrive(ptx::Smem(&sm.rows_empty[rows.stage()]));
+    if ((thread & 31) == 0) ptx::BarArrive(ptx::Smem(&sm.rows_empty[rows.StageAnew()]));
     rows.Next();
   }
 }
@@ -487,13 +494,22 @@ __device__ __forceinline__ void Accumulate(const BackwardParams& p, Shared& sm, 
     } else {
       ptx::NamedSync(1 + wg, kWarpgroup);
     }
-    if constexpr (HasDs) StageOut<T, kRowPanel>(grad0, rows0(), p.shape.scale, p.shape.scale);
-    if constexpr (HasDv) StageOut<T, kRowPanel>(grad1, rows1(), 1.0F, 1.0F);
-    ptx::FenceAsyncShared();
-    ptx::NamedSync(1 + wg, kWarpgroup);
+    const int part = at.part;
+    if (part >= 0) {
+      constexpr int kDims = kDim0 + (kKeys ? kDim1 : 0);
+      const int kept = PartRows(kRows, kKeys ? p.shape.kv_len : p.shape.q_len);
+      float* const sums = p.parts + part * PartFloats(kKind, kept, kDims);
+      if constexpr (HasDs) WritePart(grad0, sums, kDims, local, kept);
+      if constexpr (HasDv) WritePart(grad1, sums + kDim0, kDims, local, kept);
+    } else {
+      if constexpr (HasDs) StageOut<T, kRowPanel>(grad0, rows0(), p.shape.scale, p.shape.scale);
+      if constexpr (HasDv) StageOut<T, kRowPanel>(grad1, rows1(), 1.0F, 1.0F);
+      ptx::FenceAsyncShared();
+      ptx::NamedSync(1 + wg, kWarpgroup);
+    }
     if (is_leader) {
       const ptx::TileAt to{at.row * kRows + half * 64, at.head, at.batch};
-      if (to.token < (kKeys ? p.shape.kv_len : p.shape.q_len)) {
+      if (part < 0 && to.token < (kKeys ? p.shape.kv_len : p.shape.q_len)) {
         if constexpr (HasDs) {
 #pragma unroll
           for (int panel = 0; panel < kDim0 / 64; ++panel)

@@ -28,6 +28,8 @@ class Ring {
  public:
   __device__ __forceinline__ int stage() const { return kCounts ? at_ % Stages : at_; }
   __device__ __forceinline__ uint32_t parity() const { return kCounts ? at_ / Stages & 1 : parity_; }
+  // Computed anew, where keeping it since the last time would take a register that is not there.
+  __device__ __forceinline__ int StageAnew() const { return kCounts ? ptx::Opaque(at_) % Stages : at_; }
   __device__ __forceinline__ void Next() {
     ++at_;
     if constexpr (!kCounts) {
@@ -82,10 +84,6 @@ __device__ __forceinline__ TokenSpan LoadSpan(const TokenSpan* span) {
   const int4 x = __ldg(reinterpret_cast<const int4*>(span));
   return {x.x, x.y, x.z, x.w};
 }
-__device__ __forceinline__ Work LoadWork(const Work* work) {
-  const int4 x = __ldg(reinterpret_cast<const int4*>(work));
-  return {x.x, x.y, x.z, x.w};
-}
 
 // The row a CTA takes next. Its first is its own number; the others come by ticket, where there are more rows than CTAs.
 // Every CTA stops at its first ticket beyond the rows, so that `work_count` tickets are drawn in all, and whoever draws
@@ -101,7 +99,7 @@ __device__ __forceinline__ int NextRow(uint32_t* ticket, int work_count) {
 // A row as the loader needs it. Three loads that depend on each other: a thread of the scan fetches it while the loader
 // is busy with the row before.
 struct NextWork {
-  Work work;  // row -1: there is none
+  alignas(16) Work work;  // row -1: there is none
   ValidTokens valid;
   Slot first;  // of its slots
 };
@@ -111,10 +109,12 @@ __device__ __forceinline__ int FetchAt(int count) { return count > kFetchAhead ?
 __device__ __forceinline__ void FetchWork(NextWork& next, const PlanTables& tables, int at, int heads) {
   next.work.row = -1;
   if (at >= tables.work_count) return;
-  const Work work = LoadWork(tables.work + at);
-  next.work = work;
-  next.valid = tables.valid[work.head / heads];
-  if (work.slot_count > 0) next.first = LoadSlot(tables.slots + work.slot_begin);
+  const auto* from = reinterpret_cast<const int4*>(tables.work + at);
+  auto* to = reinterpret_cast<int4*>(&next.work);
+  to[1] = __ldg(from + 1);
+  to[0] = __ldg(from);
+  next.valid = tables.valid[next.work.head / heads];
+  if (next.work.slot_count > 0) next.first = LoadSlot(tables.slots + next.work.slot_begin);
 }
 
 // ---- NaN and infinity ------------------------------------------------------------------------------------------
@@ -287,6 +287,21 @@ __device__ __forceinline__ void StageOut(const float (&a)[N], uint32_t tile, flo
     };
     ptx::StMatrix(tile + (j >> 3) * Panel + row * 128 + ((((j & 7) + (lane >> 4)) ^ (row & 7)) << 4), pair(4 * j),
                   pair(4 * j + 2), pair(4 * j + 4), pair(4 * j + 6));
+  }
+}
+
+// Writes a thread's share of a part's sums: rows `local` and 8 on, of `rows` that are kept, `stride` floats apart. `to` is
+// the part's first.
+template <int N>
+__device__ __forceinline__ void WritePart(const float (&a)[N], float* to, int stride, int local, int rows) {
+  float* row = to + local * stride + 2 * (threadIdx.x & 3);
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    if (local + 8 * r >= rows) break;
+#pragma unroll
+    for (int i = 0; i < N; i += 4) {
+      *reinterpret_cast<float2*>(row + 8 * r * stride + 2 * i) = {a[i + 2 * r], a[i + 2 * r + 1]};
+    }
   }
 }
 

@@ -31,7 +31,7 @@ struct Shared {
   uint8_t v[kStages.cols1][kVBytes];
   // Travels with the Q stage. count: slots, or -1 to stop.
   struct Row {
-    int row, batch, head, count, slot_begin, kv_head;
+    int row, batch, head, count, slot_begin, kv_head, part;
     ValidTokens valid;
   } row[kStages.rows];
   alignas(16) Item item[kStages.cols0];  // the first of a partial slot's, travels with the K stage, ...
@@ -81,7 +81,7 @@ __device__ __forceinline__ void LoadRows(const ForwardParams& p, Shared& sm) {
     const int batch = work.head / p.shape.num_q_heads;
     const int head = work.head - batch * p.shape.num_q_heads;
     const int kv_head = head / (p.shape.num_q_heads / p.shape.num_kv_heads);
-    sm.row[q.stage()] = {work.row, batch, head, count, work.slot_begin, kv_head, sm.next.valid};
+    sm.row[q.stage()] = {work.row, batch, head, count, work.slot_begin, kv_head, work.part, sm.next.valid};
     if (count <= 0) {
       ptx::BarArrive(q_full);
       if (count < 0) return;
@@ -275,16 +275,25 @@ __device__ __forceinline__ void AttendRows(const ForwardParams& p, Shared& sm, i
       release_q();
     }
 
-    // O leaves through this warpgroup's half of the Q stage.
+    // O leaves through this warpgroup's half of the Q stage; the sums of a part as they are.
     const int tile = at.row;
     const int batch = at.batch;
     const int head = at.head;
+    const int part = at.part;
+    const int kept = PartRows(kRows, p.shape.q_len);
+    float* const sums = p.parts + part * PartFloats(KernelKind::kForward, kept, kDimV);
     float factor[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float top = rows.top[r];
       if (tops != nullptr) top = r == 0 ? tops->x : tops->y;
-      const RowEnd end = EndRow<kCap>(p.shape, rows, r, top, p.sinks == nullptr ? nullptr : p.sinks + head);
+      const RowTotals totals = TotalsOf<kCap>(p.shape, rows, r, top);
+      if (part >= 0) {
+        float* const to = sums + kept * kDimV + (local + 8 * r) * kPartStatistics;
+        if ((lane & 3) == 0 && local + 8 * r < kept) *reinterpret_cast<RowTotals*>(to) = totals;
+        continue;
+      }
+      const RowEnd end = EndRow(totals, p.sinks == nullptr ? nullptr : p.sinks + head);
       const int token = tile * kRows + local + 8 * r;
       if ((lane & 3) == 0 && token < p.shape.q_len) {
         const int64_t at = (static_cast<int64_t>(batch) * p.shape.num_q_heads + head) * p.shape.q_len + token;
@@ -294,12 +303,16 @@ __device__ __forceinline__ void AttendRows(const ForwardParams& p, Shared& sm, i
       factor[r] = end.factor;
     }
     ptx::NamedSync(1 + wg, kWarpgroup);  // every warp is done reading Q
-    StageOut<T, kRowPanel>(o, q_smem, factor[0], factor[1]);
-    ptx::FenceAsyncShared();
-    ptx::NamedSync(1 + wg, kWarpgroup);
+    if (part >= 0) {
+      WritePart(o, sums, kDimV, local, kept);
+    } else {
+      StageOut<T, kRowPanel>(o, q_smem, factor[0], factor[1]);
+      ptx::FenceAsyncShared();
+      ptx::NamedSync(1 + wg, kWarpgroup);
+    }
     if (is_leader) {
       const int token = tile * kRows + wg * 64;
-      if (token < p.shape.q_len) {
+      if (part < 0 && token < p.shape.q_len) {
 #pragma unroll
         for (int panel = 0; panel < kDimV / 64; ++panel) {
           ptx::TmaStore(&p.o, q_smem + panel * kRowPanel, {token, head, batch}, panel);

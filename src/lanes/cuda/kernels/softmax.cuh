@@ -136,29 +136,36 @@ __device__ __forceinline__ float2 Probabilities(const ShapeParams& shape, float 
   }
 }
 
+// A row's sums over all of its slots, or over those of a part. A float4 in memory.
+struct RowTotals {
+  float sum;      // of probabilities
+  float shift;    // what their exponents are relative to, in units of log2
+  float top;      // the largest score
+  float is_seen;  // 1: there was a key, 0: none
+};
+template <Softcap Cap>
+__device__ __forceinline__ RowTotals TotalsOf(const ShapeParams& shape, const RowState& rows, int r, float raw_top) {
+  constexpr float kLn2 = 0.693147181F;
+  const float sum = QuadSum(rows.sum[r]);
+  if constexpr (Cap == Softcap::kBounded) {
+    return {sum, 0.0F, Capped<false>(shape.softcap, QuadMax(raw_top)) * kLn2, sum != 0.0F ? 1.0F : 0.0F};
+  } else {
+    const bool is_seen = (__ballot_sync(~0U, (rows.seen >> r & 1U) != 0) >> (threadIdx.x & 28) & 15U) != 0;
+    return {sum, Cap == Softcap::kWide ? rows.shift[r] : rows.shift[r] * shape.scale_log2,
+            raw_top * (Cap == Softcap::kWide ? kLn2 : shape.scale), is_seen ? 1.0F : 0.0F};
+  }
+}
+
 // A row at its end: what its sum of values is multiplied with, and its statistics.
 struct RowEnd {
   float factor, lse, top;
 };
-template <Softcap Cap>
-__device__ __forceinline__ RowEnd EndRow(const ShapeParams& shape, const RowState& rows, int r, float raw_top,
-                                         const float* sink) {
+__device__ __forceinline__ RowEnd EndRow(const RowTotals& totals, const float* sink) {
   constexpr float kLn2 = 0.693147181F;
   constexpr float kLog2e = 1.44269504F;
-  float sum = QuadSum(rows.sum[r]);
-  bool is_seen = sum != 0.0F;
-  if constexpr (Cap != Softcap::kBounded) {
-    is_seen = (__ballot_sync(~0U, (rows.seen >> r & 1U) != 0) >> (threadIdx.x & 28) & 15U) != 0;
-  }
-  float top = raw_top;
-  float shift = Cap == Softcap::kWide ? rows.shift[r] : rows.shift[r] * shape.scale_log2;
-  if constexpr (Cap == Softcap::kBounded) {
-    top = Capped<false>(shape.softcap, QuadMax(top)) * kLn2;
-    shift = 0.0F;
-  } else {
-    top *= Cap == Softcap::kWide ? kLn2 : shape.scale;
-  }
-  if (!is_seen) return {0.0F, -INFINITY, -INFINITY};  // no key, whatever the sink
+  if (totals.is_seen == 0.0F) return {0.0F, -INFINITY, -INFINITY};  // no key, whatever the sink
+  float sum = totals.sum;
+  float shift = totals.shift;
   float factor = 1.0F;
   bool is_sink_top = false;
   if (sink != nullptr) {
@@ -174,7 +181,7 @@ __device__ __forceinline__ RowEnd EndRow(const ShapeParams& shape, const RowStat
   // Keys, but all of their scores minus infinity: 0 / 0, as the definition has it.
   if (sum == 0.0F) sum = NAN;
   const float log_sum = __logf(sum);
-  return {__fdividef(factor, sum), is_sink_top ? *sink + log_sum : fmaf(shift, kLn2, log_sum), top};
+  return {__fdividef(factor, sum), is_sink_top ? *sink + log_sum : fmaf(shift, kLn2, log_sum), totals.top};
 }
 
 }  // namespace tessera::lanes::cuda
