@@ -2,105 +2,21 @@
 // would be given, computes the contract. Nothing here ran on a TPU.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <limits>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "io/bitmap.h"
 #include "support/engine.h"
 #include "support/proves.h"
 #include "support/seed.h"
 #include "tessera/check.h"
 #include "tessera/tessera.h"
+#include "tpu_lane/cases.h"
 #include "tpu_lane/held.h"
 
 namespace tessera {
 namespace {
-
-struct LaneCase {
-  const char* name;
-  const char* mask;
-  Shape shape;  // batch, q_len, kv_len, query heads, key heads, dims, dtype
-  double softcap = 0;
-  bool sink_logits = false;
-  bool has_bitmap = false;
-  bool has_routing = false;
-};
-
-// Every kind of cleanup, each dim and dtype, grouped heads, lengths that fill no tile, and rows without keys.
-const LaneCase kCases[] = {
-    {"causal_f32", "causal", {1, 200, 200, 2, 2, 64, 64, DType::kF32}},
-    {"causal_bf16", "causal", {1, 300, 300, 1, 1, 128, 128, DType::kBf16}},
-    {"full_cross", "full", {2, 140, 260, 1, 1, 64, 128, DType::kF32}},
-    {"window_softcap_grouped", "causal and window(70, 0)", {1, 290, 290, 4, 2, 64, 64, DType::kF32}, 2.0},
-    {"documents", "causal and documents", {2, 256, 256, 2, 1, 64, 64, DType::kF32}},
-    {"documents_valid_sinks",
-     "causal and documents and valid and (window(30, 0) or sink(4, document))",
-     {2, 210, 210, 2, 1, 64, 64, DType::kBf16},
-     5.0,
-     true},
-    {"documents_reappear", "causal and documents(equal)", {1, 200, 200, 1, 1, 64, 64, DType::kF32}},
-    {"several_chunks", "window(60, 0) or sink(40)", {1, 130, 2200, 1, 1, 256, 256, DType::kF32}},
-    {"sink_logits", "causal", {1, 140, 140, 2, 2, 64, 64, DType::kF32}, 0, true},
-    {"rows_without_keys", "causal", {1, 200, 130, 2, 1, 64, 64, DType::kF32}, 0, true},
-    {"dims_192_128", "causal", {1, 130, 130, 1, 1, 192, 128, DType::kBf16}},
-    {"dim_256_f32", "window(40, 40)", {1, 150, 150, 1, 1, 256, 256, DType::kF32}},
-    {"mqa_chunk", "causal and chunk(96)", {1, 260, 260, 3, 1, 64, 64, DType::kF32}},
-    {"short_cross", "causal", {2, 24, 75, 2, 1, 64, 64, DType::kF32}, 2.0, true},
-    {.name = "bitmap_short", .mask = "full", .shape = {1, 70, 90, 2, 1, 64, 64, DType::kF32}, .has_bitmap = true},
-    {.name = "bitmap", .mask = "full", .shape = {1, 200, 200, 2, 1, 64, 64, DType::kF32}, .has_bitmap = true},
-    {.name = "routed",
-     .mask = "causal and blocks",
-     .shape = {1, 512, 512, 2, 1, 64, 64, DType::kF32},
-     .has_routing = true},
-};
-
-Contract ContractOf(const LaneCase& wish) {
-  const Shape& s = wish.shape;
-  Contract contract;
-  contract.shape = s;
-  contract.mask.heads = {ParseMaskExpr(wish.mask).value()};
-  contract.mask.offset = s.kv_len - s.q_len;
-  contract.score = {.scale = 1.0 / std::sqrt(static_cast<double>(s.dim_qk)),
-                    .softcap = wish.softcap,
-                    .sink_logits = wish.sink_logits};
-  if (wish.has_routing) contract.routing = Routing{.top_n = 2};
-  if (wish.has_bitmap) {
-    Bitmap bitmap{.heads = s.num_q_heads, .q_len = s.q_len, .kv_len = s.kv_len, .cells = {}, .digest = {}};
-    for (int64_t i = 0; i < bitmap.heads * s.q_len * s.kv_len; ++i) bitmap.cells.push_back(i * 7 % 11 < 3 ? 1 : 0);
-    bitmap.digest = BitmapDigest(bitmap);
-    MaskTerm& term = contract.mask.heads[0].term;
-    term.kind = TermKind::kBitmap;
-    term.path = "no_file.npy";
-    term.bitmap = std::make_shared<const Bitmap>(std::move(bitmap));
-  }
-  return contract;
-}
-
-// Where the mask asks for them: documents of uneven lengths and padding, and the last tokens are no tokens.
-Batch BatchOf(const LaneCase& wish) {
-  const std::string_view mask = wish.mask;
-  const int64_t len = wish.shape.q_len;
-  Batch batch;
-  if (mask.find("documents") != std::string_view::npos || mask.find("document)") != std::string_view::npos) {
-    IdRows ids{.rows = wish.shape.batch, .len = len, .values = {}};
-    for (int64_t row = 0; row < ids.rows; ++row) {
-      for (int64_t t = 0; t < len; ++t) {
-        const bool may_reappear = mask.find("(equal)") != std::string_view::npos;
-        const int32_t in_order = t < 37 + row ? 0 : t < 150 ? 1 : t < len - 20 ? 2 : -1;
-        ids.values.push_back(may_reappear ? static_cast<int32_t>(t / 45 % 2) : in_order);
-      }
-    }
-    batch.doc_ids = std::move(ids);
-  }
-  if (mask.find("valid") != std::string_view::npos) {
-    batch.valid_tokens = std::vector<int64_t>(static_cast<size_t>(wish.shape.batch), len - 33);
-  }
-  return batch;
-}
 
 RunOptions Options() {
   RunOptions options;
@@ -115,7 +31,7 @@ RunOptions Options() {
 Target V6e() { return FindTarget("v6e").value(); }
 
 class Interpreted : public testing::TestWithParam<LaneCase> {};
-INSTANTIATE_TEST_SUITE_P(Cases, Interpreted, testing::ValuesIn(kCases),
+INSTANTIATE_TEST_SUITE_P(Cases, Interpreted, testing::ValuesIn(kLaneCases),
                          [](const auto& with) { return std::string(with.param.name); });
 
 TEST_P(Interpreted, ForwardAndBackward_MatchTheOracle) {
@@ -123,6 +39,12 @@ TEST_P(Interpreted, ForwardAndBackward_MatchTheOracle) {
   const uint64_t seed = PrintedSeed();
   const Contract contract = ContractOf(GetParam());
   const Batch batch = BatchOf(GetParam());
+  // Picks have a part in the class, so they are always of the same inputs here.
+  const Result<std::vector<ProgramText>> programs =
+      LowerPrograms(TestEngine(), contract, batch, V6e(), Options(), MakeInputs(contract, 1, true));
+  ASSERT_TRUE(programs.has_value()) << ToText(programs.error());
+  HoldPrograms(GetParam().name, *programs);
+  if (AreTextsWanted()) GTEST_SKIP() << "its texts are all that is wanted";
   const TensorMap inputs = MakeInputs(contract, seed, true);
   const RunOutcome outcome = tessera::Run(TestEngine(), contract, batch, inputs, V6e(), Options());
   ASSERT_FALSE(outcome.error.has_value()) << ToText(*outcome.error);
@@ -142,11 +64,6 @@ TEST_P(Interpreted, ForwardAndBackward_MatchTheOracle) {
   const Result<CheckReport> report = CheckOutputs(asked, given, inputs, outcome.outputs, check);
   ASSERT_TRUE(report.has_value()) << ToText(report.error());
   EXPECT_TRUE(report->pass) << report->text;
-  // Picks have a part in the class, so they are always of the same inputs here.
-  const Result<std::vector<ProgramText>> programs =
-      LowerPrograms(TestEngine(), contract, batch, V6e(), Options(), MakeInputs(contract, 1, true));
-  ASSERT_TRUE(programs.has_value()) << ToText(programs.error());
-  HoldPrograms(GetParam().name, *programs);
 }
 
 // What padding holds reaches nobody, in either pass.

@@ -22,17 +22,18 @@ Contract ContractOf(const char* mask, DType dtype, int64_t dim, double softcap =
   return contract;
 }
 
-Result<std::vector<ProgramText>> Lower(const Contract& contract, const Batch& batch) {
+Result<std::vector<ProgramText>> Lower(const Contract& contract, const Batch& batch,
+                                       std::optional<TileSize> tile = TileSize{128, 128}) {
   RunOptions options;
   options.lane = "xla_pallas";
   options.backward = true;
-  options.plan.tile = TileSize{128, 128};
+  options.plan.tile = tile;
   return LowerPrograms(TestEngine(), contract, batch, FindTarget("v6e").value(), options);
 }
 
-Batch Documents(int64_t first) {
-  IdRows ids{.rows = 1, .len = 500, .values = {}};
-  for (int64_t t = 0; t < 500; ++t) ids.values.push_back(t < first ? 0 : 1);
+Batch Documents(int64_t first, int64_t tokens = 500) {
+  IdRows ids{.rows = 1, .len = tokens, .values = {}};
+  for (int64_t t = 0; t < tokens; ++t) ids.values.push_back(t < first ? 0 : 1);
   Batch batch;
   batch.doc_ids = std::move(ids);
   return batch;
@@ -65,6 +66,44 @@ TEST(KernelModules, EveryKind_IsOneCallPerKernel) {
       }
       EXPECT_EQ(calls, 1u);
     }
+    HoldPrograms(kind.name, *programs);
+  }
+}
+
+// The tiles that users have: the target's own, those of the cost table (script/tpu-proof cost), where the walk takes
+// tiles two by two and the backward its blocks in turn, and tiles longer in keys than in queries.
+TEST(KernelModules, EveryTile_IsHeld) {
+  struct Kind {
+    const char* name;
+    const char* mask;
+    int64_t tokens;
+    int64_t dim;
+    std::optional<TileSize> tile;
+    double softcap = 0;
+    bool sinks = false;
+  };
+  const Kind kinds[] = {
+      {"own_tile_causal", "causal", 600, 128, {}},
+      {"own_tile_window_softcap_sinks", "causal and window(300, 0)", 600, 128, {}, 30, true},
+      {"own_tile_documents", "causal and documents", 600, 64, {}},
+      {"tile_512_documents", "causal and documents", 2048, 128, TileSize{512, 512}},
+      {"tile_512_everything", "causal and documents and window(1023, 0)", 2048, 128, TileSize{512, 512}, 30},
+      {"tile_1024_full", "full", 2048, 128, TileSize{1024, 1024}},
+      {"in_range_causal_sinks", "causal", 384, 64, TileSize{128, 128}, 0, true},
+      {"in_range_documents", "documents or sink(128)", 384, 64, TileSize{128, 128}},
+      {"softcap_beyond_range", "causal and documents", 500, 64, TileSize{128, 128}, 90},
+      {"tile_128x512", "causal and documents", 700, 64, TileSize{128, 512}},
+      {"tile_256x512_softcap", "causal and documents", 600, 64, TileSize{256, 512}, 20},
+  };
+  for (const Kind& kind : kinds) {
+    SCOPED_TRACE(kind.name);
+    Contract contract = ContractOf(kind.mask, DType::kBf16, kind.dim, kind.softcap, kind.sinks);
+    contract.shape.q_len = contract.shape.kv_len = kind.tokens;
+    const bool is_packed = std::string_view(kind.mask).find("documents") != std::string_view::npos;
+    const Result<std::vector<ProgramText>> programs =
+        Lower(contract, is_packed ? Documents(170, kind.tokens) : Batch{}, kind.tile);
+    ASSERT_TRUE(programs.has_value()) << ToText(programs.error());
+    EXPECT_EQ((*programs)[0].kernels.size() + (*programs)[1].kernels.size(), 2u);
     HoldPrograms(kind.name, *programs);
   }
 }
@@ -207,21 +246,40 @@ TEST(KernelModules, BadInput_IsFoundBeforeAnyCompiler) {
   EXPECT_EQ(code(packed, one_side, "xla_pallas"), ErrorCode::kBatchInvalid) << "of keys only";
 }
 
-// Its tiles are a processor's, which no TPU kernel takes.
+// A plan does not name its target; its tiles are a fact of it that the kernels depend on.
 TEST(KernelModules, PlanOfAnotherTarget_IsRefused) {
   AttentionOptions options;
   options.lane = "xla_pallas";
+  options.backward = true;
   options.xla.interpret = true;
   const Contract contract = ContractOf("causal and window(200, 0)", DType::kF32, 64);
-  const Result<Attention> attention = TestEngine().Prepare(contract, FindTarget("v6e").value(), options);
-  ASSERT_TRUE(attention.has_value()) << ToText(attention.error());
-  PlanOptions tiles;
-  tiles.tile = TileSize{64, 64};
-  Result<PlanResult> plan = MakePlan(contract, {}, FindTarget("cpu").value(), tiles);
-  ASSERT_TRUE(plan.has_value()) << ToText(plan.error());
-  const Result<Bound> bound = attention->Bind(std::move(plan->plan));
-  ASSERT_FALSE(bound.has_value());
-  EXPECT_NE(ToText(bound.error()).find("tpu.tile"), std::string::npos) << ToText(bound.error());
+  const auto bind = [&](const Target& planned_for, std::optional<TileSize> tile) {
+    const Result<Attention> attention = TestEngine().Prepare(contract, FindTarget("v6e").value(), options);
+    EXPECT_TRUE(attention.has_value());
+    PlanOptions tiles;
+    tiles.tile = tile;
+    Result<PlanResult> plan = MakePlan(contract, {}, planned_for, tiles);
+    EXPECT_TRUE(plan.has_value());
+    const Result<Bound> bound = attention->Bind(std::move(plan->plan));
+    return bound ? std::string() : ToText(bound.error());
+  };
+  const Target v6e = FindTarget("v6e").value();
+  const Target v5e = FindTarget("v5e").value();
+  const Target cpu = FindTarget("cpu").value();
+  EXPECT_EQ(bind(v6e, {}), "");
+  const std::string of_v5e = bind(v5e, {});
+  EXPECT_EQ(of_v5e.find("TSR-P007"), 0u) << of_v5e;
+  for (const char* part :
+       {"tiles.forward: 256x256 expected of a plan for v6e, found 128x128", "tiles.dq", "tiles.dkv"}) {
+    EXPECT_NE(of_v5e.find(part), std::string::npos) << of_v5e;
+  }
+  EXPECT_EQ(bind(cpu, TileSize{128, 128}).find("TSR-P007"), 0u);
+  EXPECT_EQ(bind(cpu, TileSize{64, 64}).find("TSR-P007"), 0u);
+  // A tile that is asked for on both sides makes the plans one and the same; the kernels' own rule still holds.
+  options.plan.tile = TileSize{128, 128};
+  EXPECT_EQ(bind(v5e, {}), "");
+  options.plan.tile = TileSize{64, 64};
+  EXPECT_NE(bind(cpu, TileSize{64, 64}).find("tpu.tile"), std::string::npos);
 }
 
 TEST(KernelModules, OtherDocuments_SameText) {

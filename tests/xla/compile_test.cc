@@ -24,10 +24,16 @@ class XlaCompileTest : public XlaTest {
 TEST_F(XlaCompileTest, Compile_IsAnewEachTimeAndLeavesTheProgramsForARun) {
   Proves("R53");
   const Contract contract = MakeContract("causal and window(9, 0)", 48);
-  const RunOptions options = Options();
+  RunOptions options = Options();
   for (int time = 0; time < 2; ++time) {
+    RunMeter meter;
+    options.meter = &meter;
     const RunOutcome outcome = Compile(engine(), contract, {}, Cpu(), options);
+    options.meter = nullptr;
     ASSERT_FALSE(outcome.error.has_value()) << ToText(*outcome.error);
+    EXPECT_EQ(meter.step, RunStep::kCompile);
+    EXPECT_EQ(meter.done, 2);
+    EXPECT_EQ(meter.all, 2);
     const Receipt& r = outcome.receipt;
     EXPECT_TRUE(CheckReceipt(r).empty()) << ToJson(r);
     EXPECT_EQ(r.runtime_mode, "compile-only");

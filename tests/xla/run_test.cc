@@ -166,9 +166,9 @@ TEST_F(Runs, AMeter_CountsTheTilesOfEveryPart) {
     ASSERT_FALSE(outcome.error.has_value()) << ToText(*outcome.error);
     const int64_t ran = backward ? outcome.receipt.tiles_executed_backward : outcome.receipt.tiles_executed;
     EXPECT_GT(ran, 0);
-    EXPECT_EQ(meter.tiles_done, ran);
-    EXPECT_EQ(meter.tiles_all, ran);
-    EXPECT_EQ(meter.is_backward, backward);
+    EXPECT_EQ(meter.done, ran);
+    EXPECT_EQ(meter.all, ran);
+    EXPECT_EQ(meter.step, backward ? RunStep::kBackward : RunStep::kForward);
   }
 }
 

@@ -87,6 +87,31 @@ TEST(ProgramStore, EveryPartOfTheKey_MakesAnotherEntry) {
   for (const ProgramKey& key : keys) ExpectHit(store, key, Bytes(key.program + key.options + key.plugin + key.host));
 }
 
+// One entry for each program whatever its layout: what was kept for other specs or another mesh is found, told and
+// replaced.
+TEST(ProgramStore, AnotherLayout_IsStale) {
+  Proves("R83");
+  const TemporaryFolder folder;
+  const ProgramStore store(folder.path());
+  ProgramKey kept = Key();
+  kept.layout = "0123-data=2-";
+  ASSERT_TRUE(store.Put(kept, Bytes("of two devices")).is_stored);
+  for (const char* layout : {"4567-data=2-", "0123-data=2,model=2-", ""}) {
+    ProgramKey now = kept;
+    now.layout = layout;
+    EXPECT_EQ(store.EntryPath(now), store.EntryPath(kept));
+    EXPECT_THAT(PassedOver(store, now),
+                AllOf(HasSubstr("passed over: TSR-S007: a kept program was compiled for other parameters"),
+                      HasSubstr("0123-data=2-, and now "), HasSubstr(*layout == '\0' ? "one device" : layout)));
+  }
+  ExpectHit(store, kept, Bytes("of two devices"));
+  ProgramKey now = kept;
+  now.layout = "4567-data=4-";
+  ASSERT_TRUE(store.Put(now, Bytes("of four devices")).is_stored);
+  ExpectHit(store, now, Bytes("of four devices"));
+  EXPECT_THAT(PassedOver(store, kept), HasSubstr("TSR-S007"));
+}
+
 TEST(ProgramStore, AnyByteChanged_IsPassedOverAndRewritten) {
   const TemporaryFolder folder;
   const ProgramStore store(folder.path());
@@ -131,7 +156,7 @@ TEST(ProgramStore, HeaderFields_AreNamedInTheReason) {
     size_t at;
     const char* reason;
   } fields[] = {{0, "not a compiled program"},
-                {8, "it has format 0, and this version writes 1"},
+                {8, "it has format 3, and this version writes 2"},
                 {12, "belongs to another key"},
                 {16, "which speaks of"},
                 {24, "not those that were stored"},
@@ -160,7 +185,7 @@ TEST(ProgramStore, ForeignEntry_SaysWhichPart) {
                     {{"0123abcd", "options", "cpu 0.81 build 8", "aarch64"}, "its plugin part is another"},
                     {{"0123abcd", "options", "cpu 0.81 build 7", "aarch65"}, "its host part is another"},
                     {{"0123abc", "doptions", "cpu 0.81 build 7", "aarch64"}, "its program part is another"},
-                    {{"0123abcd", "options", "cpu", "aarch64"}, "its header has 81 bytes, expected 94"}};
+                    {{"0123abcd", "options", "cpu", "aarch64"}, "its header has 85 bytes, expected 98"}};
   for (const auto& foreigner : foreigners) {
     ASSERT_TRUE(store.Put(foreigner.key, Bytes("another's")).is_stored);
     std::filesystem::rename(store.EntryPath(foreigner.key), store.EntryPath(Key()));

@@ -10,9 +10,9 @@
 
 #include "base/try.h"
 #include "lanes/xla/chips.h"
+#include "lanes/xla/kernel_call.h"
 #include "lanes/xla/kernel_tables.h"
 #include "lanes/xla/kernels/worklist.h"
-#include "lanes/xla/mosaic/print.h"
 #include "lanes/xla/splash_tables.h"
 #include "lanes/xla/stablehlo/tiles.h"
 #include "lanes/xla/xla.h"
@@ -29,36 +29,6 @@ using stablehlo::Value;
 using stablehlo::Values;
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
-
-std::string Base64(std::string_view bytes) {
-  static constexpr char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string text;
-  for (size_t i = 0; i < bytes.size(); i += 3) {
-    uint32_t word = 0;
-    for (size_t j = 0; j < 3; ++j) {
-      word = word << 8 | (i + j < bytes.size() ? static_cast<unsigned char>(bytes[i + j]) : 0U);
-    }
-    for (size_t j = 0; j < 4; ++j) {
-      text += i + j > bytes.size() ? '=' : kDigits[word >> (18 - 6 * j) & 63U];
-    }
-  }
-  return text;
-}
-
-Element ToHlo(mosaic::Element element) {
-  switch (element) {
-    case mosaic::Element::kI8:
-      return Element::kI8;
-    case mosaic::Element::kI16:
-      return Element::kI16;
-    case mosaic::Element::kBf16:
-      return Element::kBf16;
-    case mosaic::Element::kF32:
-      return Element::kF32;
-    default:
-      return Element::kI32;
-  }
-}
 
 std::vector<stablehlo::NamedType> InputsOf(const stablehlo::ProgramSpec& spec, Pass pass) {
   const Shape& s = spec.shape;
@@ -463,11 +433,7 @@ class Lowerer {
   }
 
   Result<Values> CallWith(const mosaic::Module& module, const Values& operands, const std::vector<Type>& results) {
-    return b_.CallKernel({std::string(module.functions[0].Name()),
-                          fmt::format(R"({{"custom_call_config": {{"body": "{}", "serialization_format": 1, )"
-                                      R"("needs_layout_passes": true}}}})",
-                                      Base64(mosaic::Print(module)))},
-                         operands, results);
+    return CallKernel(b_, module, operands, results, {spec_.vector_bytes, spec_.scalar_bytes});
   }
 
   // Of the plan, counted here from the tables: visited slots of each mask, for every pair that has it.

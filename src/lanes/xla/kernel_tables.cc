@@ -30,24 +30,38 @@ mosaic::Element NarrowestOf(int64_t bound) {
   return bound <= 127 ? mosaic::Element::kI8 : bound <= 32767 ? mosaic::Element::kI16 : mosaic::Element::kI32;
 }
 
-// How many keys a body scores at a time; chosen by hand, and not yet compared with others.
-int64_t SubTile(int64_t tile_kv) { return tile_kv % 512 == 0 ? 512 : tile_kv % 256 == 0 ? 256 : 128; }
+// How many keys a body of a stock kernel scores at a time, where nobody says; chosen by hand, and not compared with
+// others.
+int64_t SubTile(int64_t tile_kv) { return tile_kv % 512 == 0 ? 512 : tile_kv % 256 == 0 ? 256 : kernels::kLanes; }
 
 // More than any document has tokens, and little enough to be added to a token's number.
 constexpr int32_t kAnyRank = 1 << 28;
 
-// Vector memory for the keys of a chunk, and in the backward for their gradients: windows come twice.
-constexpr int64_t kForwardChunkBytes = int64_t{8} << 20;
-constexpr int64_t kBackwardChunkBytes = int64_t{16} << 20;
+// What chunks are cut for where a target has no limit: the largest that there is of a known one.
+constexpr int64_t kMostVectorBytes = int64_t{32} << 20;
+
+// Vector memory for the keys of a chunk, and in the backward for their gradients: windows come twice. Of what a kernel
+// gets the backward has a part beside its chunk, for tiles of queries; larger ones leave their chunk less.
+struct ChunkBytes {
+  int64_t forward = 0;
+  int64_t backward = 0;
+  int64_t beside = 0;
+};
+ChunkBytes ChunkBytesOf(int64_t vector_bytes) {
+  const int64_t limit = vector_bytes > 0 ? vector_bytes : kMostVectorBytes;
+  return {.forward = std::min(limit / 2, int64_t{8} << 20), .backward = limit / 4 * 3, .beside = limit / 16 * 3};
+}
 
 // As many tiles of keys as fit, in chunks of the same size; one chunk where all do.
-int64_t ChunkOf(const AttentionSpec& kernel, Direction direction) {
+int64_t ChunkOf(const AttentionSpec& kernel, Direction direction, const ChunkBytes& bytes) {
   const int64_t tile = kernel.list.tile_kv;
   const int64_t tiles = CeilDiv(kernel.kv_len, tile);
   const int64_t dims = RoundUp(kernel.dim_qk, kernels::kLanes) + RoundUp(kernel.dim_v, kernels::kLanes);
   const int64_t of_sum = direction == Direction::kForward ? 0 : 4;
   const int64_t key_bytes = 2 * dims * ((kernel.element == mosaic::Element::kF32 ? 4 : 2) + of_sum);
-  const int64_t budget = direction == Direction::kForward ? kForwardChunkBytes : kBackwardChunkBytes;
+  const int64_t row_bytes = 2 * kernel.list.tile_q * dims * (2 * (kernel.element == mosaic::Element::kF32 ? 4 : 2) + 4);
+  const int64_t less = std::max<int64_t>(row_bytes - bytes.beside, 0);
+  const int64_t budget = direction == Direction::kForward ? bytes.forward : bytes.backward - less;
   const int64_t most = std::max<int64_t>(budget / (key_bytes * tile), 1);
   return CeilDiv(tiles, CeilDiv(tiles, most)) * tile;
 }
@@ -214,7 +228,7 @@ class Filler {
         const size_t at = row * width + i;
         Table("columns")[at] = column;
         Table("kinds")[at] = static_cast<int32_t>(kind);
-        Table("cleanups")[at] = kind == TileKind::kFull || kind == TileKind::kRange ? 0 : cleanup;
+        Table("cleanups")[at] = cleanup;
         if (kernel_.stored_tiles > 0) Table("stored_at")[at] = stored;
       }
     }
@@ -360,7 +374,7 @@ AttentionSpec KernelSpecOf(const ProgramSpec& spec, Direction direction) {
                .tile_kv = tile_kv,
                .rows = list.rows,
                .width = std::max<int64_t>(list.width, 1),
-               .sub_tile_kv = SubTile(tile_kv)},
+               .sub_tile_kv = spec.sub_tile_kv > 0 ? spec.sub_tile_kv : SubTile(tile_kv)},
       .masks = spec.masks,
       .cleanups = spec.items + 1,
       .items = spec.items,
@@ -371,7 +385,11 @@ AttentionSpec KernelSpecOf(const ProgramSpec& spec, Direction direction) {
       .has_valid = spec.has_valid,
       // A softcap bounds the scores by itself; f32 multiplies too slowly for the softmax to matter.
       .has_range = direction == Direction::kForward && s.dtype == DType::kBf16 && !spec.has_softcap && !spec.band};
-  kernel.chunk_kv = spec.band ? RoundUp(s.kv_len, tile_kv) : ChunkOf(kernel, direction);
+  if (spec.sub_tile_kv > 0) {
+    for (kernels::Blocking* by : {&kernel.online, &kernel.bounded, &kernel.backward}) by->keys = spec.sub_tile_kv;
+  }
+  kernel.chunk_kv =
+      spec.band ? RoundUp(s.kv_len, tile_kv) : ChunkOf(kernel, direction, ChunkBytesOf(spec.vector_bytes));
   kernel.index = NarrowestOf(direction == Direction::kDkv ? kernel.q_tokens() / tile_q : kernel.kv_tokens() / tile_kv);
   return kernel;
 }
@@ -448,8 +466,11 @@ int64_t ListBytes(const AttentionSpec& kernel) {
 }
 }  // namespace
 
-void ShareRows(ProgramSpec& spec, int64_t scalar_bytes) {
-  if (scalar_bytes <= 0) return;
+void FitTarget(ProgramSpec& spec, const Target& target) {
+  spec.scalar_bytes = target.scalar_bytes;
+  spec.vector_bytes = target.vector_bytes;
+  const int64_t scalar_bytes = target.scalar_bytes;
+  if (scalar_bytes <= 0 || spec.band) return;
   for (const Direction direction : {Direction::kForward, Direction::kDq}) {
     int64_t& calls = spec.calls[static_cast<size_t>(direction)];
     while (CallsOf(spec, direction).size() < static_cast<size_t>(spec.Of(direction).rows)) {

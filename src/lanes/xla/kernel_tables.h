@@ -40,8 +40,9 @@ struct OperandShare {
 OperandShare ShareOf(std::string_view operand);
 // The names of a kernel's operands, in order.
 std::vector<std::string> OperandOrder(const kernels::AttentionSpec& kernel, Direction direction);
-// Sets `calls` to the fewest, in powers of two, whose lists fit; a row too wide for any is CheckKernelPlan's to refuse.
-void ShareRows(stablehlo::ProgramSpec& spec, int64_t scalar_bytes);
+// Holds the kernels to the target's memory. Sets `calls` to the fewest, in powers of two, whose lists fit, but for the
+// stock kernels, which are never split; a row too wide for any is CheckKernelPlan's to refuse.
+void FitTarget(stablehlo::ProgramSpec& spec, const Target& target);
 
 // The name of an operand of one direction: "columns_dq".
 std::string TableName(Direction direction, std::string_view what);

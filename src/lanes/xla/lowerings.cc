@@ -24,19 +24,27 @@ PlanTables ChunkedTables(const stablehlo::ProgramSpec& spec, const PlanView& pla
   return MakeTables(spec, plan, inputs);
 }
 
+Result<KernelText> TextOf(const mosaic::Module& module, std::string name) {
+  const mosaic::KernelMemory memory = TESSERA_TRY(mosaic::MeasureMemory(module));
+  return KernelText{.name = std::move(name),
+                    .text = mosaic::Print(module),
+                    .vector_bytes = memory.vmem_bytes,
+                    .scalar_bytes = memory.smem_bytes};
+}
+
 Result<std::vector<KernelText>> KernelTexts(const stablehlo::ProgramSpec& spec, Pass pass) {
   std::vector<KernelText> texts;
   for (const Direction direction : DirectionsOf(spec, pass)) {
     if (spec.band) {
       const mosaic::Module module = TESSERA_TRY(KernelOf(spec, direction));
-      texts.push_back({std::string(module.functions[0].Name()), mosaic::Print(module)});
+      texts.push_back(TESSERA_TRY(TextOf(module, std::string(module.functions[0].Name()))));
       continue;
     }
     const std::vector<CallRows> calls = CallsOf(spec, direction);
     for (size_t i = 0; i < calls.size(); ++i) {
       const mosaic::Module module = TESSERA_TRY(KernelOf(CallSpecOf(spec, direction, calls[i]), direction));
       const std::string name(module.functions[0].Name());
-      texts.push_back({calls.size() == 1 ? name : fmt::format("{}_{}", name, i), mosaic::Print(module)});
+      texts.push_back(TESSERA_TRY(TextOf(module, calls.size() == 1 ? name : fmt::format("{}_{}", name, i))));
     }
   }
   return texts;
@@ -123,10 +131,10 @@ Decision CheckMemory(const mosaic::KernelMemory& memory, Direction direction, co
                                     "tiles or a tighter capacity.width make them smaller",
                                     ToText(direction), memory.smem_bytes, target.name, target.scalar_bytes));
   }
-  if (memory.vmem_bytes > kKernelVectorBytes) {
+  if (target.vector_bytes > 0 && memory.vmem_bytes > target.vector_bytes) {
     return Decision::No(ReasonCode::kTpuVectorMemory,
-                        fmt::format("the {} kernel takes {} bytes, and gets {}", ToText(direction), memory.vmem_bytes,
-                                    kKernelVectorBytes));
+                        fmt::format("the {} kernel takes {} bytes, and {} gives it {}", ToText(direction),
+                                    memory.vmem_bytes, target.name, target.vector_bytes));
   }
   return Decision::Yes();
 }

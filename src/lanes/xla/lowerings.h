@@ -41,9 +41,6 @@ struct Lowering {
   bool GivesRowMax() const { return forward.outputs.size() == 3; }
 };
 
-// What libtpu gives one kernel unless it is told otherwise.
-inline constexpr int64_t kKernelVectorBytes = int64_t{32} << 20;
-
 std::span<const Lowering> Lowerings();
 const Lowering* FindLowering(std::string_view name);
 

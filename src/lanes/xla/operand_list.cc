@@ -48,6 +48,34 @@ constexpr Meaning kMeanings[] = {
     {"part", "part", "number of the call, from 0, where several share a pass"},
 };
 
+// Results, of both passes. All but the last two are rows of tiles.
+constexpr Meaning kResults[] = {
+    {"o", "program",
+     "output in f32, rows of tiles of every (batch row, query head): as [batch, heads, rows * tile, dim_v], where "
+     "tokens "
+     "past the last one are padding"},
+    {"lse", "program",
+     "log-sum-exp of each query's scores, -inf for rows without keys: as [batch, heads, rows * tile], where tokens "
+     "past "
+     "the last one are padding"},
+    {"max", "program",
+     "the largest of each query's scores: as [batch, heads, rows * tile], where tokens past the last one are padding"},
+    {"dq", "program",
+     "gradient of q in f32, rows of tiles of every (batch row, query head): as [batch, heads, rows * tile, dim_qk], "
+     "where tokens past the last one are padding"},
+    {"dk", "program",
+     "gradient of k in f32, rows of tiles of every (batch row, key head): as [batch, key heads, rows * tile, dim_qk], "
+     "where tokens past the last one are padding"},
+    {"dv", "program",
+     "gradient of v in f32, rows of tiles of every (batch row, key head): as [batch, key heads, rows * tile, dim_v], "
+     "where tokens past the last one are padding"},
+    {"dsink_logits", "program",
+     "partial sums of the sink logits' gradient, one for each row of tiles of every (batch row, query head): as "
+     "[batch, "
+     "heads, rows], added up over batch and rows they are the gradient [heads]"},
+    {"tiles", "program", "how many tiles the pass visited; of several chips a number for each, of its own"},
+};
+
 void SetBytes(ProgramOperand& operand, std::span<const std::byte> bytes) {
   operand.tensor.bytes.assign(bytes.begin(), bytes.end());
 }
@@ -87,10 +115,11 @@ std::vector<ProgramOperand> ResultList(const stablehlo::Program& program) {
   std::vector<ProgramOperand> results;
   for (const stablehlo::NamedType& output : program.outputs) {
     ProgramOperand result = OperandOf(output);
-    result.source = "program";
-    result.about = output.name == "tiles"
-                       ? "tiles that the pass visited"
-                       : "rows of tiles of every (batch row, head), in f32; tokens past the last one are padding";
+    for (const Meaning& meaning : kResults) {
+      if (meaning.name != output.name) continue;
+      result.source = meaning.source;
+      result.about = meaning.about;
+    }
     results.push_back(std::move(result));
   }
   return results;

@@ -47,7 +47,7 @@ std::string HashOf(std::string_view text) {
 // ---- on disk
 
 ProgramKey KeyOf(const Session& session, std::string program, const pjrt::CompileOptions& options,
-                 const std::string& flags) {
+                 const std::string& flags, std::string layout) {
   const pjrt::Client& client = *session.client;
   const pjrt::PluginInfo& plugin = client.plugin().info();
   // A CPU program is made for the very core; others for the kind of device.
@@ -57,7 +57,8 @@ ProgramKey KeyOf(const Session& session, std::string program, const pjrt::Compil
           .options = HashOf(pjrt::Encode(options) + flags),
           .plugin = fmt::format("{} {} {} {}", plugin.identity, client.platform(), client.platform_version(),
                                 plugin.stablehlo_version),
-          .host = host};
+          .host = host,
+          .layout = std::move(layout)};
 }
 
 // "dot 4, while 3": the most frequent first, at most eight.
@@ -132,7 +133,7 @@ struct Making {
       : session(session_in),
         program(std::move(written.program)),
         compile(CompileOptionsOn(session, program, written.options)),
-        key(KeyOf(session, written.prefix + HashOf(program.text), compile, settings.flags)),
+        key(KeyOf(session, HashOf(program.text), compile, settings.flags, written.prefix)),
         store(settings.folder + "/programs", written.options.keep_programs ? kMaxProgramStoreBytes : 0),
         is_kept(written.options.keep_programs) {
     use.pass = std::move(written.pass);
@@ -181,7 +182,8 @@ struct Making {
 
 Hash128 MemoryKey(const Session& session, const ProgramQuestion& question) {
   const auto& [class_key, shape, has_softcap, has_sink_logits, has_documents, has_valid, masks, lists, items, words,
-               stored_tiles, parts, calls, band, chips, chips_share_heads] = question.spec;
+               stored_tiles, parts, calls, band, chips, chips_share_heads, sub_tile_kv, scalar_bytes, vector_bytes] =
+      question.spec;
   const auto& [batch, q_len, kv_len, num_q_heads, num_kv_heads, dim_qk, dim_v, dtype] = shape;
   Hasher hasher;
   hasher.Int(static_cast<int64_t>(reinterpret_cast<intptr_t>(session.client)));
@@ -189,8 +191,9 @@ Hash128 MemoryKey(const Session& session, const ProgramQuestion& question) {
   hasher.Int(static_cast<int64_t>(question.pass));
   hasher.Int(question.options.optimization.value_or(-1));
   hasher.Text(class_key);
-  for (const int64_t value : {batch, q_len, kv_len, num_q_heads, num_kv_heads, dim_qk, dim_v,
-                              static_cast<int64_t>(dtype), masks, items, words, stored_tiles, parts, chips}) {
+  for (const int64_t value :
+       {batch, q_len, kv_len, num_q_heads, num_kv_heads, dim_qk, dim_v, static_cast<int64_t>(dtype), masks, items,
+        words, stored_tiles, parts, chips, sub_tile_kv, scalar_bytes, vector_bytes}) {
     hasher.Int(value);
   }
   for (const bool flag : {has_softcap, has_sink_logits, has_documents, has_valid, chips_share_heads}) {
@@ -248,6 +251,14 @@ Result<ProgramUse> Programs::CompileAnew(const Session& session, const ProgramQu
   return std::move(making.use);
 }
 
+namespace {
+// That of the target whose chips they are: "v6e:1x1" are of v6e. -1 where no target is known.
+int64_t VectorLimitOf(const pjrt::Topology& topology) {
+  const Result<Target> target = FindTarget(topology.name().substr(0, topology.name().find(':')));
+  return target && target->vector_bytes > 0 ? target->vector_bytes : -1;
+}
+}  // namespace
+
 Result<ProgramUse> Programs::CompileFor(const pjrt::Topology& topology, const ProgramQuestion& question) const {
   const WrittenProgram written = TESSERA_TRY(Write(question));
   return CompileFor(topology, written);
@@ -270,7 +281,7 @@ Result<ProgramUse> Programs::CompileFor(const pjrt::Topology& topology, const Wr
   use.key = written.prefix + Hex(hasher.Finish());
   TESSERA_TRY(Describe(compiled, &use));
   use.fingerprint = pjrt::HexOf(TESSERA_TRY(compiled.Fingerprint()));
-  if (use.vector_bytes >= 0) use.vector_limit = kKernelVectorBytes;
+  if (use.vector_bytes >= 0) use.vector_limit = VectorLimitOf(topology);
   use.bundles = schedules.Bundles();
   return use;
 }

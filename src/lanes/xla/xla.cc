@@ -39,7 +39,7 @@ xla::PassTensor StatOf(std::span<const float> values, const TensorAxes& axes) {
   return {DenseView(values.data(), ElementType::kF32, {axes[0], axes[1], axes[2], 1}), axes};
 }
 
-// Programs that were made and that nothing here can run.
+// Programs that were made, or are to be written, and that nothing here can run.
 class CompiledOnly final : public BoundLane {
  public:
   CompiledOnly(std::string kernel, DeviceUse device, std::vector<ProgramUse> programs)
@@ -51,7 +51,7 @@ class CompiledOnly final : public BoundLane {
 
  private:
   static Result<int64_t> Refuse() {
-    return Fail(ErrorCode::kPluginUnusable, "these programs were compiled to be looked at, not to be run");
+    return Fail(ErrorCode::kPluginUnusable, "these programs were made to be looked at, not to be run");
   }
   std::string kernel_;
   DeviceUse device_;
@@ -169,7 +169,7 @@ class Xla final : public Lane {
   std::vector<std::string_view> Isas() const override { return {kIsa}; }
 
   Decision Decide(const Contract&, const Target& target) const override {
-    if (IsInterpreted()) return Decision::Yes();
+    if (IsInterpreted() || options_.emit_only) return Decision::Yes();
     if (options_.xla.interpret && !options_.compile_only) return Decision::No(ReasonCode::kNothingToInterpret);
     if (xla::NeedsTopology(target) && options_.compile_only && target.topology.empty()) {
       std::string known;
@@ -185,7 +185,7 @@ class Xla final : public Lane {
     const stablehlo::ProgramSpec spec = SpecOf(contract, plan, target);
     Decision fits = xla::CheckSize(spec);
     if (fits.accepted && lowering_.has_kernels) fits = xla::CheckKernelPlan(spec, plan, target);
-    if (!fits.accepted || IsInterpreted()) return fits;
+    if (!fits.accepted || IsInterpreted() || options_.emit_only) return fits;
     xla::Place where;
     return Open(target, &where);
   }
@@ -195,6 +195,8 @@ class Xla final : public Lane {
     TESSERA_TRY(CheckBind(request, {.lane = name(), .isas = isas, .threads = options_.threads}));
     const stablehlo::ProgramSpec spec = SpecOf(request.contract, request.plan, request.target);
     if (IsInterpreted()) return xla::BindInterpreted(lowering_, request, spec, options_.threads);
+    if (options_.emit_only)
+      return std::make_unique<CompiledOnly>(KernelName(request), DeviceUse{}, std::vector<ProgramUse>{});
     xla::Place where;
     if (const Decision decision = Open(request.target, &where); !decision.accepted) {
       return Fail(ErrorCode::kPluginUnusable, decision.detail);
@@ -202,6 +204,7 @@ class Xla final : public Lane {
     if (options_.compile_only) return CompileOnly(request, where, spec);
     auto bound = std::make_unique<BoundXla>(state_, lowering_, request.contract);
     bound->SetDevice(xla::UseOf(where.session), options_.threads);
+    CountPrograms(request);
     for (const Pass pass : request.passes) {
       xla::FoundProgram found =
           TESSERA_TRY(state_->programs.Find(where.session, {lowering_, spec, pass, options_.xla}));
@@ -214,6 +217,7 @@ class Xla final : public Lane {
                                                          .score = request.contract.score,
                                                          .order = xla::HeaviestFirst(spec, request.plan, pass),
                                                          .threads = options_.threads})));
+      if (request.meter != nullptr) ++request.meter->done;
     }
     return bound;
   }
@@ -254,10 +258,10 @@ class Xla final : public Lane {
   stablehlo::ProgramSpec SpecOf(const Contract& contract, const PlanView& plan, const Target& target) const {
     stablehlo::ProgramSpec spec = stablehlo::SpecOf(contract, plan, target.kind);
     if (lowering_.has_kernels && !lowering_.has_band) spec.stored_tiles = xla::StoredCapacity(plan);
-    if (lowering_.has_kernels && !lowering_.has_band) xla::ShareRows(spec, target.scalar_bytes);
     if (lowering_.has_band) {
       if (const Result<MaskFacts> facts = DescribeMask(contract)) spec.band = BandOf(contract, *facts);
     }
+    if (lowering_.has_kernels) xla::FitTarget(spec, target);
     return spec;
   }
 
@@ -268,26 +272,35 @@ class Xla final : public Lane {
       return Fail(ErrorCode::kLaneRefused, fmt::format("{} has no programs for several chips", name()), "chips");
     }
     stablehlo::ProgramSpec own = TESSERA_TRY(xla::SpecOfChip(whole, chips));
-    if (!lowering_.has_band) xla::ShareRows(own, target.scalar_bytes);
+    xla::FitTarget(own, target);
     return own;
+  }
+
+  std::string KernelName(const BindRequest& request) const {
+    return fmt::format("{}_{}", name(), ToText(request.contract.shape.dtype));
   }
 
   Decision Open(const Target& target, xla::Place* place) const {
     return xla::OpenPlace(*state_, {options_.xla, target, options_.compile_only}, place);
   }
 
+  static void CountPrograms(const BindRequest& request) {
+    if (request.meter != nullptr) request.meter->Begin(RunStep::kCompile, static_cast<int64_t>(request.passes.size()));
+  }
+
   Result<std::unique_ptr<BoundLane>> CompileOnly(const BindRequest& request, const xla::Place& where,
                                                  const stablehlo::ProgramSpec& spec) const {
     std::vector<ProgramUse> programs;
+    CountPrograms(request);
     for (const Pass pass : request.passes) {
       const xla::ProgramQuestion question{lowering_, spec, pass, options_.xla};
       programs.push_back(TESSERA_TRY(where.topology != nullptr
                                          ? state_->programs.CompileFor(*where.topology, question)
                                          : state_->programs.CompileAnew(where.session, question)));
+      if (request.meter != nullptr) ++request.meter->done;
     }
     DeviceUse device = xla::UseOf(where, options_.xla.device);
-    return std::make_unique<CompiledOnly>(fmt::format("{}_{}", name(), ToText(request.contract.shape.dtype)),
-                                          std::move(device), std::move(programs));
+    return std::make_unique<CompiledOnly>(KernelName(request), std::move(device), std::move(programs));
   }
 
   const xla::Lowering& lowering_;

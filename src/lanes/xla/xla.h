@@ -37,6 +37,8 @@ struct XlaLaneOptions {
   int64_t threads = 1;
   // Binding compiles anew, also for a machine that is not here, and nothing can be run.
   bool compile_only = false;
+  // Programs are written and go no further: nothing of the machine is needed.
+  bool emit_only = false;
 };
 // `name` is that of a row of lowerings.h.
 std::unique_ptr<Lane> MakeXlaLane(std::string_view name, std::shared_ptr<lanes::xla::State> state,

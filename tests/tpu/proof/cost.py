@@ -4,7 +4,8 @@
   emit FOLDER TESSERA       writes our modules, NAME.mlir, and what they visit, NAME.steps
   table FOLDER [MODULE...]  reads FOLDER/NAME.schedule/*, the compiler's dumps, and prints what each step takes
 
-Bundles are counted on the path that a step takes. They are a schedule and no time: waits for memory are not in them.
+Bundles are counted on the path that a step takes. They are a schedule and no time: waits for memory are not in them. What
+XLA does around a kernel is counted apart, by its own dumps, and what nobody counts is said below the table.
 """
 
 import collections
@@ -25,6 +26,7 @@ OURS = {
     "all": ("causal and documents and window(1023, 0)", 30, 8192, 4, 1, 512, True),
 }
 KINDS = {1: "general", 2: "full", 3: "span", 4: "range"}
+DIM = 128
 UNIT = 512 * 512  # scores that counts are given for
 
 
@@ -39,8 +41,8 @@ q_len = {tokens}
 kv_len = {tokens}
 num_q_heads = {q_heads}
 num_kv_heads = {kv_heads}
-dim_qk = 128
-dim_v = 128
+dim_qk = {DIM}
+dim_v = {DIM}
 dtype = "bf16"
 [mask]
 expr = "{mask}"
@@ -71,14 +73,39 @@ def emit(folder, tessera):
                             *documents], check=True, stdout=subprocess.DEVNULL)
         tables = read_tables(out / "tables.safetensors")
         for part, direction in (("forward", "forward"), ("backward", "dq")):
-            shape, kinds = tables[f"kinds_{direction}"]
-            rows = shape[0]
-            chunks = len(tables[f"begins_{direction}"][1]) // rows - 1
-            counts = collections.Counter(KINDS[kind] for kind in kinds if kind != 0)
-            steps = {"kernel": "ours", "rows": rows * chunks, "tiles": counts, "scores": tile * tile}
+            rows, chunks, rounds = rounds_of(tables, direction, part == "forward")
+            steps = {"kernel": "ours", "rows": rows * chunks, "tiles": rounds, "scores": tile * tile,
+                     "units": q_heads * tokens * tokens / UNIT, "heads": q_heads}
+            if part == "backward":
+                # What a step does only where a chunk of keys begins or ends is known by how much it stores: the
+                # registers of a chunk's dK, its dV, or both. Heads of a group share it.
+                registers = tables[f"kv_live_{direction}"][0][1] // chunks * DIM // 1024
+                steps |= {"chunks": chunks * kv_heads / q_heads, "chunk_registers": [registers, 2 * registers]}
             (folder / f"{name}_{part}.mlir").write_text((out / f"{part}.mlir").read_text())
             (folder / f"{name}_{part}.steps").write_text(json.dumps(steps))
 
+
+def rounds_of(tables, direction, by_two):
+    """Rows, chunks of keys, and how often the walk over the rows' lists does what, two by two in the forward. Nobody
+    knows how many tiles will be in range: none is."""
+    (rows, width), kinds = tables[f"kinds_{direction}"]
+    begins = tables[f"begins_{direction}"][1]
+    chunks = len(begins) // rows - 1
+    rounds = collections.Counter()
+    for row in range(rows):
+        for chunk in range(chunks):
+            first = row * (chunks + 1) + chunk
+            slots = [KINDS[kinds[row * width + slot]].replace("range", "full") for slot in range(begins[first], begins[first + 1])]
+            if not by_two or width == 1:
+                rounds.update(slots)
+                continue
+            for at in range(0, len(slots), 2):
+                both = slots[at : at + 2]
+                if len(both) == 2 and "general" not in both:
+                    rounds["two span" if "span" in both else "two full"] += 1
+                else:
+                    rounds.update(["round", *both])
+    return rows, chunks, rounds
 
 # ---- schedules
 
@@ -92,7 +119,6 @@ class Part:
 
     def __init__(self, begin, end, is_loop):
         self.begin, self.end, self.is_loop, self.parts = begin, end, is_loop, []
-        self.is_torn = False  # of a whole: parts of it are not known
 
     def own(self):
         return self.end - self.begin - sum(part.end - part.begin for part in self.parts)
@@ -107,28 +133,21 @@ def parts_of(text):
     for at, bundle in enumerate(bundles):
         for region in re.findall(r"Start(?:/End empty)? region (\d+)", bundle):
             starts.setdefault(int(region), at)
-    found, skipping = [], []
-    for at, (head, bundle) in enumerate(zip(heads, bundles)):
-        if head.group(1) == "PF" and skipping:
-            begin = skipping.pop()
-            if begin is not None and begin < at:
-                found.append(Part(begin, at, False))
+    found = []
+    for at, bundle in enumerate(bundles):
         for region in map(int, BRANCH.findall(bundle)):
             after = min(at + 1 + DELAY, len(bundles))
-            if starts.get(region, at + 1) <= at:
-                found.append(Part(starts[region], after, True))
-            else:
-                skipping.append(after)
+            start = starts.get(region, after)
+            if start <= at:
+                found.append(Part(start, after, True))
+            elif start > after:  # what is skipped ends where the region begins that the branch goes to
+                found.append(Part(after, start, False))
     # A loop that may have no round at all is skipped by a branch, which is the same bundles once more.
     loops = {(part.begin, part.end) for part in found if part.is_loop}
     found = [part for part in found if part.is_loop or (part.begin, part.end) not in loops]
     root = nested(found, len(bundles))
     if overlaps(root):
-        # A branch's end is not always told from another's: one that leaves the loop it begins in was taken for too long.
-        loops = [part for part in found if part.is_loop]
-        leaves = lambda part: any(loop.begin <= part.begin < loop.end < part.end for loop in loops)
-        root = nested([part for part in found if part.is_loop or not leaves(part)], len(bundles))
-        root.is_torn = True
+        sys.exit("a schedule's branches and loops are not inside of each other: this script misreads it")
     return root, bundles
 
 
@@ -157,8 +176,50 @@ def kernels_of(folder):
             yield parts_of(text)
 
 
+# ---- around a kernel
+
+CALL = re.compile(r"inlined_call[^/\n]*/\* %([\w.-]+) = ")
+DEFINITION = re.compile(r"(?m)^ +%([\w.-]+) = (.+?) ([a-z][\w-]*)\(")
+ROUNDS = re.compile(r"scmp\.ge\.s32\.totalorder %s\w+, (\d+) /\* loop exit test")
+
+
+def path_of(part, bundles):
+    """Bundles of a whole computation: a loop as often as its exit test says. Branches count as taken, so that a pipelined
+    loop's first and last rounds count in full: no less than what runs."""
+    rounds = 1
+    if part.is_loop:
+        found = ROUNDS.findall("\n".join(bundles[part.begin : part.end]))
+        if not found:
+            return math.nan
+        rounds = int(found[-1])  # its own test is at its end, after those of loops inside
+    return rounds * (part.own() + sum(path_of(inner, bundles) for inner in part.parts))
+
+
+def around(folder):
+    """Bundles of everything that the program runs beside its kernels: {computation: bundles}. One that is the same as
+    another is dumped once. None where the dumps do not say what the program calls."""
+    sizes, calls, shapes = {}, [], {}
+    for path in sorted(folder.glob("*-TLP-hlo.txt")):
+        shapes |= {name: (type_of, op) for name, type_of, op in DEFINITION.findall(path.read_text())}
+    for path in sorted(folder.glob("*-03-final_bundles.txt")):
+        name = path.name.split("-", 1)[1].removesuffix("-03-final_bundles.txt")
+        text = path.read_text()
+        if name == "TLP":
+            calls = CALL.findall(text)
+        elif not name.startswith("<"):
+            sizes[name] = 0 if "vmatmul" in text else path_of(*parts_of(text))
+    if not calls or not shapes:
+        return None
+    alike = {shapes[name]: size for name, size in sizes.items() if name in shapes and size}
+    return {name: sizes.get(name, alike.get(shapes.get(name), math.nan)) for name in calls if sizes.get(name) != 0}
+
+
 def multiplies(part, bundles):
     return any("vmatmul" in bundle for bundle in bundles[part.begin : part.end])
+
+
+def raises(part, bundles):
+    return any("vexp2" in bundle or "vpow2" in bundle for bundle in bundles[part.begin : part.end])
 
 
 def stores(part, bundles):
@@ -183,30 +244,50 @@ def loops_in(part, bundles):
     return found
 
 
-def ours(root, bundles):
-    """What a row of tiles takes beside its tiles, and a tile of each kind."""
+def branches_outside(part, walk, bundles):
+    """The branches of a step that are not around its walk."""
+    found, inside = [], [part]
+    while inside:
+        for inner in inside.pop(0).parts:
+            if inner is walk or inner.is_loop:
+                continue
+            (inside if inner.begin <= walk.begin and walk.end <= inner.end else found).append(inner)
+    return found
+
+
+def ours(root, bundles, chunk_registers):
+    """What a row of tiles takes beside its tiles, and a round of the walk by what it finds."""
     grid = grid_of(root)
     walk = loops_in(grid, bundles)[0]
-    row = grid.end - grid.begin - (walk.end - walk.begin)
     size_of = lambda part: part.end - part.begin
     bodies_of = lambda part: [inner for inner in part.parts if multiplies(inner, bundles)]
-    # Where scores may be in range the walk goes two by two: full ones that follow each other, or a loop over each.
-    each = [loop for loop in loops_in(walk, bundles) if len(bodies_of(loop)) == 4]
-    counted = {"row": row}
-    fixed = walk.own() + sum(size_of(part) for part in walk.parts if not multiplies(part, bundles))
+    around = lambda loop: loop.own() + sum(size_of(part) for part in loop.parts if not multiplies(part, bundles))
+    stored = lambda part: sum(bundle.count(" vst ") for bundle in bundles[part.begin : part.end])
+    outside = branches_outside(grid, walk, bundles)
+    # Only where a chunk of keys begins or ends.
+    chunk = sum(size_of(part) for part in outside if stored(part) in chunk_registers)
+    counted = {"row": size_of(grid) - size_of(walk) - chunk}
+    if chunk_registers:
+        counted["chunk"] = chunk
+    each = [loop for loop in loops_in(walk, bundles) if len(bodies_of(loop)) >= 3]
     names = ["full", "span", "general"]
+    joins = 0
     if each:
-        two, alone = bodies_of(walk)
-        counted["two full"] = fixed + size_of(two)
-        # As if each had a round of its own.
-        fixed += size_of(alone) - size_of(each[0])
+        # Two by two: a body for both, or a loop over each.
+        two_full, two_span, alone = bodies_of(walk)
+        counted["two full"] = around(walk) + size_of(two_full)
+        counted["two span"] = around(walk) + size_of(two_span)
+        counted["round"] = around(walk) + size_of(alone) - size_of(each[0])
+        if len(bodies_of(each[0])) == 4:
+            names = ["full", "range", "span", "general"]
+            # Sums of scores in range are joined to the row's: nothing to do where no tile was in range.
+            joins = sum(size_of(part) for part in outside if part.begin >= walk.end and raises(part, bundles))
+            counted["row"] -= joins
         walk = each[0]
-        fixed += walk.own() + sum(size_of(part) for part in walk.parts if not multiplies(part, bundles))
-        names = ["full", "range", "span", "general"]
 
     def size(body):
-        # Of a softcap, the first is the bounded one.
-        choices = [part for part in body.parts if not part.is_loop and multiplies(part, bundles)]
+        # Of a softcap, the first is the bounded one, and the other a loop.
+        choices = [part for part in body.parts if multiplies(part, bundles)]
         if len(choices) > 1:
             return body.own() + size_of(choices[0])
         # What does not multiply is there once for each row: the sums of scores in range begin.
@@ -214,11 +295,9 @@ def ours(root, bundles):
         return size_of(body) - once
 
     bodies = dict(zip(names, bodies_of(walk)))
-    if root.is_torn:  # of the others it is not known where they begin
-        bodies = {"full": bodies["full"]}
-    counted |= {name: fixed + size(body) for name, body in bodies.items()}
-    if each:
-        counted["range's row"] = size_of(bodies["range"]) - size(bodies["range"])
+    counted |= {name: around(walk) + size(body) for name, body in bodies.items()}
+    if "range" in bodies:
+        counted["range's row"] = size_of(bodies["range"]) - size(bodies["range"]) + joins
     return counted
 
 
@@ -252,13 +331,12 @@ def costs(folder, module):
     total, per_tile, in_range = 0, [], []
     for root, bundles in kernels:
         if steps["kernel"] == "ours":
-            counted = ours(root, bundles)
-            # Nobody knows how many tiles will be in range: in all, none is.
-            tiles = {("full" if kind == "range" else kind): count for kind, count in steps["tiles"].items()}
-            total += counted["row"] * steps["rows"]
-            total += sum(counted.get(kind, math.nan) * count for kind, count in tiles.items())
-            per_tile.append(min(counted["full"], counted.get("two full", math.inf) / 2) / units)
-            in_range.append(counted.get("range", counted["full"]) / units)
+            counted = ours(root, bundles, steps.get("chunk_registers", []))
+            total += counted["row"] * steps["rows"] + counted.get("chunk", 0) * steps.get("chunks", 0)
+            total += sum(counted.get(what, math.nan) * count for what, count in steps["tiles"].items())
+            alone = counted.get("round", 0)
+            per_tile.append(min(alone + counted["full"], counted.get("two full", math.inf) / 2) / units)
+            in_range.append((alone + counted.get("range", counted["full"])) / units)
         else:
             counted = theirs(root, bundles)
             total += counted["step"] * steps["steps"] + counted["row"] * steps["rows"]
@@ -266,7 +344,10 @@ def costs(folder, module):
             per_tile.append((counted["step"] + counted["full"]) / units)
             in_range.append(per_tile[-1])
         print(f"  {module:28} " + ", ".join(f"{name} {bundles}" for name, bundles in counted.items()))
-    return {"tile": sum(per_tile), "in range": sum(in_range), "total": total}
+    outside = around(folder / f"{module}.schedule")
+    beside = math.nan if outside is None or "units" not in steps else sum(outside.values())
+    return {"tile": sum(per_tile), "in range": sum(in_range), "total": total, "around": beside / steps.get("heads", 1),
+            "around a tile": beside / steps.get("units", 1)}
 
 
 # ---- the table
@@ -282,6 +363,27 @@ ROWS = [
     ("16 documents, window, softcap, 4 heads", ["all_forward", "all_backward"], ["all_forward", "all_backward"], "total",
      (1.8, 1.8), (3, 3)),
 ]
+
+
+AROUND = [
+    ("forward, 2048 tokens", ["full_forward"]),
+    ("forward with a softcap, 2048 tokens", ["softcap_forward"]),
+    ("fused backward, 2048 tokens", ["full_backward"]),
+    ("16 documents in 8K, both passes", ["documents_forward", "documents_backward"]),
+    ("16 documents, window, softcap, 4 heads", ["all_forward", "all_backward"]),
+]
+
+NOT_COUNTED = """\
+Of ours a tile is a round of the walk over a row's worklist; of theirs a step of the grid. In all: every step, empty ones
+too, and what a row begins and ends with.
+
+Not in the first table: what XLA does around a kernel, once for each token and not for each tile, so that it weighs less the
+longer the rows are. Of ours these are the bounds of q, k and v that scores in range need, v turned for the forward, q and
+dO for the backward, and the backward's sums turned and scaled; of theirs the segment ids and what their forward keeps. The
+second table counts it, at the lengths of these cases: no less than what runs, waits for memory not in it. In neither: q
+times the scale, which Tokamax and JAX leave to their callers (a program of its own there; ours has it in the kernel), the
+join of the sums of scores in range to a row's own ("range's row" above, once for each row of tiles that has such), and
+delta, the sum of o * dO, which all three leave to others."""
 
 
 def table(folder, *modules):
@@ -308,8 +410,15 @@ def table(folder, *modules):
         verdict = lambda limits: "yes" if all(a >= b for a, b in zip(over, limits)) else "NO"
         print(f"{what:40} {show[0]:>8} {show[1]:>8} {show[2]:>8}   {over[0]:.2f}x / {over[1]:.2f}x, "
               f"must {must[0]} / {must[1]}: {verdict(must)}, goal {goal[0]} / {goal[1]}: {verdict(goal)}")
-    print("\nOf ours a tile is a round of the walk over a row's worklist; of theirs a step of the grid. In all: every step,")
-    print("empty ones too, and what a row begins and ends with.")
+    print("\naround the kernel, by XLA: per 512x512 scores of the whole square, and in all for one query head\n")
+    for what, names in AROUND:
+        line = f"{what:40}"
+        for prefix in ("", "tokamax_", "jax_"):
+            costs_of = [known.get(prefix + name) for name in names]
+            sums = [sum(cost[unit] if cost else math.nan for cost in costs_of) for unit in ("around a tile", "around")]
+            line += f" {'-' if math.isnan(sums[0]) else f'{sums[0]:.0f} ({sums[1]:.0f})':>16}"
+        print(line)
+    print("\n" + NOT_COUNTED)
 
 
 if __name__ == "__main__":

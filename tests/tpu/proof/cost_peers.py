@@ -107,7 +107,8 @@ def main(folder):
                 name = f"{library}_{case}_{part}"
                 text = jax.jit(call).trace(*args, *segments).lower(lowering_platforms=("tpu",)).as_text()
                 (folder / f"{name}.mlir").write_text(text)
-                counted = {"kernel": library, "scores": tile * tile} | steps(info, tokens // tile)
+                counted = {"kernel": library, "scores": tile * tile, "units": tokens * tokens / 512**2}
+                counted |= steps(info, tokens // tile)
                 (folder / f"{name}.steps").write_text(json.dumps(counted))
 
 

@@ -5,6 +5,9 @@
 
 #include <algorithm>
 
+#include "base/hash.h"
+#include "lanes/xla/mosaic/print.h"
+
 namespace tessera::proof {
 namespace {
 
@@ -151,6 +154,14 @@ Result<mosaic::Module> KernelOf(const SplashCase& wish) {
     default:
       return kernels::SplashForward(wish.spec);
   }
+}
+
+Result<std::string> TextDigest(const SplashCase& wish) {
+  return KernelOf(wish).map([](const mosaic::Module& kernel) {
+    Hasher hasher;
+    hasher.Text(mosaic::Print(kernel));
+    return Hex(hasher.Finish());
+  });
 }
 
 std::string ToJson(const std::vector<SplashCase>& cases) {

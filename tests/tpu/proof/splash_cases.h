@@ -19,6 +19,8 @@ struct SplashCase {
 
 std::vector<SplashCase> SplashCases();
 Result<mosaic::Module> KernelOf(const SplashCase& wish);
+// Of the kernel's text, as in splash.txt.
+Result<std::string> TextDigest(const SplashCase& wish);
 // What the script reads: one JSON array.
 std::string ToJson(const std::vector<SplashCase>& cases);
 

@@ -1,8 +1,9 @@
 // tpu_compile LIBTPU TOPOLOGY FILE... [TOPOLOGY FILE...]: compiles StableHLO modules for a TPU that is not here, all in
 // one process, and prints a line for each (those for several chips are divided among as many of the topology): file,
 // fingerprint, bytes of code, of vector memory, bundles of the kernels' schedules (-1 unless LIBTPU_INIT_ARGS asks for
-// schedules), seconds. The compiler's errors are printed in their place, and the exit status says whether there were
-// any.
+// schedules), seconds; and below it, indented, what a device holds and what each collective carries over all of them,
+// of modules for several chips. The compiler's errors are printed in their place, and the exit status says whether
+// there were any.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -46,8 +47,15 @@ Result<std::string> Compile(const pjrt::Topology& topology, const char* path) {
   if (!fingerprint) return tl::unexpected(fingerprint.error());
   const Result<pjrt::OptimizedProgram> optimized = program->Optimized();
   if (!optimized) return tl::unexpected(optimized.error());
-  return fmt::format("{} {} {} {} {:.1f}", pjrt::HexOf(*fingerprint), figures->generated_code_bytes,
-                     optimized->vector_bytes, schedules.Bundles(), seconds);
+  std::string line = fmt::format("{} {} {} {} {:.1f}", pjrt::HexOf(*fingerprint), figures->generated_code_bytes,
+                                 optimized->vector_bytes, schedules.Bundles(), seconds);
+  if (options.num_partitions == 1) return line;
+  line += fmt::format("\n  on each device: arguments {}, outputs {}, temporary {} bytes", figures->argument_bytes,
+                      figures->output_bytes, figures->temp_bytes);
+  for (const pjrt::Collective& one : optimized->collective_calls) {
+    line += fmt::format("\n  {}: {} bytes", pjrt::ToText(one), pjrt::CarriedBytes(one, options.num_partitions));
+  }
+  return line;
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// tpu_kernels FOLDER: writes the Splash kernels of the proof, NAME.kernel, and their list, cases.json.
+// tpu_kernels FOLDER: writes the Splash kernels of the proof, NAME.kernel with NAME.digest, and their list, cases.json.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -22,6 +22,7 @@ int main(int argc, char** argv) {
       return 1;
     }
     std::ofstream(folder + "/" + wish.name + ".kernel") << mosaic::Print(*module);
+    std::ofstream(folder + "/" + wish.name + ".digest") << proof::TextDigest(wish).value() << "\n";
   }
   std::ofstream list(folder + "/cases.json");
   list << proof::ToJson(cases);

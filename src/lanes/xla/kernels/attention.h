@@ -2,6 +2,7 @@
 // a function of the class; every mask is data, and full tiles do no mask work. docs/tpu.md explains them.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "lanes/xla/mosaic/ir.h"
@@ -18,6 +19,13 @@ struct ListSpec {
   int64_t sub_tile_kv = 0;  // keys that a stock kernel takes at once; divides tile_kv
 };
 
+// How a tile is taken apart: at most so many queries by so many keys at once, and how many such blocks are under way.
+struct Blocking {
+  int64_t q = 0, keys = 0;
+  size_t ahead = 0;   // blocks whose scores are there before the first weights
+  size_t behind = 0;  // blocks whose weights wait for what they are multiplied with
+};
+
 struct AttentionSpec {
   int64_t batch = 1;
   int64_t num_q_heads = 1;
@@ -28,8 +36,12 @@ struct AttentionSpec {
   int64_t dim_v = 128;
   mosaic::Element element = mosaic::Element::kBf16;
   ListSpec list;
-  int64_t chunk_kv = 0;  // keys that are in vector memory at once: whole tiles of them
-  int64_t masks = 1;     // capacities
+  // Chosen by the compiler's schedule for v6e at head dim 128 (docs/tpu.md).
+  Blocking online = {256, 512, 3, 1};    // of a forward, for any scores
+  Blocking bounded = {512, 256, 1, 1};   // of one whose scores are in range or capped
+  Blocking backward = {256, 256, 1, 1};  // products of a block are written before the weights of the one before it
+  int64_t chunk_kv = 0;                  // keys that are in vector memory at once: whole tiles of them
+  int64_t masks = 1;                     // capacities
   int64_t cleanups = 1;
   int64_t items = 1;
   int64_t stored_tiles = 0;                       // 0: no cleanup has stored bits

@@ -5,7 +5,7 @@
 // dV stay in vector memory until all have added to them, and no key is copied. The softcap's derivative is part of dS.
 // An empty row's log-sum-exp comes as +inf, which makes every weight of it 0; a large one comes leaning
 // (lanes/weights.h).
-#include <map>
+#include <deque>
 
 #include "lanes/xla/kernels/worklist.h"
 
@@ -16,9 +16,6 @@ using mosaic::Builder;
 using mosaic::Compare;
 using mosaic::KernelArguments;
 using mosaic::Value;
-
-constexpr int64_t kBlockQ = 1024;
-constexpr int64_t kBlockKeys = 512;
 
 class Backward {
  public:
@@ -31,9 +28,7 @@ class Backward {
       Fill(b_, args_["dv"], 0);
     });
     Fill(b_, args_["dq"], 0);
-    VisitTiles(b_, spec_, args_, place_, [&](const TileKeys& keys) {
-      for (const Block& block : BlocksOf(spec_, keys.count, kBlockQ, kBlockKeys)) AddBlock(keys, block);
-    });
+    VisitTiles(b_, spec_, args_, place_, {}, [&](const TileKeys& keys) { AddKeys(keys); });
   }
 
  private:
@@ -51,15 +46,34 @@ class Backward {
     b_.Store(b_.Add(before, b_.ShapeCast(product, dims)), args_[name], at);
   }
 
-  void AddBlock(const TileKeys& keys, const Block& block) {
-    const mosaic::Precision precision = PrecisionOf(spec_);
+  // What the matrix unit gives first: scores before the softmax, and, where another block's weights are computed
+  // meanwhile, dP.
+  struct Products {
+    Block block;
+    Value there, k, v, dout, product;
+    std::optional<Value> dp;
+  };
+  struct Weights {
+    Block block;
+    Value there, k, p, ds;
+  };
+
+  Products ProductsOf(const TileKeys& keys, const Block& block, bool is_ahead) {
     const Value there = Along(b_, keys.first, block.key);
     const Value here = b_.Index(block.q);
     const Value q = LoadRows(b_, args_["q"], here, block.num_q);
     const Value dout = LoadRows(b_, args_["do"], here, block.num_q);
     const Value k = LoadRows(b_, args_["k"], there, block.num_keys);
     const Value v = LoadRows(b_, args_["v"], there, block.num_keys);
-    const Value compared = Compared(b_, spec_, args_, b_.Matmul(k, q, 1, 1, precision));
+    Products of{block, there, k, v, dout, b_.Matmul(k, q, 1, 1, PrecisionOf(spec_)), std::nullopt};
+    if (is_ahead) of.dp = Dp(of);
+    return of;
+  }
+  Value Dp(const Products& of) { return b_.Matmul(of.v, of.dout, 1, 1, PrecisionOf(spec_)); }
+
+  Weights WeightsOf(const TileKeys& keys, const Products& of) {
+    const Block& block = of.block;
+    const Value compared = Compared(b_, spec_, args_, of.product);
     const std::optional<Value> mask = keys.mask(block, b_.I32(0));
     const Value scores = b_.Mul(compared, ScoreNumber(b_, args_, ScoreField::kFactor));
     // No weight is above 1, as in every lane.
@@ -68,18 +82,48 @@ class Backward {
     // On the results and not before: what a row may not see can make dP overflow, and a row whose own scores did has no
     // log-sum-exp; neither is undone by a weight of zero.
     p = Masked(b_, mask, p, 0);
-    const Value dp = b_.Matmul(v, dout, 1, 1, precision);
+    const Value dp = of.dp ? *of.dp : Dp(of);
     Value ds = b_.Mul(b_.Sub(dp, Row("delta", block)), p);
     if (spec_.has_softcap) {
       const Value one = b_.Broadcast(b_.F32(1.0), ds.type.dims);
       ds = b_.Mul(ds, b_.Sub(one, b_.Mul(compared, compared)));
     }
     ds = Masked(b_, mask, ds, 0);
-    const Value ds_operand = AsOperand(b_, spec_, ds);
+    if (of.dp) p = AsOperand(b_, spec_, p);  // it waits, and is half as large so
+    return {block, of.there, of.k, p, AsOperand(b_, spec_, ds)};
+  }
+
+  void AddWeights(const Weights& of) {
+    const mosaic::Precision precision = PrecisionOf(spec_);
+    const Block& block = of.block;
+    const Value here = b_.Index(block.q);
     const Value do_lanes = LoadLanes(b_, args_["do_lanes"], here, block.num_q);
-    AddTo("dv", there, b_.Matmul(do_lanes, AsOperand(b_, spec_, p), 1, 1, precision));
-    AddTo("dk", there, b_.Matmul(LoadLanes(b_, args_["q_lanes"], here, block.num_q), ds_operand, 1, 1, precision));
-    AddTo("dq", here, b_.Matmul(k, ds_operand, 0, 0, precision));
+    const Value p = of.p.type.element == spec_.element ? of.p : AsOperand(b_, spec_, of.p);
+    AddTo("dv", of.there, b_.Matmul(do_lanes, p, 1, 1, precision));
+    AddTo("dk", of.there, b_.Matmul(LoadLanes(b_, args_["q_lanes"], here, block.num_q), of.ds, 1, 1, precision));
+    AddTo("dq", here, b_.Matmul(of.k, of.ds, 0, 0, precision));
+  }
+
+  // Products of a block are written before the weights of the one before it, and the sums of that one after the weights
+  // of the next: the matrix unit then works while weights are computed.
+  void AddKeys(const TileKeys& keys) {
+    const Blocking& by = spec_.backward;
+    const std::vector<Block> blocks = BlocksOf(spec_, keys.count, by);
+    const bool is_ahead = by.ahead > 0 && blocks.size() > 1;
+    std::deque<Products> products;
+    std::deque<Weights> weights;
+    size_t next = 0;
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      while (next < blocks.size() && products.size() <= by.ahead) {
+        products.push_back(ProductsOf(keys, blocks[next++], is_ahead));
+      }
+      weights.push_back(WeightsOf(keys, products.front()));
+      products.pop_front();
+      if (weights.size() <= by.behind) continue;
+      AddWeights(weights.front());
+      weights.pop_front();
+    }
+    for (const Weights& of : weights) AddWeights(of);
   }
 
   const AttentionSpec& spec_;

@@ -29,14 +29,6 @@ using mosaic::Value;
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kFloor = kSplashMaskValue;
-// Chosen by the compiler's schedule for v6e at head dim 128 (docs/tpu.md).
-struct Blocking {
-  int64_t q, keys;
-  size_t ahead;   // blocks whose scores are there before the first softmax
-  size_t behind;  // blocks whose weights wait for their product
-};
-constexpr Blocking kOnlineBlocks{256, 512, 3, 1};
-constexpr Blocking kBoundedBlocks{1024, 512, 0, 0};
 
 class Forward {
  public:
@@ -55,9 +47,13 @@ class Forward {
       if (spec_.has_softcap) Fill(b_, args_["top"], kFloor);
       if (spec_.has_range) SetAnyInRange(false);
     });
-    VisitTiles(b_, spec_, args_, place_, [&](const TileKeys& keys) {
+    // With a softcap only bounded scores: the others go in small parts.
+    ByTwo by_two{spec_.has_range || (spec_.has_softcap && spec_.element == mosaic::Element::kBf16)};
+    if (by_two.is_on && spec_.has_softcap) by_two.when = IsBounded();
+    VisitTiles(b_, spec_, args_, place_, by_two, [&](const TileKeys& keys) {
       if (keys.is_in_range) return AddKeysInRange(keys);
       if (!spec_.has_softcap) return AddKeys(keys, Softmax::kOnline);
+      if (keys.second) return AddKeys(keys, Softmax::kBounded);
       const Value exponent = ScoreNumber(b_, args_, ScoreField::kExponent);
       const Value most = b_.F32(kMostInRange * std::numbers::log2e);
       b_.When(b_.Is(Compare::kLe, exponent, most), [&] { AddKeys(keys, Softmax::kBounded); });
@@ -71,6 +67,11 @@ class Forward {
   }
 
  private:
+  // Whether the softcap bounds the scores.
+  Value IsBounded() {
+    const Value exponent = ScoreNumber(b_, args_, ScoreField::kExponent);
+    return b_.Is(Compare::kLe, exponent, b_.F32(kMostInRange * std::numbers::log2e));
+  }
   enum class Softmax : uint8_t { kOnline, kBounded };
   // Where a body keeps its maxima, sums of weights and sums of values.
   struct Sums {
@@ -144,9 +145,9 @@ class Forward {
   void AddKeys(const TileKeys& keys, Softmax softmax) {
     const bool is_bounded = softmax == Softmax::kBounded;
     const Sums sums = SumsOf(softmax);
-    const Blocking& by = is_bounded ? kBoundedBlocks : kOnlineBlocks;
+    const Blocking& by = is_bounded ? spec_.bounded : spec_.online;
     const int64_t tile = keys.second ? keys.count / 2 : keys.count;
-    std::vector<Block> blocks = BlocksOf(spec_, tile, by.q, by.keys);
+    std::vector<Block> blocks = BlocksOf(spec_, tile, by);
     const size_t of_tile = blocks.size();
     for (size_t i = 0; keys.second && i < of_tile; ++i) {
       blocks.push_back(blocks[i]);

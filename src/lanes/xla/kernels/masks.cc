@@ -212,7 +212,7 @@ Value KindOf(Builder& b, const AttentionSpec& spec, const KernelArguments& args,
 }  // namespace
 
 void VisitTiles(Builder& b, const AttentionSpec& spec, const KernelArguments& args, const Place& place,
-                const std::function<void(const TileKeys&)>& body) {
+                const ByTwo& by_two, const std::function<void(const TileKeys&)>& body) {
   const ListSpec& list = spec.list;
   const Values scalars = ScalarValues(spec, args);
   const Lists lists(b, spec, scalars);
@@ -270,28 +270,48 @@ void VisitTiles(Builder& b, const AttentionSpec& spec, const KernelArguments& ar
     });
     return Values{};
   };
-  if (!spec.has_range || list.width == 1) {
+  if (!by_two.is_on || list.width == 1) {
     b.For(begin, end, b.I32(1), {}, visit);
     return;
   }
-  // Two by two: full tiles that follow each other are one body, which fills the matrix unit's wait at its begin and at
-  // its end once for both.
+  // Two by two: tiles that follow each other are one body, which waits for the matrix unit at its begin and at its end
+  // once for both. A full tile beside one that is not takes the same body as that.
   b.For(begin, end, b.I32(2), {}, [&](const Value& slot, const Values&) {
     const Value last = b.Sub(end, b.I32(1));
     const Value after = b.Min(b.Add(slot, b.I32(1)), last);
     const Value slots[] = {slot, after};
     Values columns;
     Value are_full = b.Is(Compare::kLt, slot, last);
+    if (by_two.when) are_full = b.And(are_full, *by_two.when);
+    Value are_spans = are_full;
     for (const Value& one : slots) {
       columns.push_back(lists.Entry("columns", row, one));
       const Value kind = KindOf(b, spec, args, place, lists.Entry("kinds", row, one), columns.back());
-      are_full = b.And(are_full, b.Is(Compare::kEq, kind, b.I32(static_cast<int64_t>(TileKind::kFull))));
+      const auto is = [&](TileKind of) { return b.Is(Compare::kEq, kind, b.I32(static_cast<int64_t>(of))); };
+      const Value is_full = is(TileKind::kFull);
+      are_full = b.And(are_full, is_full);
+      are_spans = b.And(are_spans, b.Or(is_full, is(TileKind::kSpan)));
     }
-    b.When(are_full, [&] {
+    const auto visit_both = [&](const auto& mask) {
       const Value first = place_of(columns[0]);
-      body({first, 2 * list.tile_kv, false, no_mask, place_of(columns[1])});
+      body({first, 2 * list.tile_kv, false, mask, place_of(columns[1])});
+    };
+    b.When(are_full, [&] { visit_both(no_mask); });
+    b.When(b.And(are_spans, b.Xor(are_full, b.Bool(true))), [&] {
+      std::vector<TileMasks> masks;
+      std::vector<TileMasks::Span> spans;
+      for (size_t i = 0; i < 2; ++i) {
+        masks.emplace_back(b, spec, args, lists, place, columns[i]);
+        const Value cleanup = lists.Entry("cleanups", row, slots[i]);
+        spans.push_back(masks[i].SpanOf(lists.At("cleanup_offsets", cleanup), true));
+      }
+      visit_both([&](Block block, const Value& from) -> std::optional<Value> {
+        const size_t i = block.key < list.tile_kv ? 0 : 1;
+        if (i == 1) block.key -= list.tile_kv;
+        return masks[i].Within(spans[i], block, from);
+      });
     });
-    b.When(b.Xor(are_full, b.Bool(true)), [&] {
+    b.When(b.Xor(are_spans, b.Bool(true)), [&] {
       const Value until = b.Min(b.Add(slot, b.I32(2)), end);
       b.For(slot, until, b.I32(1), {}, visit);
     });

@@ -76,15 +76,15 @@ Value Masked(Builder& b, const std::optional<Value>& mask, const Value& x, doubl
   return b.ShapeCast(b.Select(*mask, rows, b.F32(otherwise)), x.type.dims);
 }
 
-std::vector<Block> BlocksOf(const AttentionSpec& spec, int64_t num_keys, int64_t most_q, int64_t most_keys) {
+std::vector<Block> BlocksOf(const AttentionSpec& spec, int64_t num_keys, const Blocking& by) {
   const auto part = [](int64_t all, int64_t most) {
     int64_t size = std::min(all, most);
     while (all % size != 0) size -= kLanes;
     return size;
   };
   const int64_t tile_q = spec.list.tile_q;
-  const int64_t num_q = part(tile_q, most_q);
-  const int64_t keys = part(num_keys, most_keys);
+  const int64_t num_q = part(tile_q, by.q);
+  const int64_t keys = part(num_keys, by.keys);
   std::vector<Block> blocks;
   for (int64_t key = 0; key < num_keys; key += keys) {
     for (int64_t q = 0; q < tile_q; q += num_q) blocks.push_back({q, num_q, key, keys});

@@ -64,9 +64,14 @@ mosaic::Value KeysAt(mosaic::Builder& b, const TileKeys& keys, const Block& bloc
 // The same keys, in loops of kFewKeys at a time: for a body that need not be fast, and is shorter so.
 inline constexpr int64_t kFewKeys = 128;
 void VisitFew(mosaic::Builder& b, const TileKeys& keys, const std::function<void(const TileKeys&)>& body);
+// Whether tiles that follow each other may come as one, and, where that is only known when it runs, when.
+struct ByTwo {
+  bool is_on = false;
+  std::optional<mosaic::Value> when = {};
+};
 // Writes the walk over the row's tiles in the chunk: `body` without a mask for full ones and with one for others.
 void VisitTiles(mosaic::Builder& b, const AttentionSpec& spec, const mosaic::KernelArguments& args, const Place& place,
-                const std::function<void(const TileKeys&)>& body);
+                const ByTwo& by_two, const std::function<void(const TileKeys&)>& body);
 // The scratch of that walk.
 void AddMaskScratch(const AttentionSpec& spec, std::vector<mosaic::Memory>& scratch);
 
@@ -75,7 +80,7 @@ mosaic::Value Masked(mosaic::Builder& b, const std::optional<mosaic::Value>& mas
                      double otherwise);
 
 // The blocks of the keys' scores, keys after keys, each for all queries.
-std::vector<Block> BlocksOf(const AttentionSpec& spec, int64_t num_keys, int64_t most_q, int64_t most_keys);
+std::vector<Block> BlocksOf(const AttentionSpec& spec, int64_t num_keys, const Blocking& by);
 
 mosaic::Value ScoreNumber(mosaic::Builder& b, const mosaic::KernelArguments& args, ScoreField field);
 // Of a product of keys and queries: what the softmax compares.

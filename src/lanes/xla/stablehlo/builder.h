@@ -191,6 +191,15 @@ class Builder {
     int64_t join = 0;
   };
   Value Trade(const Value& x, Axes axes, const DeviceGroups& groups);
+  // Ragged: rows of x to each device, as many as `trade` says, put into rows of `into` on that device. Each of
+  // `trade`'s has one entry for each device of the group. CPUs have no such thing.
+  struct Ragged {
+    Value from;      // i32 [devices]: the first row that goes to each
+    Value counts;    // how many
+    Value at;        // where they lie there
+    Value received;  // how many come from each
+  };
+  Value TradeRows(const Value& x, const Value& into, const Ragged& trade, const DeviceGroups& groups);
   Value Sum(const Value& x, const DeviceGroups& groups);
   Value SumPiece(const Value& x, int64_t axis, const DeviceGroups& groups);
 

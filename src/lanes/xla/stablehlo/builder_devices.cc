@@ -150,6 +150,27 @@ Value Builder::Trade(const Value& x, Axes axes, const DeviceGroups& groups) {
   return out;
 }
 
+Value Builder::TradeRows(const Value& x, const Value& into, const Ragged& trade, const DeviceGroups& groups) {
+  Uses({&x, &into, &trade.from, &trade.counts, &trade.at, &trade.received}, "ragged_all_to_all");
+  const Type entries{Element::kI32, {SizeOf(groups)}};
+  bool is_good = IsGood(groups) && x.type.dims.size() == 2 && into.type.dims.size() == 2 &&
+                 x.type.element == into.type.element && x.type.dims[1] == into.type.dims[1];
+  for (const Value* value : {&trade.from, &trade.counts, &trade.at, &trade.received}) is_good &= value->type == entries;
+  if (!is_good) {
+    Mistake(fmt::format("ragged_all_to_all: rows of {} into {} by {}", ToText(x.type), ToText(into.type),
+                        ToText(trade.from.type)));
+    return into;
+  }
+  Value out{NewName(), into.type, regions_.back()};
+  const std::string four = fmt::format("{0}, {0}, {0}, {0}", ToText(entries));
+  Line(
+      fmt::format("{} = stablehlo.custom_call @ragged_all_to_all({}, {}, {}, {}, {}, {}) {{api_version = 4 : i32, "
+                  "backend_config = {{channel_id = {} : i64, replica_groups = {}}}}} : ({}, {}, {}) -> {}",
+                  out.name, x.name, into.name, trade.from.name, trade.counts.name, trade.at.name, trade.received.name,
+                  next_channel_++, GroupsText(groups), ToText(x.type), ToText(into.type), four, ToText(into.type)));
+  return out;
+}
+
 Value Builder::Sum(const Value& x, const DeviceGroups& groups) {
   Uses({&x}, "all_reduce");
   if (!IsGood(groups)) {

@@ -4,8 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <string>
 
+#include "lanes/xla/stablehlo/context_ragged.h"
 #include "lanes/xla/stablehlo/context_ring.h"
+#include "lanes/xla/stablehlo/context_tiles.h"
 #include "lanes/xla/stablehlo/tiles.h"
 
 namespace tessera::stablehlo {
@@ -25,16 +29,25 @@ std::string_view ToText(ContextKind kind) {
   return "";
 }
 
+constexpr const char* kWalk = "walk";
+
 class Context {
  public:
-  Context(const ContextSpec& spec, bool is_backward)
+  Context(const ContextSpec& spec, bool is_backward, const Program* walk)
       : spec_(spec),
-        pass_(fmt::format("context_{}_{}", is_backward ? "backward" : "forward", ToText(spec.kind))),
-        inputs_(Inputs(spec, is_backward)),
-        b_(BeginModule(spec.local, pass_, inputs_)) {}
+        walk_(walk),
+        pass_(fmt::format("context_{}_{}{}", is_backward ? "backward" : "forward",
+                          spec.is_ragged ? "ragged" : ToText(spec.kind), walk == nullptr ? "" : "_kernels")),
+        inputs_(Inputs(spec, is_backward, walk)),
+        b_(BeginModule(spec.local, pass_, inputs_)) {
+    if (walk_ != nullptr) b_.AddFunction(kWalk, walk_->text);
+  }
 
   Result<ContextProgram> LowerForward() {
-    const Values rows = ForwardRows(b_, spec_.local, Bring());
+    const AttentionTensors brought = Bring();
+    const Values rows =
+        walk_ == nullptr ? ForwardRows(b_, spec_.local, brought)
+                         : Walked({{"q", brought.q}, {"k", brought.k}, {"v", brought.v}}, {"o", "lse", "max", "tiles"});
     const Shape& local = spec_.local.shape;
     const Value o = b_.Convert(b_.Reshape(rows[0], {local.batch, local.num_q_heads, local.q_len, local.dim_v}),
                                ElementOf(local.dtype));
@@ -46,7 +59,11 @@ class Context {
     const Value dout = ToHeads(b_.Input("do"));
     const Value lse = ToHeads(b_.Input("lse"));
     const Value delta = ToHeads(b_.Input("delta"));
-    const Values rows = BackwardRows(b_, spec_.local, {Bring(), dout, lse, delta});
+    const AttentionTensors brought = Bring();
+    const std::map<std::string, Value> tensors = {{"q", brought.q}, {"k", brought.k}, {"v", brought.v},
+                                                  {"do", dout},     {"lse", lse},     {"delta", delta}};
+    const Values rows = walk_ == nullptr ? BackwardRows(b_, spec_.local, {brought, dout, lse, delta})
+                                         : Walked(tensors, {"dq", "dk", "dv", "tiles", "dsink_logits"});
     const Shape& local = spec_.local.shape;
     const Value dq = b_.Reshape(rows[0], {local.batch, local.num_q_heads, local.q_len, local.dim_qk});
     const Value dk = b_.Reshape(rows[1], {local.batch, local.num_kv_heads, local.kv_len, local.dim_qk});
@@ -69,17 +86,40 @@ class Context {
     return FinishContext(b_, spec_, {ModuleName(pass_, spec_.local.class_key), inputs_, std::move(axes)}, outputs);
   }
 
+  // What the program of one device gives of what was brought; of these names, those that it has.
+  Values Walked(const std::map<std::string, Value>& tensors, const std::vector<std::string>& names) {
+    Values operands;
+    for (const NamedType& input : walk_->inputs) {
+      const auto found = tensors.find(input.name);
+      operands.push_back(found != tensors.end() ? found->second : b_.Input(input.name));
+    }
+    std::vector<Type> types;
+    for (const NamedType& output : walk_->outputs) types.push_back(output.type);
+    const Values given = b_.CallFunction(kWalk, operands, types);
+    Values out;
+    for (const std::string& name : names) {
+      for (size_t i = 0; i < given.size(); ++i) {
+        if (walk_->outputs[i].name == name) out.push_back(given[i]);
+      }
+    }
+    return out;
+  }
+
   // As the local program's, but for the tokens of its own that a device brings.
-  static std::vector<NamedType> Inputs(const ContextSpec& spec, bool is_backward) {
-    std::vector<NamedType> inputs =
-        is_backward ? BackwardInputs(spec.local) : CommonInputs(spec.local, {Direction::kForward});
+  static std::vector<NamedType> Inputs(const ContextSpec& spec, bool is_backward, const Program* walk) {
+    std::vector<NamedType> inputs = walk != nullptr ? walk->inputs
+                                    : is_backward   ? BackwardInputs(spec.local)
+                                                    : CommonInputs(spec.local, {Direction::kForward});
     for (NamedType& input : inputs) {
       const bool is_of_keys = input.name == "k" || input.name == "v";
       if (!is_of_keys && !IsOfQueries(input.name)) continue;
       input.type.dims[1] = is_of_keys ? spec.shape.num_kv_heads : spec.shape.num_q_heads;
       input.type.dims[2] = spec.tokens;
     }
-    if (spec.kind == ContextKind::kSparse) {
+    if (spec.kind == ContextKind::kSparse && spec.is_ragged) {
+      const std::vector<NamedType> more = RaggedInputs(spec);
+      inputs.insert(inputs.end(), more.begin(), more.end());
+    } else if (spec.kind == ContextKind::kSparse) {
       inputs.push_back({"sends", {Element::kI32, {spec.rounds}}});
       inputs.push_back({"receives", {Element::kI32, {spec.rounds}}});
       inputs.push_back({"bounds", {Element::kI32, {static_cast<int64_t>(spec.steps.size()) + 1}}});
@@ -96,13 +136,19 @@ class Context {
   int64_t AxisOf(const std::string& name) const {
     if (IsOfQueries(name) || name == "k" || name == "v") return 2;
     if (name == "sink_logits" || name == "mask_of") return IsHeads() ? 0 : kWhole;
+    if (walk_ != nullptr && !IsOfAll(name)) return 0;
     if (name == "q_documents") return IsHeads() ? kWhole : 1;
     if (name == "kv_documents" || name == "kv_ranks") return spec_.kind == ContextKind::kSparse ? 1 : kWhole;
     for (const Direction direction : {Direction::kForward, Direction::kDq, Direction::kDkv}) {
       if (name == ListInput(direction, "counts") || name == ListInput(direction, "slots"))
         return IsHeads() ? kWhole : 0;
     }
-    return name == "sends" || name == "receives" ? 0 : kWhole;
+    const bool is_of_exchange = name == "sends" || name == "receives" || name == "slots" || name == "arrivals";
+    return is_of_exchange || name == "trades" ? 0 : kWhole;
+  }
+
+  static bool IsOfAll(const std::string& name) {
+    return name == "scale" || name == "softcap" || name == "part" || name == "bounds";
   }
 
   // [batch, heads, tokens of a device, ..]: all tokens of some of the heads, and back.
@@ -123,33 +169,15 @@ class Context {
         return {q, Gather(k), Gather(v)};
       case ContextKind::kHeads:
         return {ToHeads(q), ToHeads(k), ToHeads(v)};
-      case ContextKind::kSparse:
-        return BringTiles(q, k, v);
+      case ContextKind::kSparse: {
+        const auto [keys, values] =
+            spec_.is_ragged ? RaggedExchange(b_, spec_).Bring(k, v) : TileExchange(b_, spec_, RoundsOf(b_)).Bring(k, v);
+        return {q, keys, values};
+      }
       case ContextKind::kRing:
         break;  // brings nothing first: context_ring.cc
     }
     return {};
-  }
-
-  // One loop for each step, which begins where the one before ended. Keys and values of a tile go together.
-  AttentionTensors BringTiles(const Value& q, const Value& k, const Value& v) {
-    const Shape& s = spec_.shape;
-    const Value own = b_.Concatenate({k, v}, 3);
-    const int64_t room = (spec_.received + 1) * spec_.tile;  // the last is for what nobody needs
-    Value got = b_.Constant({own.type.element, {s.batch, s.num_kv_heads, room, s.dim_qk + s.dim_v}}, 0.0);
-    for (size_t step = 0; step < spec_.steps.size(); ++step) {
-      const auto number = static_cast<int64_t>(step);
-      got = b_.For(Entry("bounds", b_.Int(number)), Entry("bounds", b_.Int(number + 1)), {got},
-                   [&](const Value& round, const Values& carried) {
-                     return Values{Round(own, carried[0], round, spec_.steps[step])};
-                   })[0];
-    }
-    const auto part = [&](int64_t begin, int64_t end) {
-      const int64_t from[] = {0, 0, 0, begin};
-      const int64_t to[] = {s.batch, s.num_kv_heads, room, end};
-      return b_.Slice(got, from, to);
-    };
-    return {q, b_.Concatenate({k, part(0, s.dim_qk)}, 2), b_.Concatenate({v, part(s.dim_qk, s.dim_qk + s.dim_v)}, 2)};
   }
 
   // Gradients of the keys that a device has, those it was brought among them, to who they belong to.
@@ -161,63 +189,16 @@ class Context {
       case ContextKind::kHeads:
         return {ToTokens(dk), ToTokens(dv)};
       case ContextKind::kSparse:
-        return GiveTilesBack(b_.Concatenate({dk, dv}, 3));
+        if (spec_.is_ragged) return RaggedExchange(b_, spec_).GiveBack(dk, dv);
+        return TileExchange(b_, spec_, RoundsOf(b_)).GiveBack(dk, dv);
       case ContextKind::kRing:
         break;
     }
     return {};
   }
 
-  // The rounds of BringTiles once more, along pairs turned round: what came into a slot goes back, and is added where
-  // it was sent from. A slot that nobody needed has gradients of zero, which is what its round adds.
-  std::pair<Value, Value> GiveTilesBack(const Value& both) {
-    const Shape& s = spec_.shape;
-    const int64_t dim = s.dim_qk + s.dim_v;
-    const auto part = [&](const Value& x, std::vector<int64_t> begin, std::vector<int64_t> end) {
-      return b_.Slice(x, begin, end);
-    };
-    const Value brought = part(both, {0, 0, spec_.tokens, 0}, both.type.dims);
-    Value own = part(both, {0, 0, 0, 0}, {s.batch, s.num_kv_heads, spec_.tokens, dim});
-    for (size_t step = 0; step < spec_.steps.size(); ++step) {
-      const auto number = static_cast<int64_t>(step);
-      DevicePairs turned;
-      for (const auto& [source, target] : spec_.steps[step]) turned.emplace_back(target, source);
-      own = b_.For(Entry("bounds", b_.Int(number)), Entry("bounds", b_.Int(number + 1)), {own},
-                   [&](const Value& round, const Values& carried) {
-                     const std::vector<int64_t> sizes = {1, s.num_kv_heads, spec_.tile, dim};
-                     const std::vector<Value> from = ReceivedAt(round);
-                     // Without the batch's axis: who reads the compiled program knows what is given back by it.
-                     const Value sent = b_.Reshape(b_.SliceAt(brought, from, sizes), {s.num_kv_heads, spec_.tile, dim});
-                     const Value came = b_.Reshape(b_.Permute(sent, turned), sizes);
-                     const std::vector<Value> to = SentAt(round);
-                     return Values{b_.UpdateAt(carried[0], b_.Add(b_.SliceAt(carried[0], to, sizes), came), to)};
-                   })[0];
-    }
-    return {part(own, {0, 0, 0, 0}, {s.batch, s.num_kv_heads, spec_.tokens, s.dim_qk}),
-            part(own, {0, 0, 0, s.dim_qk}, {s.batch, s.num_kv_heads, spec_.tokens, dim})};
-  }
-
-  Value Entry(const char* input, const Value& at) {
-    const Value place[] = {at};
-    return b_.Reshape(b_.SliceAt(b_.Input(input), place, {1}), {});
-  }
-
-  // Where the tile of a round is sent from, and where the one that comes goes.
-  std::vector<Value> SentAt(const Value& round) { return At(Entry("sends", round), spec_.tokens / spec_.tile); }
-  std::vector<Value> ReceivedAt(const Value& round) { return At(Entry("receives", round), spec_.received + 1); }
-  std::vector<Value> At(const Value& tile, int64_t tiles_of_row) {
-    const Value each = b_.Int(tiles_of_row);
-    return {b_.Div(tile, each), b_.Int(0), b_.Mul(b_.Rem(tile, each), b_.Int(spec_.tile)), b_.Int(0)};
-  }
-
-  Value Round(const Value& own, const Value& got, const Value& round, const DevicePairs& pairs) {
-    const Shape& s = spec_.shape;
-    const Value sent = b_.SliceAt(own, SentAt(round), {1, s.num_kv_heads, spec_.tile, s.dim_qk + s.dim_v});
-    const Value came = b_.Permute(sent, pairs);
-    return b_.UpdateAt(got, came, ReceivedAt(round));
-  }
-
   const ContextSpec& spec_;
+  const Program* const walk_;
   const std::string pass_;
   std::vector<NamedType> inputs_;
   Builder b_;
@@ -262,11 +243,11 @@ void SetLocalSpec(const ProgramSpec& whole, ContextSpec& spec) {
   }
 }
 
-Result<ContextProgram> LowerContextForward(const ContextSpec& spec) {
-  return spec.kind == ContextKind::kRing ? LowerRing(spec, false) : Context(spec, false).LowerForward();
+Result<ContextProgram> LowerContextForward(const ContextSpec& spec, const Program* walk) {
+  return spec.kind == ContextKind::kRing ? LowerRing(spec, false) : Context(spec, false, walk).LowerForward();
 }
-Result<ContextProgram> LowerContextBackward(const ContextSpec& spec) {
-  return spec.kind == ContextKind::kRing ? LowerRing(spec, true) : Context(spec, true).LowerBackward();
+Result<ContextProgram> LowerContextBackward(const ContextSpec& spec, const Program* walk) {
+  return spec.kind == ContextKind::kRing ? LowerRing(spec, true) : Context(spec, true, walk).LowerBackward();
 }
 
 }  // namespace tessera::stablehlo

@@ -23,6 +23,7 @@ struct ContextSpec {
   int64_t tile = 0;                       // that is sent at once
   int64_t received = 0;                   // sparse: tiles of others that a device has room for, of each batch row
   int64_t rounds = 0;                     // sparse: that the tables have room for
+  bool is_ragged = false;                 // sparse: all at once, by a collective that takes counts as data
   std::vector<DevicePairs> steps = {};    // sparse: the pairs of each; ring: of each hop
   std::vector<DevicePairs> returns = {};  // ring: from who has a shard's keys after a hop to whose they are
 };
@@ -39,14 +40,18 @@ struct ContextProgram {
 // A ring's differ in the last bits from one device's: shards are merged by their log-sum-exp, in f32, in the order of
 // the hops.
 // Inputs as LowerForward, of one device: q, k and v have its own tokens; sparse also has sends and receives [rounds],
-// and bounds [steps + 1], the round each step begins with. Outputs o [batch, heads, tokens, dim_v] in the input's type,
+// and bounds [steps + 1], the round each step begins with; ragged has others in their place (context_ragged.h).
+// Outputs o [batch, heads, tokens, dim_v] in the input's type,
 // lse [batch, heads, tokens] in f32, and tiles [1]; with heads, lse has all tokens of a device's heads.
-Result<ContextProgram> LowerContextForward(const ContextSpec& spec);
+// `walk` is what a device runs on what it has when all is brought, where that is no program of this folder's: one of
+// spec.local with the same names and outputs, as TPU kernels have it. Its tables are each device's own; a ring takes
+// none.
+Result<ContextProgram> LowerContextForward(const ContextSpec& spec, const Program* walk = nullptr);
 // Inputs as LowerBackward and the exchange's, of one device's tokens. Keys are brought as for a forward; what they get
 // of gradients is given back to who has them in f32, and added there in a fixed order: by gather those of all devices
 // in their order, by sparse a device's own first and then those of each round; by heads nothing is added that one
 // device would not add. Outputs of a device's tokens: dq, dk, dv [batch, heads, tokens, dim] in f32, tiles [1], and
 // with sinks dsink_logits [heads of a device].
-Result<ContextProgram> LowerContextBackward(const ContextSpec& spec);
+Result<ContextProgram> LowerContextBackward(const ContextSpec& spec, const Program* walk = nullptr);
 
 }  // namespace tessera::stablehlo

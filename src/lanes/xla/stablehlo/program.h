@@ -58,6 +58,12 @@ struct ProgramSpec {
   // Of TPU kernels: chips that share the work. `shape` and all else is then of one of them.
   int64_t chips = 1;
   bool chips_share_heads = false;  // else the batch's rows
+  // Of TPU kernels: keys of a tile that are taken at once, whole lanes that divide the tile; 0 = what the compiler's
+  // schedule likes best.
+  int64_t sub_tile_kv = 0;
+  // Of TPU kernels: what the target gives each of them; 0 = not limited.
+  int64_t scalar_bytes = 0;
+  int64_t vector_bytes = 0;
   bool operator==(const ProgramSpec&) const = default;
 
   const ListShape& Of(Direction direction) const { return lists[static_cast<size_t>(direction)]; }

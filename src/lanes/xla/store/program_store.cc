@@ -1,6 +1,6 @@
 // An entry is a header and the program's bytes, little-endian:
 //   magic (8 bytes) · format version (u32) · header size (u32) · program size (u64) · XXH3-128 of the program (16
-//   bytes) then the key: for each of its four parts a size (u32) and the text.
+//   bytes) then the key: for each of its four parts and the layout a size (u32) and the text.
 // The header follows from the key and the program alone, so every byte of a file is either checked or hashed.
 #include "lanes/xla/store/program_store.h"
 
@@ -22,6 +22,7 @@
 
 #include "base/hash.h"
 #include "io/file.h"
+#include "tessera/error.h"
 
 namespace tessera::lanes::xla {
 namespace {
@@ -29,7 +30,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kMagic{"TSRPROG\0", 8};
-constexpr uint32_t kFormatVersion = 1;
+constexpr uint32_t kFormatVersion = 2;
 constexpr std::string_view kEnding = ".program";
 constexpr size_t kNameSize = 32 + kEnding.size();
 // A temporary file that is older was left by a process that was killed.
@@ -50,8 +51,15 @@ struct NamedPart {
   const std::string& text;
 };
 
-std::array<NamedPart, 4> PartsOf(const ProgramKey& key) {
-  return {{{"program", key.program}, {"options", key.options}, {"plugin", key.plugin}, {"host", key.host}}};
+constexpr size_t kNumNameParts = 4;  // the first are also those of the entry's name
+constexpr int64_t kMostKeyBytes = (kNumNameParts + 1) * (int64_t{sizeof(uint32_t)} + kMaxProgramKeyBytes);
+
+std::array<NamedPart, kNumNameParts + 1> PartsOf(const ProgramKey& key) {
+  return {{{"program", key.program},
+           {"options", key.options},
+           {"plugin", key.plugin},
+           {"host", key.host},
+           {"layout", key.layout}}};
 }
 
 std::string SystemReason(int error_number) { return std::generic_category().message(error_number); }
@@ -59,7 +67,8 @@ std::string SystemReason(int error_number) { return std::generic_category().mess
 std::string EntryName(const ProgramKey& key) {
   Hasher hasher;
   hasher.Text(kMagic);  // not the version: an older entry is found, passed over and replaced
-  for (const NamedPart& part : PartsOf(key)) hasher.Text(part.text);
+  const auto parts = PartsOf(key);
+  for (size_t i = 0; i < kNumNameParts; ++i) hasher.Text(parts[i].text);
   return Hex(hasher.Finish()) + std::string(kEnding);
 }
 
@@ -105,12 +114,21 @@ std::string EntryBytes(const ProgramKey& key, std::span<const std::byte> program
   return bytes;
 }
 
+std::string LayoutText(std::string_view layout) { return layout.empty() ? "one device" : std::string(layout); }
+
 // Which part of the key in a file is another one's; the sizes in it are not trusted.
 std::string ForeignPart(std::string_view key_bytes, const ProgramKey& key) {
   for (const NamedPart& part : PartsOf(key)) {
     uint32_t size = 0;
     if (key_bytes.size() >= sizeof(size)) std::memcpy(&size, key_bytes.data(), sizeof(size));
-    if (key_bytes.size() < sizeof(size) + size || key_bytes.substr(sizeof(size), size) != part.text)
+    const bool is_whole = key_bytes.size() >= sizeof(size) + size;
+    if (&part.text == &key.layout && is_whole && key_bytes.size() == sizeof(size) + size &&
+        key_bytes.substr(sizeof(size)) != part.text) {
+      return fmt::format("{}: {} ({}, and now {})", CodeText(ErrorCode::kShardStale),
+                         CodeMeaning(ErrorCode::kShardStale), LayoutText(key_bytes.substr(sizeof(size))),
+                         LayoutText(part.text));
+    }
+    if (!is_whole || key_bytes.substr(sizeof(size), size) != part.text)
       return fmt::format("it belongs to another key: its {} part is another", part.name);
     key_bytes.remove_prefix(sizeof(size) + size);
   }
@@ -150,15 +168,26 @@ class EntryFile {
   int error_;
 };
 
-// Why the sizes and the version of an entry of this many bytes are wrong, or nothing.
-std::string HeaderProblem(const FixedHeader& header, size_t expected_header, int64_t file_bytes) {
+// Why the version of an entry of this many bytes or the size of its header is wrong, or nothing.
+std::string HeaderProblem(const FixedHeader& header, int64_t file_bytes) {
   if (std::string_view(header.magic.data(), header.magic.size()) != kMagic) return "it is not a compiled program";
   if (header.format_version != kFormatVersion)
     return fmt::format("it has format {}, and this version writes {}", header.format_version, kFormatVersion);
   if (header.header_bytes > static_cast<uint64_t>(file_bytes)) return "it ends early";
-  if (header.header_bytes != expected_header)
-    return fmt::format("it belongs to another key: its header has {} bytes, expected {}", header.header_bytes,
-                       expected_header);
+  return {};
+}
+
+// Why the key behind the header is another one's, or nothing.
+std::string KeyDifference(std::string_view found, const ProgramKey& key) {
+  const std::string expected = KeyBytes(key);
+  if (found == expected) return {};
+  std::string foreign = ForeignPart(found, key);
+  if (found.size() == expected.size() || foreign.starts_with(CodeText(ErrorCode::kShardStale))) return foreign;
+  return fmt::format("it belongs to another key: its header has {} bytes, expected {}",
+                     sizeof(FixedHeader) + found.size(), sizeof(FixedHeader) + expected.size());
+}
+
+std::string ProgramSizeProblem(const FixedHeader& header, int64_t file_bytes) {
   const uint64_t have = static_cast<uint64_t>(file_bytes) - header.header_bytes;
   if (header.program_bytes != have)
     return fmt::format("it holds {} bytes after its header, which speaks of {}", have, header.program_bytes);
@@ -177,7 +206,6 @@ void ReadEntry(const std::string& path, const ProgramKey& key, FindResult& resul
     result.reason = "it is not a file";
     return;
   }
-  const std::string expected_key = KeyBytes(key);
   const auto file_bytes = static_cast<int64_t>(info.st_size);
   if (file_bytes > kMaxStoredProgramBytes) {
     result.reason = fmt::format("it has {} bytes, more than the {} allowed", file_bytes, kMaxStoredProgramBytes);
@@ -185,14 +213,18 @@ void ReadEntry(const std::string& path, const ProgramKey& key, FindResult& resul
   }
   FixedHeader header{};
   if (!file.Fill(&header, sizeof(header), result.reason)) return;
-  result.reason = HeaderProblem(header, sizeof(header) + expected_key.size(), file_bytes);
+  result.reason = HeaderProblem(header, file_bytes);
   if (!result.reason.empty()) return;
-  std::string found_key(expected_key.size(), '\0');
-  if (!file.Fill(found_key.data(), found_key.size(), result.reason)) return;
-  if (found_key != expected_key) {
-    result.reason = ForeignPart(found_key, key);
+  const int64_t key_bytes = int64_t{header.header_bytes} - int64_t{sizeof(header)};
+  if (key_bytes < 0 || key_bytes > kMostKeyBytes) {
+    result.reason = fmt::format("it belongs to another key: its header has {} bytes", header.header_bytes);
     return;
   }
+  std::string found_key(static_cast<size_t>(key_bytes), '\0');
+  if (!file.Fill(found_key.data(), found_key.size(), result.reason)) return;
+  result.reason = KeyDifference(found_key, key);
+  if (result.reason.empty()) result.reason = ProgramSizeProblem(header, file_bytes);
+  if (!result.reason.empty()) return;
   std::vector<std::byte> bytes(header.program_bytes);
   if (!file.Fill(bytes.data(), bytes.size(), result.reason)) return;
   if (HashOf(bytes) != header.program_hash) {

@@ -25,6 +25,9 @@ struct ProgramKey {
   std::string options;  // hash of the compile options
   std::string plugin;   // platform, versions, and what tells one build of the plugin from another
   std::string host;     // HostFeatures(), or the accelerator compiled for
+  // Of several devices: which of them has what of each tensor (ShardKey); recorded with the entry and no part of its
+  // name, so that a program that was kept for another layout is found, told (TSR-S007) and not used.
+  std::string layout = {};
   bool operator==(const ProgramKey&) const = default;
 };
 

@@ -1,0 +1,83 @@
+// See context_tiles.h.
+#include "lanes/xla/stablehlo/context_tiles.h"
+
+namespace tessera::stablehlo {
+
+TileRounds RoundsOf(const Builder& b) { return {b.Input("sends"), b.Input("receives"), b.Input("bounds")}; }
+
+// One loop for each step, which begins where the one before ended. Keys and values of a tile go together.
+std::pair<Value, Value> TileExchange::Bring(const Value& k, const Value& v) {
+  const Shape& s = spec_.shape;
+  const Value own = b_.Concatenate({k, v}, 3);
+  const int64_t room = (spec_.received + 1) * spec_.tile;  // the last is for what nobody needs
+  Value got = b_.Constant({own.type.element, {s.batch, s.num_kv_heads, room, s.dim_qk + s.dim_v}}, 0.0);
+  for (size_t step = 0; step < spec_.steps.size(); ++step) {
+    const auto number = static_cast<int64_t>(step);
+    got = b_.For(Entry(rounds_.bounds, b_.Int(number)), Entry(rounds_.bounds, b_.Int(number + 1)), {got},
+                 [&](const Value& round, const Values& carried) {
+                   return Values{Round(own, carried[0], round, spec_.steps[step])};
+                 })[0];
+  }
+  const auto part = [&](int64_t begin, int64_t end) {
+    const int64_t from[] = {0, 0, 0, begin};
+    const int64_t to[] = {s.batch, s.num_kv_heads, room, end};
+    return b_.Slice(got, from, to);
+  };
+  return {b_.Concatenate({k, part(0, s.dim_qk)}, 2), b_.Concatenate({v, part(s.dim_qk, s.dim_qk + s.dim_v)}, 2)};
+}
+
+// The rounds of Bring once more, along pairs turned round: what came into a slot goes back, and is added where it was
+// sent from. A slot that nobody needed has gradients of zero, which is what its round adds.
+std::pair<Value, Value> TileExchange::GiveBack(const Value& dk, const Value& dv) {
+  const Shape& s = spec_.shape;
+  const Value both = b_.Concatenate({dk, dv}, 3);
+  const int64_t dim = s.dim_qk + s.dim_v;
+  const auto part = [&](const Value& x, std::vector<int64_t> begin, std::vector<int64_t> end) {
+    return b_.Slice(x, begin, end);
+  };
+  const Value brought = part(both, {0, 0, spec_.tokens, 0}, both.type.dims);
+  Value own = part(both, {0, 0, 0, 0}, {s.batch, s.num_kv_heads, spec_.tokens, dim});
+  for (size_t step = 0; step < spec_.steps.size(); ++step) {
+    const auto number = static_cast<int64_t>(step);
+    DevicePairs turned;
+    for (const auto& [source, target] : spec_.steps[step]) turned.emplace_back(target, source);
+    own = b_.For(Entry(rounds_.bounds, b_.Int(number)), Entry(rounds_.bounds, b_.Int(number + 1)), {own},
+                 [&](const Value& round, const Values& carried) {
+                   const std::vector<int64_t> sizes = {1, s.num_kv_heads, spec_.tile, dim};
+                   const std::vector<Value> from = ReceivedAt(round);
+                   // Without the batch's axis: who reads the compiled program knows what is given back by it.
+                   const Value sent = b_.Reshape(b_.SliceAt(brought, from, sizes), {s.num_kv_heads, spec_.tile, dim});
+                   const Value came = b_.Reshape(b_.Permute(sent, turned), sizes);
+                   const std::vector<Value> to = SentAt(round);
+                   return Values{b_.UpdateAt(carried[0], b_.Add(b_.SliceAt(carried[0], to, sizes), came), to)};
+                 })[0];
+  }
+  return {part(own, {0, 0, 0, 0}, {s.batch, s.num_kv_heads, spec_.tokens, s.dim_qk}),
+          part(own, {0, 0, 0, s.dim_qk}, {s.batch, s.num_kv_heads, spec_.tokens, dim})};
+}
+
+Value TileExchange::Entry(const Value& table, const Value& at) {
+  const Value place[] = {at};
+  return b_.Reshape(b_.SliceAt(table, place, {1}), {});
+}
+
+// Where the tile of a round is sent from, and where the one that comes goes.
+std::vector<Value> TileExchange::SentAt(const Value& round) {
+  return At(Entry(rounds_.sends, round), spec_.tokens / spec_.tile);
+}
+std::vector<Value> TileExchange::ReceivedAt(const Value& round) {
+  return At(Entry(rounds_.receives, round), spec_.received + 1);
+}
+std::vector<Value> TileExchange::At(const Value& tile, int64_t tiles_of_row) {
+  const Value each = b_.Int(tiles_of_row);
+  return {b_.Div(tile, each), b_.Int(0), b_.Mul(b_.Rem(tile, each), b_.Int(spec_.tile)), b_.Int(0)};
+}
+
+Value TileExchange::Round(const Value& own, const Value& got, const Value& round, const DevicePairs& pairs) {
+  const Shape& s = spec_.shape;
+  const Value sent = b_.SliceAt(own, SentAt(round), {1, s.num_kv_heads, spec_.tile, s.dim_qk + s.dim_v});
+  const Value came = b_.Permute(sent, pairs);
+  return b_.UpdateAt(got, came, ReceivedAt(round));
+}
+
+}  // namespace tessera::stablehlo

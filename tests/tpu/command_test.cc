@@ -1,0 +1,79 @@
+// `tessera compile --topology` with Google's compiler: what it prints, and that the memory a target is said to give a
+// kernel is what libtpu gives. Native on x86-64 alone; elsewhere these skip.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "lanes/xla/pjrt/elf.h"
+#include "lanes/xla/pjrt/find_plugins.h"
+#include "support/engine.h"
+#include "support/run_program.h"
+#include "tessera/tessera.h"
+
+namespace tessera {
+namespace {
+
+class TpuCommandTest : public testing::Test {
+ protected:
+  void SetUp() override {
+#ifndef TESSERA_PROGRAM
+    GTEST_SKIP() << "the program is of another architecture: TPU programs are compiled in its own process";
+#endif
+    std::string plugin;
+    for (const pjrt::FoundPlugin& found : pjrt::FindPlugins(OptionsFromEnvironment().xla_folder)) {
+      if (found.name.rfind("libtpu-", 0) == 0) plugin = found.path;
+    }
+    if (plugin.empty()) {
+      GTEST_SKIP() << "no libtpu in " << OptionsFromEnvironment().xla_folder << ": script/setup --tpu installs it";
+    }
+    if (const Status ok = pjrt::CheckSharedObject(plugin); !ok) GTEST_SKIP() << plugin << ": " << ok.error().message;
+  }
+
+  static ProgramResult Compile(const std::string& contract, std::vector<std::string> more) {
+#ifdef TESSERA_PROGRAM
+    more.insert(more.begin(), {TESSERA_PROGRAM, "compile", contract, "--lane", "xla_pallas"});
+#endif
+    return RunProgram(more);
+  }
+};
+
+TEST_F(TpuCommandTest, CompileForATopology_PrintsWhatTheCompilerMadeOfTheKernel) {
+  const ProgramResult result = Compile("causal:300:h2/1:d64:bf16", {"--topology", "v6e:1x1"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  for (const char* part : {"target v6e: topology v6e:1x1, ", "tessera_xla_pallas_forward_", "  compiled in ",
+                           "  arguments ", ", code ", "  custom calls: tpu_custom_call 1\n", "  fingerprint ",
+                           " bytes of 33,554,432 bytes\n", " bundles in the kernels' schedules, which is no time\n",
+                           "xla_pallas compiled for v6e:1x1 (asked xla_pallas), 1 programs, "}) {
+    EXPECT_NE(result.out.find(part), std::string::npos) << part << " is not in\n" << result.out;
+  }
+  const ProgramResult json = Compile("causal:300:h2/1:d64:bf16", {"--topology", "v6e:1x1", "--json"});
+  const nlohmann::json told = nlohmann::json::parse(json.out, nullptr, false);
+  ASSERT_FALSE(told.is_discarded()) << json.out;
+  EXPECT_EQ(told["compiled"], true);
+  ASSERT_EQ(told["reports"].size(), 1u);
+  const nlohmann::json& report = told["reports"][0];
+  EXPECT_EQ(report["fingerprint"].get<std::string>().size(), 64u);
+  EXPECT_GT(report["vector_bytes"], 0);
+  EXPECT_EQ(report["vector_limit"], 33554432);
+  EXPECT_GT(report["bundles"], 0);
+  const Result<Receipt> receipt = ParseReceipt(told["receipt"].dump());
+  ASSERT_TRUE(receipt.has_value()) << ToText(receipt.error());
+  EXPECT_EQ(receipt->runtime_mode, "compile-only");
+  EXPECT_EQ(receipt->device.topology, "v6e:1x1");
+  EXPECT_EQ(receipt->owner, "trace_pallas");
+}
+
+// Chunks of keys that fill the vector memory: where the table of targets said more than libtpu gives, it refused these.
+TEST_F(TpuCommandTest, LongSequences_FitTheVectorMemoryOfEachTarget) {
+  const ProgramResult v5p = Compile("causal:16384:h2/1:d128:bf16", {"--topology", "v5p:2x2x1", "--backward"});
+  ASSERT_EQ(v5p.exit_code, 0) << v5p.err;
+  EXPECT_NE(v5p.out.find(" bytes of 16,777,216 bytes\n"), std::string::npos) << v5p.out;
+  const ProgramResult v5e = Compile("causal:65536:h2/1:d128:bf16", {"--topology", "v5e:2x2", "--backward"});
+  ASSERT_EQ(v5e.exit_code, 0) << v5e.err;
+  EXPECT_NE(v5e.out.find(" bytes of 16,777,216 bytes\n"), std::string::npos) << v5e.out;
+}
+
+}  // namespace
+}  // namespace tessera
