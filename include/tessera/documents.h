@@ -76,6 +76,7 @@ struct DocumentCounts {
   int64_t split = 0;           // longer than a row, and cut into pieces
   int64_t permuted = 0;        // fill in the middle
   int64_t dropped_chunks = 0;  // without tokens, across a cut, or more than a row's table holds
+  int64_t cut_chunks = 0;      // ended where the next one begins, before the end that was given
   int64_t dropped_edges = 0;   // with an end that is no chunk
   int64_t dropped_platform_ids = 0;
   DocumentCounts& operator+=(const DocumentCounts& other);
@@ -84,10 +85,11 @@ struct DocumentCounts {
 
 // Where a document came from, so that work can go on there.
 struct DocumentSource {
-  int64_t file = 0;    // its number among those given
-  int64_t offset = 0;  // of its line in the file in bytes, or its number in a token shard
-  int64_t line = 0;    // from 1
-  int64_t piece = 0;   // of a document that was split
+  int64_t file = 0;      // its number among those given
+  int64_t offset = 0;    // of its line in the file in bytes, or its number in a token shard
+  int64_t line = 0;      // from 1
+  int64_t piece = 0;     // of a document that was split
+  uint32_t columns = 0;  // those that the document has, one bit each: a set does not tell them from fills
   DocumentCounts counts = {};
 };
 
@@ -131,6 +133,8 @@ struct FimCut {
 Document PermuteForFim(const Document& document, const FimCut& cut, DocumentCounts* counts);
 // Tokens [begin, end) as a document, by the same rules.
 Document Slice(const Document& document, int64_t begin, int64_t end, DocumentCounts* counts);
+// Pieces of so many tokens, the last of the rest: what Slice gives for each, in the time of one.
+std::vector<Document> Split(const Document& document, int64_t most_tokens);
 
 enum class LongDocuments : uint8_t { kRefuse, kSplit, kSkip };
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -84,6 +85,7 @@ struct PackOptions {
   int64_t shard_rows = 256;
   std::string tokenizer;  // what made the tokens, for the record
   bool resume = false;
+  std::function<bool()> should_stop = {};  // asked before every shard and window of documents
 };
 struct ShardRecord {
   std::string file;  // in the folder
@@ -103,7 +105,7 @@ struct RowsManifest {
 };
 // Packs files of JSONL and token shards (.safetensors) into shards rows-00000.safetensors, ... of a folder. Every shard
 // is there whole or not at all; `resume` goes on where an earlier call with the same files and options ended, however
-// it did.
+// it did. Where somebody wants it to stop, what is written stays, and the manifest is not complete.
 Result<RowsManifest> PackFiles(const std::vector<std::string>& files, const std::string& folder,
                                const PackOptions& options);
 Result<RowsManifest> ReadRowsManifest(const std::string& folder);
@@ -121,6 +123,8 @@ class RowShard {
   int64_t first_pack_id() const;
   const std::string& digest() const;
   std::optional<int64_t> vocab() const;
+  const std::string& tokenizer() const;  // empty where the shard does not say, as the next
+  const std::string& packer() const;
   std::span<const int32_t> input_ids() const;  // [rows, row_tokens], as the next three
   std::span<const int32_t> target_ids() const;
   std::span<const int8_t> loss_mask() const;
@@ -151,8 +155,10 @@ std::string ToShard(const PackedRows& rows, const PackOptions& options);
 
 // Reads every byte: the digest, and every rule that rows keep. TSR-D005 with the rows that break one.
 Status CheckRows(const RowShard& shard, const std::string& name);
-// All of a folder's shards, and rows.json: what it says of each and of all together.
-Status CheckFolder(const std::string& folder, const RowsManifest& manifest);
+// All of a folder's shards, and rows.json: what it says of each and of all together. Good as far as it got where
+// somebody wants it to stop.
+Status CheckFolder(const std::string& folder, const RowsManifest& manifest,
+                   const std::function<bool()>& should_stop = {});
 
 }  // namespace tessera
 #pragma GCC visibility pop

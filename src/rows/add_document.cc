@@ -109,8 +109,7 @@ std::optional<Problem> AddDocument(const Document& given, const DocumentOptions&
   int64_t kept_chunks = 0;
   int64_t kept_edges = 0;
   const int64_t first_source = static_cast<int64_t>(set.sources.size());
-  for (int64_t begin = 0; begin < length; begin += options.row_tokens) {
-    Document piece = Slice(*document, begin, std::min(length, begin + options.row_tokens), nullptr);
+  for (Document& piece : Split(*document, options.row_tokens)) {
     DocumentCounts ignored;
     LimitChunks(options.row_tokens, piece, ignored);
     kept_chunks += static_cast<int64_t>(piece.chunks.size());

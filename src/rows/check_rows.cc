@@ -158,7 +158,7 @@ Result<RowShard> OpenShard(const std::string& folder, const ShardRecord& record)
   return shard;
 }
 
-Status CheckFolder(const std::string& folder, const RowsManifest& manifest) {
+Status CheckFolder(const std::string& folder, const RowsManifest& manifest, const std::function<bool()>& should_stop) {
   std::vector<Violation> violations;
   const auto expect = [&](const std::string& field, int64_t is, int64_t says) {
     if (is != says) violations.push_back({field, fmt::format("{}, as in the shards, found {}", is, says)});
@@ -167,6 +167,7 @@ Status CheckFolder(const std::string& folder, const RowsManifest& manifest) {
   int64_t documents = 0;
   int64_t tokens = 0;
   for (const ShardRecord& record : manifest.shards) {
+    if (should_stop && should_stop()) return {};
     const RowShard shard = TESSERA_TRY(OpenShard(folder, record));
     TESSERA_TRY(CheckRows(shard, folder + "/" + record.file));
     expect("row_tokens", shard.row_tokens(), manifest.row_tokens);

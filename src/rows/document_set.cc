@@ -40,6 +40,7 @@ DocumentCounts& DocumentCounts::operator+=(const DocumentCounts& other) {
   split += other.split;
   permuted += other.permuted;
   dropped_chunks += other.dropped_chunks;
+  cut_chunks += other.cut_chunks;
   dropped_edges += other.dropped_edges;
   dropped_platform_ids += other.dropped_platform_ids;
   return *this;
@@ -60,6 +61,8 @@ void DocumentSet::Add(const Document& document, const DocumentSource& source) {
   AddList(document.type_edges, type_begins, type_edges);
   AddList(document.platform_ids, platform_begins, platform_ids);
   sources.push_back(source);
+  sources.back().columns = 0;
+  for (size_t i = 0; i < kNumTokenColumns; ++i) sources.back().columns |= document.columns[i].empty() ? 0U : 1U << i;
 }
 
 void DocumentSet::Append(const DocumentSet& other, int64_t first, int64_t last) {

@@ -170,9 +170,18 @@ void FillRows(const DocumentSet& documents, const RowPlan& plan, RowRange range,
   Grow(rows.num_docs, static_cast<size_t>(rows.rows));
   Grow(rows.platform_ids, static_cast<size_t>(rows.rows * kPlatformIds));
   Grow(rows.chunks, static_cast<size_t>(rows.rows * ChunkWidth(rows.row_tokens)));
+  // What these rows' own documents have, whatever else was read with them.
+  uint32_t has_columns = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    for (const int64_t document : filling.DocumentsOf(i)) {
+      const auto at = static_cast<size_t>(document);
+      has_columns |= documents.sources[at].columns;
+      rows.has_chunks = rows.has_chunks || documents.chunk_begins[at + 1] > documents.chunk_begins[at];
+    }
+  }
   std::vector<size_t> columns;
   for (size_t c = 0; c < kNumTokenColumns; ++c) {
-    if (documents.columns[c].empty() && !rows.has_column[c]) continue;
+    if ((has_columns >> c & 1U) == 0 && !rows.has_column[c]) continue;
     Grow(rows.columns[c], cells);
     // A column that earlier rows did not have says nothing of them.
     if (!rows.has_column[c])
@@ -180,7 +189,6 @@ void FillRows(const DocumentSet& documents, const RowPlan& plan, RowRange range,
     rows.has_column[c] = true;
     columns.push_back(c);
   }
-  rows.has_chunks = rows.has_chunks || !documents.chunks.empty();
   const int64_t unit = std::max<int64_t>(1, kTokensPerUnit / std::max<int64_t>(1, rows.row_tokens));
   rows::ForEach(threads, (count + unit - 1) / unit, [&](int64_t index) {
     for (int64_t i = index * unit; i < std::min(count, (index + 1) * unit); ++i) {

@@ -32,6 +32,7 @@ void VisitCounts(Counts& counts, const Visit& visit) {
   visit("split", counts.split);
   visit("permuted", counts.permuted);
   visit("dropped_chunks", counts.dropped_chunks);
+  visit("cut_chunks", counts.cut_chunks);
   visit("dropped_edges", counts.dropped_edges);
   visit("dropped_platform_ids", counts.dropped_platform_ids);
 }
@@ -200,8 +201,10 @@ Result<ManifestFile> ParseManifest(std::string_view text, const std::string& pat
   VisitNumbers(file.manifest, [&](const char* name, int64_t& out) { reader.Field(*tree, "", name, out); });
   reader.Field(*tree, "", "is_complete", file.manifest.is_complete);
   if (const DocumentValue* counts = reader.Table(*tree, "counts"))
-    VisitCounts(file.manifest.counts,
-                [&](const char* name, int64_t& out) { reader.Field(*counts, "counts", name, out); });
+    VisitCounts(file.manifest.counts, [&](const char* name, int64_t& out) {
+      if (&out == &file.manifest.counts.cut_chunks && counts->Find(name) == nullptr) return;  // older than the count
+      reader.Field(*counts, "counts", name, out);
+    });
   if (const DocumentValue* next = reader.Table(*tree, "next"))
     VisitNext(file.next, [&](const char* name, int64_t& out) { reader.Field(*next, "next", name, out); });
   ReadLists(reader, *tree, file);

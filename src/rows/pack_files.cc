@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 #include <system_error>
 
 #include "base/try.h"
@@ -82,6 +83,7 @@ class FilePacker {
     int64_t skip_pieces = start.piece;
     int64_t skip_rows = start.skip_rows;
     while (!window.is_end) {
+      if (Stops()) return file_.manifest;
       TESSERA_TRY(window.Fill());
       while (skip_pieces > 0 && window.documents.Size() > 0) {  // those are in rows already
         const int64_t count = std::min(skip_pieces, window.documents.Size());
@@ -91,6 +93,7 @@ class FilePacker {
       }
       const RowPlan plan = PlanRows(window.documents, options_.documents.row_tokens, options_.packer, window.is_end);
       TESSERA_TRY(TakeRows(window.documents, plan, std::min(skip_rows, plan.NumRows())));
+      if (Stops()) return file_.manifest;
       skip_rows = 0;
       Count(window.documents, 0, plan.next_document, counts_before_);
       window.DropBefore(plan.next_document);
@@ -110,8 +113,14 @@ class FilePacker {
     for (int64_t i = first; i < last; ++i) counts += documents.sources[static_cast<size_t>(i)].counts;
   }
 
+  // Once it has said so it is not asked again.
+  bool Stops() {
+    is_stopped_ = is_stopped_ || (options_.should_stop && options_.should_stop());
+    return is_stopped_;
+  }
+
   Status TakeRows(const DocumentSet& documents, const RowPlan& plan, int64_t first) {
-    for (int64_t row = first; row < plan.NumRows();) {
+    for (int64_t row = first; row < plan.NumRows() && !Stops();) {
       const int64_t last = std::min(plan.NumRows(), row + options_.shard_rows - shard_.rows);
       FillRows(documents, plan, {row, last}, options_.documents.threads, shard_);
       row = last;
@@ -162,6 +171,7 @@ class FilePacker {
   const PackOptions& options_;
   ManifestFile file_;
   PackedRows shard_;
+  bool is_stopped_ = false;
   DocumentCounts counts_before_;  // of documents that no window has any more, and of rows that are written
 };
 
@@ -183,6 +193,10 @@ Status CheckOptions(const PackOptions& options) {
     if (sentinel < 0 || (options.documents.vocab && sentinel >= *options.documents.vocab))
       violations.push_back({"fim_sentinels", "tokens of the vocabulary"});
   }
+  const auto& sentinels = options.documents.fim_sentinels;
+  if (options.documents.fim_percent > 0 && std::set<int32_t>(sentinels.begin(), sentinels.end()).size() < 4)
+    violations.push_back(
+        {"fim_sentinels", "four different tokens, found " + fmt::format("{}", fmt::join(sentinels, ","))});
   if (violations.empty()) return {};
   return Fail(ErrorCode::kBadArgument, std::move(violations), "rows");
 }

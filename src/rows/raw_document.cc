@@ -10,7 +10,6 @@
 namespace tessera::rows {
 namespace {
 
-constexpr int64_t kFirstTextId = int64_t{1} << 40;  // no chunk is written at such a place
 // What the packer makes: given here, it would be made again and what was given lost.
 constexpr std::string_view kMade[] = {"target_ids", "loss_mask", "doc_ids", "num_docs", "pack_id"};
 // Every spelling of the two ends of an edge.
@@ -79,6 +78,13 @@ DocumentHandler::Field DocumentHandler::FieldOf(std::string_view key) {
   return {};
 }
 
+DocumentHandler::Meaning DocumentHandler::MeaningOf(std::string_view key) {
+  RawDocument none;
+  const Kind kind = DocumentHandler(none).FieldOf(key).kind;
+  if (kind == Kind::kIgnored) return Meaning::kNone;
+  return kind == Kind::kMade ? Meaning::kMade : Meaning::kDocument;
+}
+
 bool DocumentHandler::Unfit(std::string_view what) {
   code_ = ErrorCode::kDocumentColumn;
   return Refuse(fmt::format("column {} must not hold {}", name_, what));
@@ -140,12 +146,9 @@ bool DocumentHandler::SetMember(int64_t value) {
     }
   } else {
     RawChunk& chunk = raw_.chunks.back();
-    if (member_ == "kind") {
-      chunk.kind = value;
-      return true;
-    }
     member = member_ == "start"       ? &chunk.start
              : member_ == "end"       ? &chunk.end
+             : member_ == "kind"      ? &chunk.kind
              : member_ == "dep_level" ? &chunk.dep_level
                                       : &chunk.id;
   }
@@ -154,16 +157,16 @@ bool DocumentHandler::SetMember(int64_t value) {
   return true;
 }
 
-bool DocumentHandler::TakeKind(std::string_view name, int64_t& kind) {
+std::optional<int64_t> DocumentHandler::KindOf(std::string_view name) {
   const auto categories = StructureCategories();
   const auto found = std::find(categories.begin(), categories.end(), name);
   if (found == categories.end()) {
     code_ = ErrorCode::kDocumentValue;
     const std::vector<std::string_view> known(categories.begin(), categories.end());
-    return Refuse(fmt::format("column {}: there is no kind {}{}", name_, Excerpt(name), DidYouMean(name, known)));
+    Refuse(fmt::format("column {}: there is no kind {}{}", name_, Excerpt(name), DidYouMean(name, known)));
+    return std::nullopt;
   }
-  kind = found - categories.begin();
-  return true;
+  return found - categories.begin();
 }
 
 int64_t DocumentHandler::IdOf(std::string_view text) {
@@ -179,14 +182,16 @@ bool DocumentHandler::OnText(std::string_view value) {
     return true;
   }
   if (depth_ == 2 && field_.kind == Kind::kKinds) {
-    int64_t kind = 0;
-    if (!TakeKind(value, kind)) return false;
-    field_.list->values.push_back(static_cast<int32_t>(kind));
-    return true;
+    const std::optional<int64_t> kind = KindOf(value);
+    if (kind) field_.list->values.push_back(static_cast<int32_t>(*kind));
+    return kind.has_value();
   }
   if (depth_ == 3 && field_.kind == Kind::kEdges) return SetMember(IdOf(value));
   if (depth_ == 3 && field_.kind == Kind::kChunks) {
-    if (member_ == "kind") return TakeKind(value, raw_.chunks.back().kind);
+    if (member_ == "kind") {
+      const std::optional<int64_t> kind = KindOf(value);
+      return kind && SetMember(*kind);
+    }
     if (member_ == "id") return SetMember(IdOf(value));
   }
   return Unfit("a text there");
@@ -236,6 +241,7 @@ bool DocumentHandler::OnArrayBegin() {
         return true;
       case Kind::kEdges:
         field_.edges->is_given = true;
+        field_.edges->name = name_;
         return true;
       case Kind::kChunks:
         raw_.has_chunks = true;

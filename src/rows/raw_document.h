@@ -31,19 +31,24 @@ struct RawList {
 struct RawChunk {
   std::optional<int64_t> start;
   std::optional<int64_t> end;
-  int64_t kind = 0;
+  std::optional<int64_t> kind;
   std::optional<int64_t> dep_level;
   std::optional<int64_t> id;
 };
-// By the ids of chunks, or by their places where they have none.
+// By the ids of chunks, or by their places where those have no number as id.
 struct RawEdge {
   std::optional<int64_t> from;
   std::optional<int64_t> to;
 };
 struct RawEdges {
   bool is_given = false;
+  std::string name;  // of the column, as the line has it
   std::vector<RawEdge> edges;
 };
+
+// Ids that are texts become numbers that no line has as an id: the lowest there are.
+inline constexpr int64_t kFirstTextId = std::numeric_limits<int64_t>::min();
+constexpr bool IsTextId(int64_t id) { return id < kFirstTextId + (int64_t{1} << 40); }
 
 struct RawDocument {
   RawList tokens;
@@ -61,7 +66,7 @@ struct RawDocument {
   RawEdges type_edges;
   RawList platform_ids;
   std::optional<int64_t> valid_tokens;
-  std::map<std::string, int64_t, std::less<>> text_ids;  // ids of chunks that are texts, as numbers above any other
+  std::map<std::string, int64_t, std::less<>> text_ids;  // ids of chunks that are texts, as numbers: see IsTextId
 
   // Keeps the memory.
   void Clear();
@@ -72,6 +77,9 @@ class DocumentHandler final : public JsonHandler {
   explicit DocumentHandler(RawDocument& raw) : raw_(raw) {}
   void Begin();
   ErrorCode code() const { return code_; }
+  // What a column of that name is to a document: nothing, something it may say, or what the packer makes itself.
+  enum class Meaning : uint8_t { kNone, kDocument, kMade };
+  static Meaning MeaningOf(std::string_view key);
 
   // Nearly all of a line are numbers of lists.
   bool OnInteger(int64_t value) override {
@@ -102,7 +110,7 @@ class DocumentHandler final : public JsonHandler {
   bool OutOfRange(int64_t value);
   bool Unfit(std::string_view what);
   bool SetMember(int64_t value);
-  bool TakeKind(std::string_view name, int64_t& kind);
+  std::optional<int64_t> KindOf(std::string_view name);
   int64_t IdOf(std::string_view text);
 
   RawDocument& raw_;

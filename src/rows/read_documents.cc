@@ -104,7 +104,8 @@ class DocumentReader::LineSource : public Source {
   struct stat before_ = {};
 };
 
-// tokens [N] and offsets [D + 1], any token column [N], and valid_token_count [D].
+// tokens [N] and offsets [D + 1], any token column [N], and valid_token_count [D], by the names that lines have for
+// them. What else a line may say, a shard cannot, and is refused rather than lost.
 class DocumentReader::ShardSource : public Source {
  public:
   ShardSource(MappedFile file, std::string name, const DocumentOptions& options, const ReadPosition& position)
@@ -112,12 +113,7 @@ class DocumentReader::ShardSource : public Source {
 
   Status Check() {
     view_ = TESSERA_TRY(ViewSafetensors(file_.bytes(), name_));
-    for (const TensorBytes& tensor : view_.tensors) {
-      if (tensor.name == "tokens") tokens_ = &tensor;
-      if (tensor.name == "offsets") offsets_ = &tensor;
-      if (tensor.name == "valid_token_count") valid_ = &tensor;
-      if (const auto column = FindTokenColumn(tensor.name)) columns_[static_cast<size_t>(*column)] = &tensor;
-    }
+    for (const TensorBytes& tensor : view_.tensors) TESSERA_TRY(Take(tensor));
     if (tokens_ == nullptr || offsets_ == nullptr) {
       return Fail(ErrorCode::kDocumentColumn,
                   fmt::format("column {} is missing", tokens_ == nullptr ? "tokens" : "offsets"), name_);
@@ -125,6 +121,10 @@ class DocumentReader::ShardSource : public Source {
     TESSERA_TRY(CheckShape(*tokens_, ElementType::kI32, std::nullopt));
     TESSERA_TRY(CheckShape(*offsets_, ElementType::kI64, std::nullopt));
     if (offsets_->shape[0] < 1) return Fail(ErrorCode::kDocumentColumn, "column offsets is empty", name_);
+    if (offsets_->shape[0] == 1 && tokens_->shape[0] > 0) {
+      return Fail(ErrorCode::kDocumentValue,
+                  fmt::format("column offsets has no document, and there are {} tokens", tokens_->shape[0]), name_);
+    }
     if (valid_ != nullptr) TESSERA_TRY(CheckShape(*valid_, ElementType::kI32, offsets_->shape[0] - 1));
     for (const TensorBytes* column : columns_) {
       if (column != nullptr) TESSERA_TRY(CheckShape(*column, ElementType::kI32, tokens_->shape[0]));
@@ -142,6 +142,29 @@ class DocumentReader::ShardSource : public Source {
   }
 
  private:
+  Status Take(const TensorBytes& tensor) {
+    const TensorBytes** place = nullptr;
+    if (tensor.name == "tokens" || tensor.name == "input_ids") place = &tokens_;
+    if (tensor.name == "offsets") place = &offsets_;
+    if (tensor.name == "valid_token_count" || tensor.name == "actual_token_count") place = &valid_;
+    if (const auto column = FindTokenColumn(tensor.name)) place = &columns_[static_cast<size_t>(*column)];
+    if (place == nullptr) {
+      const auto meaning = DocumentHandler::MeaningOf(tensor.name);
+      if (meaning == DocumentHandler::Meaning::kNone) return {};
+      const bool is_made = meaning == DocumentHandler::Meaning::kMade;
+      return Fail(ErrorCode::kDocumentColumn,
+                  fmt::format("column {} {}", tensor.name,
+                              is_made ? "is made by the packer" : "is one of lines: a token shard cannot have it"),
+                  name_);
+    }
+    if (*place != nullptr) {
+      return Fail(ErrorCode::kDocumentColumn,
+                  fmt::format("columns {} and {} say the same thing", (*place)->name, tensor.name), name_);
+    }
+    *place = &tensor;
+    return {};
+  }
+
   Status CheckShape(const TensorBytes& tensor, ElementType type, std::optional<int64_t> length) const {
     if (tensor.type == type && tensor.shape.size() == 1 && (!length || tensor.shape[0] == *length)) return {};
     return Fail(ErrorCode::kDocumentColumn,
@@ -164,6 +187,10 @@ class DocumentReader::ShardSource : public Source {
       return Fail(ErrorCode::kDocumentValue,
                   fmt::format("column offsets: {} to {} is no range of {} tokens", ends[0], ends[1], tokens_->shape[0]),
                   where);
+    if (number + 2 == offsets_->shape[0] && ends[1] != tokens_->shape[0])
+      return Fail(ErrorCode::kDocumentValue,
+                  fmt::format("column offsets ends with {}, and there are {} tokens", ends[1], tokens_->shape[0]),
+                  where);
     DocumentSource source;
     source.file = position_.file;
     source.offset = number;
@@ -180,7 +207,7 @@ class DocumentReader::ShardSource : public Source {
       Copy(*valid_, number, number + 1, valid);
       if (valid[0] < 0 || valid[0] > source.counts.tokens) {
         problem = Problem{ErrorCode::kDocumentValue,
-                          fmt::format("valid_token_count is {}, of {} tokens", valid[0], source.counts.tokens)};
+                          fmt::format("{} is {}, of {} tokens", valid_->name, valid[0], source.counts.tokens)};
       } else {
         document_ = Slice(document_, 0, valid[0], &source.counts);
       }

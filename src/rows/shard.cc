@@ -175,6 +175,8 @@ Result<RowShard> RowShard::Open(const std::string& path) {
   if (digest == metadata.end() || !IsHex(digest->second)) return Invalid(path, "the file has no digest");
   state->digest = digest->second;
   state->vocab = NumberIn(metadata, "vocab");
+  if (const auto it = metadata.find("tokenizer"); it != metadata.end()) state->tokenizer = it->second;
+  if (const auto it = metadata.find("packer"); it != metadata.end()) state->packer = it->second;
 
   const Tensors tensors(state->view, path);
   TESSERA_TRY(tensors.Find("pack_id", ElementType::kI64, {-1}, true, state->pack_id));
@@ -221,6 +223,8 @@ int64_t RowShard::row_tokens() const { return state_->row_tokens; }
 int64_t RowShard::first_pack_id() const { return state_->first_pack_id; }
 const std::string& RowShard::digest() const { return state_->digest; }
 std::optional<int64_t> RowShard::vocab() const { return state_->vocab; }
+const std::string& RowShard::tokenizer() const { return state_->tokenizer; }
+const std::string& RowShard::packer() const { return state_->packer; }
 std::span<const int32_t> RowShard::input_ids() const { return state_->input_ids; }
 std::span<const int32_t> RowShard::target_ids() const { return state_->target_ids; }
 std::span<const int8_t> RowShard::loss_mask() const { return state_->loss_mask; }

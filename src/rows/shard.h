@@ -21,6 +21,8 @@ struct RowShard::State {
   int64_t first_pack_id = 0;
   std::string digest;
   std::optional<int64_t> vocab;
+  std::string tokenizer;
+  std::string packer;
   std::span<const int32_t> input_ids;
   std::span<const int32_t> target_ids;
   std::span<const int8_t> loss_mask;

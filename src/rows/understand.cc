@@ -138,7 +138,8 @@ Found ListsToChunks(RawDocument& raw) {
   return {};
 }
 
-// Where the chunks of the line stand in the document; ids, or places in the line, to places in the document.
+// Where the chunks of the line stand in the document: their ids, or their places in the line, to places in the
+// document; -1 is gone.
 using Places = std::map<int64_t, int32_t>;
 
 Found TakeChunks(RawDocument& raw, Document& document, Places& places, DocumentCounts& counts) {
@@ -158,42 +159,47 @@ Found TakeChunks(RawDocument& raw, Document& document, Places& places, DocumentC
     if (*chunk.start < 0 || (chunk.end && *chunk.end < *chunk.start) || (!in_characters && *chunk.start > num_tokens) ||
         (!in_characters && chunk.end && *chunk.end > num_tokens))
       return Value(fmt::format("column {}: chunk {} is not within the document", name, i));
-    if (chunk.kind < 0 || chunk.kind >= static_cast<int64_t>(StructureCategories().size()))
-      return Value(fmt::format("column {}: chunk {} has kind {}; kinds are 0 to {}, or their names", name, i,
-                               chunk.kind, StructureCategories().size() - 1));
+    const int64_t kind = chunk.kind.value_or(0);
+    if (kind < 0 || kind >= static_cast<int64_t>(StructureCategories().size()))
+      return Value(fmt::format("column {}: chunk {} has kind {}; kinds are 0 to {}, or their names", name, i, kind,
+                               StructureCategories().size() - 1));
     if (chunk.dep_level && (*chunk.dep_level < 0 || *chunk.dep_level > std::numeric_limits<int32_t>::max()))
       return Value(fmt::format("column {}: chunk {} has dep_level {}", name, i, *chunk.dep_level));
   }
   std::stable_sort(order.begin(), order.end(),
                    [&](size_t a, size_t b) { return *raw.chunks[a].start < *raw.chunks[b].start; });
+  std::vector<std::pair<size_t, int32_t>> by_place;  // of chunks that a number does not name otherwise
   for (size_t i = 0; i < order.size(); ++i) {
     const RawChunk& chunk = raw.chunks[order[i]];
     const int64_t begin = to_token(*chunk.start);
     const int64_t next = i + 1 < order.size() ? to_token(*raw.chunks[order[i + 1]].start) : num_tokens;
-    const int64_t end = chunk.end ? to_token(*chunk.end) : next;
+    const int64_t given = chunk.end ? to_token(*chunk.end) : next;
+    const int64_t end = std::min(given, next);  // what begins inside of a chunk ends it
     const auto id = chunk.id.value_or(static_cast<int64_t>(order[i]));
     const bool is_kept = begin < end;
     if (!is_kept) ++counts.dropped_chunks;
-    if (is_kept && end > next)
-      return Value(fmt::format("column {}: chunk {} ends after the next one begins", name, order[i]));
+    if (is_kept && end < given) ++counts.cut_chunks;
     const int32_t place = is_kept ? static_cast<int32_t>(document.chunks.size()) : -1;
     if (!places.emplace(id, place).second) return Value(fmt::format("column {}: two chunks have one id", name));
+    if (chunk.id && IsTextId(*chunk.id)) by_place.emplace_back(order[i], place);
     if (!is_kept) continue;
-    document.chunks.push_back({static_cast<int32_t>(begin), static_cast<int32_t>(end), static_cast<int32_t>(chunk.kind),
+    document.chunks.push_back({static_cast<int32_t>(begin), static_cast<int32_t>(end),
+                               static_cast<int32_t>(chunk.kind.value_or(0)),
                                static_cast<int32_t>(chunk.dep_level.value_or(-1))});
   }
+  // A number that is no chunk's id is a place.
+  for (const auto& [number, place] : by_place) places.emplace(static_cast<int64_t>(number), place);
   return {};
 }
 
-Found TakeEdges(const RawEdges& raw, const char* name, const Places& places, std::vector<ChunkEdge>& edges,
-                DocumentCounts& counts) {
+Found TakeEdges(const RawEdges& raw, const Places& places, std::vector<ChunkEdge>& edges, DocumentCounts& counts) {
   edges.clear();
   for (size_t i = 0; i < raw.edges.size(); ++i) {
     const RawEdge& edge = raw.edges[i];
     if (!edge.from || !edge.to)
       return Column(fmt::format(
-          "column {}: edge {} has not two ends, as [a, b] or by from and to, src and dst, or source and target", name,
-          i));
+          "column {}: edge {} has not two ends, as [a, b] or by from and to, src and dst, or source and target",
+          raw.name, i));
     const auto from = places.find(*edge.from);
     const auto to = places.find(*edge.to);
     if (from == places.end() || to == places.end() || from->second < 0 || to->second < 0) {
@@ -244,8 +250,8 @@ std::optional<Problem> Understand(RawDocument& raw, const DocumentOptions& optio
   if (Found found = TakeColumns(raw, document)) return found;
   Places places;
   if (Found found = TakeChunks(raw, document, places, counts)) return found;
-  if (Found found = TakeEdges(raw.call_edges, "call_edges", places, document.call_edges, counts)) return found;
-  if (Found found = TakeEdges(raw.type_edges, "type_edges", places, document.type_edges, counts)) return found;
+  if (Found found = TakeEdges(raw.call_edges, places, document.call_edges, counts)) return found;
+  if (Found found = TakeEdges(raw.type_edges, places, document.type_edges, counts)) return found;
   document.platform_ids.swap(raw.platform_ids.values);
   if (Found found = CheckDocument(document, options)) return found;
   counts.documents = 1;

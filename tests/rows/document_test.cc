@@ -86,6 +86,46 @@ TEST(Documents, Chunks_BecomeTokenOffsets_InOrder) {
   EXPECT_EQ(lists.call_edges, (std::vector<ChunkEdge>{{1, 0}}));
   EXPECT_EQ(Refused(R"({"tokens": [1], "token_chunk_starts": [0], "token_chunk_kinds": ["func"]})").code,
             ErrorCode::kDocumentValue);
+  const Error twice = Refused(R"({"tokens": [1], "token_spans": [[0, 1]],)"
+                              R"( "chunk_boundaries": [{"start": 0, "kind": 1, "kind": "comment"}]})");
+  EXPECT_EQ(twice.code, ErrorCode::kDocumentColumn);
+  EXPECT_THAT(twice.message, HasSubstr("kind twice"));
+}
+
+// A class that holds two methods: it ends where the first begins, as a chunk without an end would.
+TEST(Documents, AChunkInsideOfAnother_EndsIt) {
+  Proves("R73");
+  const DocumentSet set =
+      Parsed(R"({"tokens": [1, 2, 3, 4, 5, 6, 7], "token_spans": [[0,1],[1,2],[2,3],[3,4],[4,5],[5,6],[6,7]],)"
+             R"( "chunk_boundaries": [{"start": 0, "end": 7, "kind": "class_decl", "id": "C"},)"
+             R"( {"start": 2, "end": 4, "kind": "class_member", "id": "m"}, {"start": 4, "end": 5, "id": "n"}],)"
+             R"( "call_edges": [["m", "n"], ["C", "m"]]})");
+  EXPECT_EQ(set.chunks, (std::vector<Chunk>{{0, 2, 4, -1}, {2, 4, 5, -1}, {4, 5, 0, -1}}));
+  EXPECT_EQ(set.call_edges, (std::vector<ChunkEdge>{{1, 2}, {0, 1}}));
+  EXPECT_EQ(set.sources[0].counts.cut_chunks, 1);
+  EXPECT_EQ(set.sources[0].counts.dropped_chunks, 0);
+  // Two that begin at one token: nothing is left of the one that comes first in the line.
+  const DocumentSet same = Parsed(R"({"tokens": [1, 2, 3], "token_chunk_starts": [0, 0], "token_chunk_ends": [3, 2]})");
+  EXPECT_EQ(same.chunks, (std::vector<Chunk>{{0, 2, 0, -1}}));
+  EXPECT_EQ(same.sources[0].counts.dropped_chunks, 1);
+}
+
+// A chunk whose id is a text is known by its place in the line too, unless that number is another's id.
+TEST(Documents, Edges_ByPlace_WhereIdsAreTexts) {
+  Proves("R73 B25");
+  const auto edges = [](const char* ids, const char* calls) {
+    const DocumentSet set = Parsed(
+        fmt::format(R"({{"tokens": [1, 2, 3], "token_spans": [[0, 1], [1, 2], [2, 3]], "chunk_boundaries": [)"
+                    R"({{"start": 2, "id": {}}}, {{"start": 0, "id": "f"}}, {{"start": 1}}], "call_edges": {}}})",
+                    ids, calls));
+    EXPECT_EQ(set.sources[0].counts.dropped_edges, 1) << "[0, 9]";
+    return set.call_edges;
+  };
+  EXPECT_EQ(edges("\"g\"", R"([[0, 1], ["g", 1], [1, "g"], {"src": 2, "dst": "f"}, [0, 9]])"),
+            (std::vector<ChunkEdge>{{2, 0}, {2, 0}, {0, 2}, {1, 0}}));
+  // An id that is a number: the place of another chunk, and one larger than any place.
+  EXPECT_EQ(edges("1", R"([[1, "f"], [2, 1], [0, 9]])"), (std::vector<ChunkEdge>{{2, 0}, {1, 2}}));
+  EXPECT_EQ(edges("1099511627776", R"([[1099511627776, 1], [0, 9]])"), (std::vector<ChunkEdge>{{2, 0}}));
 }
 
 TEST(Documents, Edges_InEverySpelling_AreOneEdge) {
@@ -135,7 +175,7 @@ TEST(Documents, WhatIsWrong_IsNamedWithFileLineAndColumn) {
       {R"({"tokens": [1], "valid_token_count": 2})", ErrorCode::kDocumentValue, "valid_token_count"},
       {R"({"tokens": [1, 2], "token_spans": [[0, 1]]})", ErrorCode::kDocumentColumn, "token_spans"},
       {R"({"tokens": [1, 2], "token_spans": [[2, 3], [1, 2]]})", ErrorCode::kDocumentValue, "token_spans"},
-      {R"({"tokens": [1, 2], "token_chunk_starts": [0, 1], "token_chunk_ends": [2, 2]})", ErrorCode::kDocumentValue,
+      {R"({"tokens": [1, 2], "token_chunk_starts": [0, 1], "token_chunk_ends": [3, 2]})", ErrorCode::kDocumentValue,
        "token_chunk_starts"},
       {R"({"tokens": [1, 2, 3, 4, 5, 6, 7, 8, 9]})", ErrorCode::kDocumentTooLong, "--long split"},
   };

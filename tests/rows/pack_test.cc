@@ -1,7 +1,9 @@
 // Packing: rows against their plain definition, for any documents, options, threads and interruptions.
 #include <gmock/gmock.h>
 
+#include <cstring>
 #include <filesystem>
+#include <functional>
 #include <set>
 
 #include "documents.h"
@@ -198,6 +200,139 @@ TEST_F(Folder, TokenShards_PackLikeTheirLines) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kDocumentValue);
   EXPECT_THAT(refused.error().where, HasSubstr("document 1"));
+}
+
+Tensor I32(const std::vector<int32_t>& values) {
+  Tensor made = Tensor::Zeros(ElementType::kI32, {static_cast<int64_t>(values.size())});
+  std::memcpy(made.bytes.data(), values.data(), made.bytes.size());
+  return made;
+}
+Tensor I64(const std::vector<int64_t>& values) {
+  Tensor made = Tensor::Zeros(ElementType::kI64, {static_cast<int64_t>(values.size())});
+  std::memcpy(made.bytes.data(), values.data(), made.bytes.size());
+  return made;
+}
+
+// What a line may say a token shard either says too, or is refused for: nothing is lost on the way.
+TEST_F(Folder, TokenShards_LoseNothing) {
+  Proves("B27 B21 B36");
+  const auto pack = [&](const TensorMap& tensors) {
+    static int number = 0;
+    const std::string file = folder_.File(fmt::format("t{}.safetensors", ++number));
+    EXPECT_TRUE(WriteSafetensors(file, tensors));
+    return PackFiles({file}, folder_.File(fmt::format("rows{}", number)), Options(8, 4));
+  };
+  const auto refusal = [&](const TensorMap& tensors) {
+    const auto packed = pack(tensors);
+    return packed ? std::string() : ToText(packed.error());
+  };
+  // The other names that lines have for tokens and their count: what is behind it is no part of the document.
+  const auto packed = pack({{"input_ids", I32({1, 2, 3, 7, 8})},
+                            {"offsets", I64({0, 3, 5})},
+                            {"actual_token_count", I32({2, 2})},
+                            {"note", I32({9})}});
+  ASSERT_TRUE(packed) << ToText(packed.error());
+  EXPECT_EQ(packed->tokens_in_rows, 4);
+  EXPECT_EQ(packed->counts.tokens, 5);
+  const TensorMap good = {{"tokens", I32({1, 2, 3, 4, 5, 6, 7})}, {"offsets", I64({0, 3, 7})}};
+  EXPECT_EQ(refusal(good), "");
+  TensorMap other = good;
+  other["offsets"] = I64({0, 3, 5});
+  EXPECT_THAT(refusal(other), HasSubstr("offsets ends with 5, and there are 7 tokens"));
+  other["offsets"] = I64({0});
+  EXPECT_THAT(refusal(other), HasSubstr("TSR-D003"));
+  for (const char* name : {"input_ids", "platform_ids", "token_chunk_starts", "token_chunk_ends", "token_chunk_kinds",
+                           "token_chunk_dep_levels", "char_ast_depth", "hunk_id_per_char", "token_spans", "call_edges",
+                           "token_type_edges", "loss_mask", "target_ids", "doc_ids", "num_docs", "pack_id"}) {
+    other = good;
+    other[name] = I32({1, 2, 3, 4, 5, 6, 7});
+    EXPECT_THAT(refusal(other), testing::AllOf(HasSubstr("TSR-D002"), HasSubstr(name))) << name;
+  }
+  other = good;
+  other["valid_token_count"] = other["actual_token_count"] = I32({3, 4});
+  EXPECT_THAT(refusal(other), HasSubstr("actual_token_count and valid_token_count say the same thing"));
+}
+
+TEST_F(Folder, AShardWithoutARequiredColumn_IsRefusedWithItsName) {
+  Proves("R69");
+  const std::string file = Put("d.jsonl", "{\"tokens\": [1, 2, 3]}\n");
+  ASSERT_TRUE(PackFiles({file}, folder_.File("out"), Options(8, 4)));
+  const std::string good = ReadWhole(folder_.File("out/rows-00000.safetensors"));
+  for (const std::string name :
+       {"input_ids", "target_ids", "loss_mask", "doc_ids", "valid_token_count", "num_docs", "pack_id"}) {
+    std::string bytes = good;
+    const size_t at = bytes.find("\"" + name + "\"");
+    ASSERT_NE(at, std::string::npos) << name;
+    bytes[at + 1] = 'X';
+    const auto shard = RowShard::Open(Put("x.safetensors", bytes));
+    ASSERT_FALSE(shard) << name;
+    EXPECT_EQ(shard.error().code, ErrorCode::kRowsInvalid);
+    EXPECT_THAT(shard.error().message, HasSubstr("column " + name + " is missing"));
+  }
+}
+
+TEST_F(Folder, PackOptions_OutOfRange_AreRefusedByName) {
+  Proves("R69 R74 R78");
+  const std::string file = Put("d.jsonl", "{\"tokens\": [1, 2, 30]}\n");
+  const auto refusal = [&](const std::function<void(PackOptions&)>& change) {
+    PackOptions options = Options(8, 4);
+    options.documents.fim_sentinels = {4, 5, 6, 7};
+    change(options);
+    std::filesystem::remove_all(folder_.File("out"));
+    const auto packed = PackFiles({file}, folder_.File("out"), options);
+    return packed ? std::string() : ToText(packed.error());
+  };
+  EXPECT_EQ(refusal([](PackOptions& options) { options.documents.fim_percent = 100; }), "");
+  EXPECT_THAT(refusal([](PackOptions& options) { options.documents.fim_percent = 101; }), HasSubstr("fim_percent"));
+  EXPECT_THAT(refusal([](PackOptions& options) {
+                options.documents.fim_percent = 1;
+                options.documents.fim_sentinels = {7, 7, 7, 7};
+              }),
+              HasSubstr("four different tokens, found 7,7,7,7"));
+  EXPECT_THAT(refusal([](PackOptions& options) {
+                options.documents.fim_percent = 1;
+                options.documents.vocab = 7;
+              }),
+              HasSubstr("fim_sentinels"));
+  EXPECT_THAT(refusal([](PackOptions& options) { options.documents.vocab = 30; }), HasSubstr("TSR-D003"));
+  EXPECT_THAT(refusal([](PackOptions& options) { options.documents.required = {TokenColumn::kDefUse}; }),
+              HasSubstr("token_def_use is required, and missing"));
+  for (const auto& change :
+       std::vector<std::function<void(PackOptions&)>>{[](PackOptions& options) { options.documents.row_tokens = 1; },
+                                                      [](PackOptions& options) { options.shard_rows = 0; },
+                                                      [](PackOptions& options) { options.documents.threads = 0; },
+                                                      [](PackOptions& options) { options.documents.vocab = 0; }})
+    EXPECT_THAT(refusal(change), HasSubstr("TSR-"));
+}
+
+// Somebody who wants it to stop is asked before every shard, and what is written is gone on with.
+TEST_F(Folder, Stopped_IsResumedToTheSameBytes) {
+  std::mt19937_64 random(PrintedSeed());
+  std::string text = AnyDocuments(random, 200, 60);
+  std::string tokens = "1";
+  for (int i = 0; i < 60; ++i) tokens += ",3";
+  for (int i = 0; i < 30; ++i) text += "{\"tokens\": [" + tokens + "]}\n";
+  const std::string file = Put("d.jsonl", text);
+  PackOptions options = Options(64, 5);
+  const auto whole = PackFiles({file}, folder_.File("whole"), options);
+  ASSERT_TRUE(whole && whole->is_complete);
+  // Documents with nothing but tokens, which take shards of their own: these have none of the others' columns.
+  const auto plain = RowShard::Open(folder_.File("whole/") + whole->shards.back().file);
+  ASSERT_TRUE(plain);
+  for (size_t c = 0; c < kNumTokenColumns; ++c) EXPECT_TRUE(plain->column(static_cast<TokenColumn>(c)).empty());
+  EXPECT_TRUE(plain->chunk_starts().empty());
+  options.resume = true;
+  size_t times = 0;
+  for (bool is_complete = false; !is_complete; ++times) {
+    ASSERT_LT(times, 100u);
+    int left = 4;
+    options.should_stop = [&] { return --left < 0; };
+    const auto part = PackFiles({file}, folder_.File("parts"), options);
+    ASSERT_TRUE(part) << ToText(part.error());
+    is_complete = part->is_complete;
+  }
+  EXPECT_GT(times, 2u);
+  EXPECT_EQ(FilesOf(folder_.File("parts")), FilesOf(folder_.File("whole")));
 }
 
 // However far an earlier packing got, going on gives the bytes that one without interruption does.

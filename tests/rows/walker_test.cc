@@ -29,7 +29,7 @@ auto Of(const RawDocument& raw) {
     lists.push_back(Of(*list));
   for (const RawList& list : raw.columns) lists.push_back(Of(list));
   for (const RawList& list : raw.characters) lists.push_back(Of(list));
-  std::vector<std::tuple<std::optional<int64_t>, std::optional<int64_t>, int64_t>> chunks;
+  std::vector<std::tuple<std::optional<int64_t>, std::optional<int64_t>, std::optional<int64_t>>> chunks;
   for (const RawChunk& chunk : raw.chunks) chunks.emplace_back(chunk.start, chunk.end, chunk.kind);
   return std::tuple(lists, chunks, Of(raw.call_edges), Of(raw.type_edges), raw.text, raw.valid_tokens);
 }
