@@ -19,6 +19,8 @@ inline constexpr const char* kNotTaken = "not taken";
 // The runtime_mode when programs were made and none was run; and the option that is there then.
 inline constexpr const char* kCompileOnly = "compile-only";
 inline constexpr const char* kCompileOnlyOption = "compile_only";
+inline constexpr const char* kEmitted = "emitted";  // written, and not even compiled
+inline constexpr const char* kEmitOnlyOption = "emit_only";
 // Who owns a kernel that is not plain code of ours: we do, and it is traced into a program of XLA's; or JAX does, and
 // is called.
 inline constexpr const char* kOwnerPallas = "trace_pallas";
@@ -88,6 +90,21 @@ struct WorkUse {
 // 2 (3 dim_qk + 2 dim_v) backward, which makes the scores again.
 WorkUse WorkOf(const Shape& shape, int64_t pairs, int64_t forward_ns, int64_t backward_ns);
 
+// Of emitted programs: a kernel and what it takes of the chip (a limit of 0 is none), and a file beside the receipt.
+struct KernelUse {
+  std::string name = {};
+  int64_t vector_bytes = 0, vector_limit = 0;
+  int64_t scalar_bytes = 0, scalar_limit = 0;
+  bool operator==(const KernelUse&) const = default;
+};
+struct FileUse {
+  std::string name = {};
+  int64_t bytes = 0;
+  std::string digest = {};  // FileDigest
+  bool operator==(const FileUse&) const = default;
+};
+std::string FileDigest(std::string_view bytes);
+
 struct Receipt {
   int64_t version = 2;
   bool ok = false;
@@ -127,6 +144,8 @@ struct Receipt {
   int64_t cache_hits = 0;
   CacheUse cache;
   std::vector<ProgramUse> programs;
+  std::vector<KernelUse> kernels;  // of emitted programs
+  std::vector<FileUse> files;      // and where they were written to
   WorkUse work;
   int64_t workspace_bytes = 0;
   std::string determinism;   // "bitwise": the same plan and inputs give the same bits

@@ -19,9 +19,9 @@
 namespace tessera {
 namespace {
 
-constexpr std::string_view kSteps[] = {"contract", "request",  "read",        "inputs", "decide",
-                                       "batch",    "plan",     "decide_plan", "bind",   "workspace",
-                                       "forward",  "backward", "check",       "write",  "compile"};
+constexpr std::string_view kSteps[] = {"contract", "request",     "read",    "inputs",    "decide",  "batch",
+                                       "plan",     "decide_plan", "bind",    "workspace", "forward", "backward",
+                                       "check",    "write",       "compile", "emit"};
 // What a total is made of, beside things too small to time.
 constexpr std::string_view kParts[] = {"prepare",      "plan",          "bind",   "compile.forward", "compile.backward",
                                        "load.forward", "load.backward", "digest", "forward",         "backward"};
@@ -96,8 +96,10 @@ class Checker {
     Expect(r_.failed_at.empty() || IsOneOf(kSteps, r_.failed_at), "failed_at",
            fmt::format("one of {}", fmt::join(kSteps, ", ")));
     const bool is_of_run = r_.failed_at == "workspace" || r_.failed_at == "forward" || r_.failed_at == "backward";
-    Expect(IsCompileOnly() ? !is_of_run : r_.failed_at != "compile", "failed_at",
-           "compile where nothing was to be run, and no step of a run there");
+    Expect(!IsUnrun() || !is_of_run, "failed_at", "no step of a run where nothing was to be run");
+    Expect(IsCompileOnly() || r_.failed_at != "compile", "failed_at",
+           "compile only where programs were to be compiled");
+    Expect(IsEmitOnly() || r_.failed_at != "emit", "failed_at", "emit only where programs were to be emitted");
   }
 
   // Nothing is selected before the contract, the request and the files it names are known to be good.
@@ -114,6 +116,10 @@ class Checker {
 
   // Programs were to be made, and none to be run.
   bool IsCompileOnly() const { return r_.options.count(kCompileOnlyOption) == 1; }
+
+  // They were to be written, and not even compiled.
+  bool IsEmitOnly() const { return r_.options.count(kEmitOnlyOption) == 1; }
+  bool IsUnrun() const { return IsCompileOnly() || IsEmitOnly(); }
 
   // The lanes there are, as far as a receipt says: each decided on the contract.
   bool IsLane(std::string_view name) const { return FindDecision(name, "contract") != nullptr; }
@@ -150,8 +156,9 @@ class Checker {
       return;
     }
     Expect(IsLane(r_.executed), "executed", "a lane's name");
-    Expect(IsCompileOnly() ? r_.runtime_mode == kCompileOnly : IsOneOf(kModes, r_.runtime_mode), "runtime_mode",
-           IsCompileOnly() ? kCompileOnly : fmt::format("one of {}", fmt::join(kModes, ", ")));
+    const std::string unrun = IsCompileOnly() ? kCompileOnly : IsEmitOnly() ? kEmitted : "";
+    Expect(unrun.empty() ? IsOneOf(kModes, r_.runtime_mode) : r_.runtime_mode == unrun, "runtime_mode",
+           unrun.empty() ? fmt::format("one of {}", fmt::join(kModes, ", ")) : unrun);
     Expect(r_.runtime_mode != "interpreted" || Option("interpret") == "true", "options.interpret",
            "true where a kernel was interpreted");
     Expect(r_.runtime_mode != "payload" || Option("interpret") != "true", "options.interpret",
@@ -179,6 +186,7 @@ class Checker {
     for (Violation& v : CheckDeviceUse(r_)) violations_.push_back(std::move(v));
     for (Violation& v : CheckCrossing(r_)) violations_.push_back(std::move(v));
     for (Violation& v : CheckPrograms(r_)) violations_.push_back(std::move(v));
+    for (Violation& v : CheckEmitted(r_)) violations_.push_back(std::move(v));
     for (Violation& v : CheckWorkUse(r_, contract_ ? &contract_->shape : nullptr)) violations_.push_back(std::move(v));
     for (Violation& v : CheckPicksUse(r_.picks, contract_ ? &*contract_ : nullptr)) {
       violations_.push_back(std::move(v));
@@ -243,7 +251,7 @@ class Checker {
   }
 
   // Where something ran: on the kind of machine that was planned for, where its name is known here.
-  bool RanElsewhere() const { return target_ && !IsCompileOnly() && r_.device.kind != ToText(target_->kind); }
+  bool RanElsewhere() const { return target_ && !IsUnrun() && r_.device.kind != ToText(target_->kind); }
 
   void CheckFallback() {
     const std::string_view off_machine = ReasonText(ReasonCode::kOffMachine);
@@ -296,7 +304,7 @@ class Checker {
                             {"plan_fingerprint", r_.plan_fingerprint, has_plan},
                             {"input_digest", r_.input_digest, HasSelection(), true},
                             {"batch_digest", r_.batch_digest, HasSelection() && !HasGivenPlan(), true},
-                            {"output_digest", r_.output_digest, r_.ok && !IsCompileOnly(), true}};
+                            {"output_digest", r_.output_digest, r_.ok && !IsUnrun(), true}};
     for (const Field& field : fields) {
       const bool is_good = IsHex(field.value) || (field.value.empty() && !field.is_required) ||
                            (field.is_asked_for && field.value == kNotTaken);
@@ -314,7 +322,7 @@ class Checker {
       Expect(read.ec == std::errc() && read.ptr == end, "input_source", "\"seed N\" with a number of 64 bits");
     }
     Expect(HasOutputs() || r_.output_digest.empty(), "output_digest", "empty: a failed run has no outputs");
-    Expect(!IsCompileOnly() || r_.output_digest.empty(), "output_digest", "empty where nothing was run");
+    Expect(!IsUnrun() || r_.output_digest.empty(), "output_digest", "empty where nothing was run");
   }
 
   void CheckContract() {
@@ -434,7 +442,7 @@ class Checker {
              "all of tiles, since a bridge computes every pair");
       Expect(r_.tiles_executed_backward == surviving_backward + r_.tiles_backward.empty, "tiles_executed_backward",
              "all of tiles_backward, since a bridge computes every pair");
-    } else if (IsCompileOnly()) {
+    } else if (IsUnrun()) {
       Expect(r_.tiles_executed == 0, "tiles_executed", "0 where nothing was run");
       Expect(r_.tiles_executed_backward == 0, "tiles_executed_backward", "0 where nothing was run");
     } else {
@@ -464,13 +472,12 @@ class Checker {
     must_have("total", HasSelection());
     must_have("prepare", HasSelection());
     must_have("plan", HasPlan() && !HasGivenPlan());
-    must_have("forward", !r_.executed.empty() && HasForward() && !IsCompileOnly());
-    must_have("backward", r_.ok && Option("backward") == "true" && !IsCompileOnly());
+    must_have("forward", !r_.executed.empty() && HasForward() && !IsUnrun());
+    must_have("backward", r_.ok && Option("backward") == "true" && !IsUnrun());
     must_have("compile.forward", r_.ok && IsCompileOnly() && HasForward());
     must_have("compile.backward", r_.ok && IsCompileOnly() && Option("backward") == "true");
     for (const char* pass : {"forward", "backward"}) {
-      Expect(times.count(pass) == 0 || !IsCompileOnly(), "timings",
-             fmt::format("no time of {} where nothing was run", pass));
+      Expect(times.count(pass) == 0 || !IsUnrun(), "timings", fmt::format("no time of {} where nothing was run", pass));
     }
     Expect(times.count("forward") == 0 || !r_.executed.empty(), "timings", "no time of forward when nothing ran");
     if (times.count("plan") == 1) Expect(stages <= time("plan"), "timings", "stages that take no longer than the plan");
@@ -500,6 +507,8 @@ class Checker {
       is_one_of(name, {"true", "false"});
     }
     if (IsCompileOnly()) is_one_of(kCompileOnlyOption, {"true"});
+    if (IsEmitOnly()) is_one_of(kEmitOnlyOption, {"true"});
+    Expect(!IsCompileOnly() || !IsEmitOnly(), "options", "compile_only or emit_only, and not both");
     is_one_of("plan", {"made", "given"});
     is_one_of("layout", {"bhtd", "bthd"});
     for (const char* name : {"threads", "workers"}) {

@@ -74,6 +74,18 @@ Texts ProgramsOf(const Receipt& receipt) {
   return fields;
 }
 
+// "files[forward.mlir].digest", and of kernels what they take: each field by the name of what has it.
+template <class Use>
+Texts FieldsByName(const char* list, const std::vector<Use>& uses) {
+  Texts fields;
+  for (const Use& use : uses) {
+    VisitFields(use, [&](const char* name, const auto& value) {
+      fields[fmt::format("{}[{}].{}", list, use.name, name)] = fmt::format("{}", value);
+    });
+  }
+  return fields;
+}
+
 std::string TimeOf(const Receipt& receipt, const std::string& name) {
   for (const Timing& timing : receipt.timings) {
     if (timing.name == name) return fmt::format("{}", timing.ns);
@@ -192,6 +204,9 @@ class Differ {
     CompareGroup("device.", a_.device, b_.device);
     Compare("determinism", a_.determinism, b_.determinism);
     CompareMaps(DecisionsOf(a_), DecisionsOf(b_), [](const std::string&) { return true; });
+    const auto matters = [](const std::string&) { return true; };
+    CompareMaps(FieldsByName("kernels", a_.kernels), FieldsByName("kernels", b_.kernels), matters);
+    CompareMaps(FieldsByName("files", a_.files), FieldsByName("files", b_.files), matters);
   }
 
   void ComparePlan() {

@@ -110,6 +110,22 @@ void VisitFields(Group& g, Visit&& visit) {
   visit("collectives", g.collectives);
 }
 
+template <MaybeConst<KernelUse> Group, class Visit>
+void VisitFields(Group& g, Visit&& visit) {
+  visit("name", g.name);
+  visit("vector_bytes", g.vector_bytes);
+  visit("vector_limit", g.vector_limit);
+  visit("scalar_bytes", g.scalar_bytes);
+  visit("scalar_limit", g.scalar_limit);
+}
+
+template <MaybeConst<FileUse> Group, class Visit>
+void VisitFields(Group& g, Visit&& visit) {
+  visit("name", g.name);
+  visit("bytes", g.bytes);
+  visit("digest", g.digest);
+}
+
 template <MaybeConst<WorkUse> Group, class Visit>
 void VisitFields(Group& g, Visit&& visit) {
   visit("pairs", g.pairs);
@@ -163,6 +179,8 @@ void VisitFields(ReceiptType& r, Visit&& visit) {
   visit("cache_hits", r.cache_hits);
   visit("cache", r.cache);
   visit("programs", r.programs);
+  visit("kernels", r.kernels);
+  visit("files", r.files);
   visit("work", r.work);
   visit("workspace_bytes", r.workspace_bytes);
   visit("determinism", r.determinism);

@@ -139,10 +139,13 @@ void ReadAsVersion1(DocumentValue& tree) {
   Put(tree, "work", TreeOf(WorkUse{}));
 }
 
-// A receipt from before there was a bridge says neither whose a kernel was nor what crossed.
-void AddBridge(DocumentValue& tree) {
+// A receipt from before there was a bridge says neither whose a kernel was nor what crossed; one from before there were
+// receipts of emitted programs, nothing of kernels and files.
+void AddWhatCameLater(DocumentValue& tree) {
   if (tree.Find("owner") == nullptr) Put(tree, "owner", TreeOf(std::string()));
   if (tree.Find("crossing") == nullptr) Put(tree, "crossing", TreeOf(CrossingUse{}));
+  if (tree.Find("kernels") == nullptr) Put(tree, "kernels", TreeOf(std::vector<KernelUse>()));
+  if (tree.Find("files") == nullptr) Put(tree, "files", TreeOf(std::vector<FileUse>()));
 }
 
 }  // namespace
@@ -163,7 +166,7 @@ Result<Receipt> ReadReceiptTree(DocumentValue tree) {
   if (tree.kind != Kind::kTable) return Fail(ErrorCode::kReceiptInvalid, "the receipt must be one JSON object");
   const DocumentValue* version = tree.Find("version");
   if (version != nullptr && version->kind == Kind::kInteger && version->integer == 1) ReadAsVersion1(tree);
-  AddBridge(tree);
+  AddWhatCameLater(tree);
   Receipt receipt;
   ReceiptReader reader;
   std::vector<std::string> known;

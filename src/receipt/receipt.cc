@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/hash.h"
 #include "base/host.h"
 #include "tessera/target.h"
 #include "tessera/version.h"
@@ -79,6 +80,10 @@ std::string ToLine(const Receipt& r) {
     const std::string& machine = r.device.topology.empty() ? r.target : r.device.topology;
     return fmt::format("{} compiled for {} ({}), {} programs, {}", r.executed, machine, asked, r.compiles, keys);
   }
+  if (r.runtime_mode == kEmitted) {
+    return fmt::format("{} emitted for {} and not compiled ({}), {} programs, {}", r.executed, r.target, asked,
+                       r.programs.size(), keys);
+  }
   return fmt::format("{} ran ({}) {}, {}, {}", r.executed, asked, WhereText(r), TilesText(r), keys);
 }
 
@@ -94,6 +99,12 @@ WorkUse WorkOf(const Shape& shape, int64_t pairs, int64_t forward_ns, int64_t ba
   return {.pairs = pairs,
           .forward_gflops = gflops(shape.dim_qk + shape.dim_v, forward_ns),
           .backward_gflops = gflops(3 * shape.dim_qk + 2 * shape.dim_v, backward_ns)};
+}
+
+std::string FileDigest(std::string_view bytes) {
+  Hasher hasher;
+  hasher.Bytes(bytes.data(), bytes.size());
+  return Hex(hasher.Finish());
 }
 
 ProgramUse ProgramOf(const Receipt& receipt, std::string_view pass) {

@@ -7,6 +7,7 @@
 #include <cinttypes>
 #include <cmath>
 #include <cstdio>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -105,7 +106,7 @@ std::vector<Violation> CheckDeviceUse(const Receipt& receipt) {
   const DeviceUse& use = receipt.device;
   const bool is_compile_only = receipt.runtime_mode == kCompileOnly;
   const bool has_run = !receipt.executed.empty() && !is_compile_only;
-  if (receipt.executed.empty()) {
+  if (receipt.executed.empty() || receipt.runtime_mode == kEmitted) {
     out.Expect(use == DeviceUse{}, "device", "empty as a whole where nothing ran");
     out.Expect(receipt.ran_on.empty(), "ran_on", "empty where nothing ran");
     return std::move(out.violations);
@@ -150,7 +151,7 @@ std::vector<Violation> CheckCrossing(const Receipt& receipt) {
   } else if (mode == "payload" || mode == "interpreted") {
     out.Expect(receipt.owner == kOwnerPallas, "owner", fmt::format("{} of a payload", kOwnerPallas));
   } else {
-    const bool may_own = mode == kCompileOnly && receipt.owner == kOwnerPallas;
+    const bool may_own = (mode == kCompileOnly || mode == kEmitted) && receipt.owner == kOwnerPallas;
     out.Expect(receipt.owner.empty() || may_own, "owner", "empty where the code was plain code of the engine's");
   }
   if (!is_bridge) {
@@ -174,6 +175,7 @@ std::vector<Violation> CheckCrossing(const Receipt& receipt) {
 std::vector<Violation> CheckPrograms(const Receipt& receipt) {
   Expectations out;
   const bool is_compile_only = receipt.runtime_mode == kCompileOnly;
+  const bool is_emitted = receipt.runtime_mode == kEmitted;
   int64_t compiles = 0;
   int64_t hits = 0;
   out.Expect(receipt.programs.empty() || !receipt.executed.empty(), "programs", "none where nothing ran");
@@ -185,13 +187,16 @@ std::vector<Violation> CheckPrograms(const Receipt& receipt) {
                "forward or backward, and one that was asked for");
     const bool is_compiled = program.source == "compiled";
     const bool is_found = program.source == "memory" || program.source == "disk";
-    out.Expect(is_compiled || is_found, at + ".source", "compiled, memory or disk");
+    out.Expect(is_emitted || is_compiled || is_found, at + ".source", "compiled, memory or disk");
+    out.Expect(is_emitted == (program.source == kEmitted), at + ".source",
+               "emitted if and only if the runtime mode is");
     out.Expect(is_compiled || !is_compile_only, at + ".source", "compiled, in a compile-only run");
-    ++(is_compiled ? compiles : hits);
+    if (!is_emitted) ++(is_compiled ? compiles : hits);
     out.Expect(IsHex(program.key), at + ".key", "32 lower-case hex digits");
     out.Expect(!program.name.empty(), at + ".name", "the compiled module's name");
     const bool has_key = receipt.class_key.empty() || program.name.find(receipt.class_key) != std::string::npos;
-    out.Expect(has_key || receipt.device.plugin.empty(), at + ".name", "a name that carries the class key");
+    out.Expect(has_key || (receipt.device.plugin.empty() && !is_emitted), at + ".name",
+               "a name that carries the class key");
     out.Expect(program.compile_ns >= 0, at + ".compile_ns", "0 or more");
     out.Expect(program.parts >= 1, at + ".parts", "1 or more");
     out.Expect(program.instructions >= 0, at + ".instructions", "0 or more");
@@ -204,6 +209,33 @@ std::vector<Violation> CheckPrograms(const Receipt& receipt) {
   }
   out.Expect(receipt.compiles == compiles, "compiles", "the number of programs that were compiled");
   out.Expect(receipt.cache_hits == hits, "cache_hits", "the number of programs that were found");
+  return std::move(out.violations);
+}
+
+std::vector<Violation> CheckEmitted(const Receipt& receipt) {
+  Expectations out;
+  const bool is_emitted = receipt.runtime_mode == kEmitted;
+  out.Expect(is_emitted || receipt.kernels.empty(), "kernels", "none where no program was emitted");
+  out.Expect(is_emitted || receipt.files.empty(), "files", "none where no program was emitted");
+  out.Expect(!is_emitted || !receipt.programs.empty(), "programs", "those that were emitted");
+  for (size_t i = 0; i < receipt.kernels.size(); ++i) {
+    const KernelUse& kernel = receipt.kernels[i];
+    const std::string at = fmt::format("kernels[{}]", i);
+    out.Expect(!kernel.name.empty(), at + ".name", "a kernel's name");
+    out.Expect(kernel.scalar_limit == receipt.metadata_limit, at + ".scalar_limit", "metadata_limit");
+    out.Expect(kernel.vector_limit >= 0, at + ".vector_limit", "0 or more");
+    const auto fits = [](int64_t bytes, int64_t limit) { return bytes >= 0 && (limit == 0 || bytes <= limit); };
+    out.Expect(fits(kernel.vector_bytes, kernel.vector_limit), at + ".vector_bytes", "0 to vector_limit");
+    out.Expect(fits(kernel.scalar_bytes, kernel.scalar_limit), at + ".scalar_bytes", "0 to scalar_limit");
+  }
+  std::set<std::string> names;
+  for (size_t i = 0; i < receipt.files.size(); ++i) {
+    const FileUse& file = receipt.files[i];
+    const std::string at = fmt::format("files[{}]", i);
+    out.Expect(!file.name.empty() && names.insert(file.name).second, at + ".name", "a file's name, each once");
+    out.Expect(file.bytes >= 0, at + ".bytes", "0 or more");
+    out.Expect(IsHex(file.digest), at + ".digest", "32 lower-case hex digits");
+  }
   return std::move(out.violations);
 }
 

@@ -20,6 +20,8 @@ std::vector<Violation> CheckDeviceUse(const Receipt& receipt);
 std::vector<Violation> CheckCrossing(const Receipt& receipt);
 // The compiled programs: compiles and hits add up.
 std::vector<Violation> CheckPrograms(const Receipt& receipt);
+// What programs that were written take, and where they are: of a receipt of those alone.
+std::vector<Violation> CheckEmitted(const Receipt& receipt);
 // What was achieved follows from pairs and times. `shape` as above.
 std::vector<Violation> CheckWorkUse(const Receipt& receipt, const Shape* shape);
 

@@ -45,8 +45,8 @@ TEST(Receipt, EveryField_IsRequiredAndTyped) {
   for (const auto& [name, value] : good.items()) {
     Json without = good;
     without.erase(name);
-    // Receipts from before there was a bridge have neither of the two.
-    const bool is_new = name == "owner" || name == "crossing";
+    // Receipts from before these came have none of them.
+    const bool is_new = name == "owner" || name == "crossing" || name == "kernels" || name == "files";
     EXPECT_EQ(Complaint(without.dump()), is_new ? "ok" : name + ": missing\n");
     for (const Json& wrong : {Json(nullptr), Json(1.5), Json::array({1}), Json{{"x", Json::array()}}}) {
       Json changed = good;
@@ -216,7 +216,7 @@ TEST(Receipt, Work_FollowsFromPairsAndTimes) {
 TEST(Receipt, OfVersion1_IsComparedAndNoMore) {
   Json old = Json::parse(ToJson(GoodReceipt()));
   const Receipt now = ParseReceipt(old.dump()).value();
-  for (const char* name : {"ran_on", "device", "programs", "work"}) old.erase(name);
+  for (const char* name : {"ran_on", "device", "programs", "work", "kernels", "files"}) old.erase(name);
   old["version"] = 1;
   old["versions"]["receipt"] = "1";
   old["xla"] = {{"plugin", "a.so"},      {"platform", "cuda"}, {"platform_version", "12"},
