@@ -20,5 +20,14 @@ Result<std::vector<ProgramText>> LowerPrograms(const Engine& engine, const Contr
                                                const Target& target, const RunOptions& options = {},
                                                const TensorMap& inputs = {});
 
+// The same with a receipt, whose runtime mode is "emitted": every lane's decision, the class, the plan and what each
+// kernel takes. No file is written, and none is in the receipt.
+struct EmitOutcome {
+  RunOutcome run;  // without outputs
+  std::vector<ProgramText> programs;
+};
+EmitOutcome Emit(const Engine& engine, const Contract& contract, const Batch& batch, const Target& target,
+                 const RunOptions& options = {}, const TensorMap& inputs = {});
+
 }  // namespace tessera
 #pragma GCC visibility pop

@@ -109,10 +109,12 @@ struct ProgramOperand {
   bool operator==(const ProgramOperand&) const = default;
 };
 
-// A TPU kernel inside of a program, as Mosaic text.
+// A TPU kernel inside of a program, as Mosaic text, and what it takes of a chip, counted from its windows and scratch.
 struct KernelText {
   std::string name = {};
   std::string text = {};
+  int64_t vector_bytes = 0;
+  int64_t scalar_bytes = 0;
   bool operator==(const KernelText&) const = default;
 };
 

@@ -2,7 +2,6 @@
 // small uses; a loop keeps its Attention and binds once per batch (tessera/engine.h).
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -11,19 +10,13 @@
 #include "tessera/batch.h"
 #include "tessera/contract.h"
 #include "tessera/engine.h"
+#include "tessera/meter.h"
 #include "tessera/receipt.h"
 #include "tessera/target.h"
 #include "tessera/tensor.h"
 
 #pragma GCC visibility push(default)
 namespace tessera {
-
-// How far a run is, for another thread to look at. Lanes that hand their work over as a whole count none.
-struct RunMeter {
-  std::atomic<int64_t> tiles_done{0};
-  std::atomic<int64_t> tiles_all{0};  // of the pass that runs; 0 where none does yet
-  std::atomic<bool> is_backward{false};
-};
 
 struct RunOptions : AttentionOptions {
   bool row_max = false;  // also return the row maximum of the logits as "max"

@@ -113,6 +113,7 @@ BindResult BindLane(const BindAsk& ask, const PlanView& plan, const BindEarlier&
     if (decision.accepted) {
       result.row = made->row;
       BindRequest request{ask.contract, plan, ask.target, passes};
+      request.meter = earlier.meter;
       if (earlier.row == made->row) {
         request.earlier = earlier.lane;
         request.stream = earlier.stream;

@@ -47,6 +47,7 @@ struct BindEarlier {
   const LaneRow* row = nullptr;
   const BoundLane* lane = nullptr;
   void* stream = nullptr;
+  RunMeter* meter = nullptr;  // of who waits for programs to be compiled
 };
 // Contract and plan outlive what is bound to them.
 BindResult BindLane(const BindAsk& ask, const PlanView& plan, const BindEarlier& earlier = {});

@@ -81,13 +81,13 @@ void AddContract(Hasher& hasher, const Contract& contract) {
 }
 
 void AddTarget(Hasher& hasher, const Target& target) {
-  const auto& [name, kind, description, forward, dq, dkv, workers, fast_bytes, scalar_bytes, topology, by_dim,
-               heads_apart] = target;
+  const auto& [name, kind, description, forward, dq, dkv, workers, fast_bytes, scalar_bytes, vector_bytes, topology,
+               by_dim, heads_apart] = target;
   hasher.Text(name);
   hasher.Text(description);
   hasher.Text(topology);
   for (const TileSize* tile : {&forward, &dq, &dkv}) AddTile(hasher, *tile);
-  AddInts(hasher, {static_cast<int64_t>(kind), workers, fast_bytes, scalar_bytes});
+  AddInts(hasher, {static_cast<int64_t>(kind), workers, fast_bytes, scalar_bytes, vector_bytes});
   for (const DimTiles& tiles : by_dim) {
     AddInts(hasher, {tiles.max_dim_qk});
     for (const TileSize* tile : {&tiles.forward, &tiles.dq, &tiles.dkv}) AddTile(hasher, *tile);
@@ -162,9 +162,9 @@ std::string RoutingText(const std::optional<Routing>& routing) {
 
 std::string TargetText(const Target& t) {
   std::string text =
-      fmt::format("{} ({}), tiles {} {} {}, workers {}, fast bytes {}, scalar bytes {}, {}{}{}", t.name, ToText(t.kind),
-                  TileText(t.forward), TileText(t.dq), TileText(t.dkv), t.workers, t.fast_bytes, t.scalar_bytes,
-                  t.description, t.topology.empty() ? "" : ", ", t.topology);
+      fmt::format("{} ({}), tiles {} {} {}, workers {}, fast bytes {}, scalar bytes {}, vector bytes {}, {}{}{}",
+                  t.name, ToText(t.kind), TileText(t.forward), TileText(t.dq), TileText(t.dkv), t.workers, t.fast_bytes,
+                  t.scalar_bytes, t.vector_bytes, t.description, t.topology.empty() ? "" : ", ", t.topology);
   for (const DimTiles& tiles : t.tiles_by_dim) {
     text += fmt::format(", to dim {} {} {} {}", tiles.max_dim_qk, TileText(tiles.forward), TileText(tiles.dq),
                         TileText(tiles.dkv));

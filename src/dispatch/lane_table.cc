@@ -98,7 +98,10 @@ MakeLane XlaMaker([[maybe_unused]] std::string_view name) {
 #if TESSERA_HAS_LANE_XLA
   return [name](const LaneContext& context) {
     return MakeXlaLane(name, context.xla_state,
-                       {.xla = context.xla, .threads = context.threads, .compile_only = context.compile_only});
+                       {.xla = context.xla,
+                        .threads = context.threads,
+                        .compile_only = context.compile_only,
+                        .emit_only = context.emit_only});
   };
 #else
   return {};

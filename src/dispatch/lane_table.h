@@ -30,6 +30,7 @@ struct LaneContext {
   int64_t threads = 1;
   XlaOptions xla = {};
   bool compile_only = false;
+  bool emit_only = false;
   std::shared_ptr<lanes::xla::State> xla_state = {};
   MemorySpace memory = {};
   std::shared_ptr<lanes::cuda::State> cuda_state = {};

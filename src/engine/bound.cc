@@ -81,6 +81,10 @@ Result<PassRun> RunPass(const BoundState& bound, Pass pass, const RunTensors& t,
   if (!options.image.empty() && options.receipt != nullptr) {
     return Fail(ErrorCode::kBadArgument, "a receipt tells of the bound plan, and this call brings another's image");
   }
+  if (!options.image.empty() && !bound.is_of_class) {
+    return Fail(ErrorCode::kBadArgument,
+                "the bound plan is of another class than its attention's, and an image of one needs its workspace");
+  }
   const int64_t workspace_bytes = bound.lane->WorkspaceBytes(pass);
   // A lane whose memory is a device's takes its workspace there.
   const bool is_pooled = bound.row->memory == MemoryKind::kHost && options.workspace.empty();

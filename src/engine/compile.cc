@@ -53,6 +53,21 @@ RunOutcome Compile(const Engine& engine, const Contract& contract, const Batch& 
                                             .compile_only = true});
 }
 
+EmitOutcome Emit(const Engine& engine, const Contract& contract, const Batch& batch, const Target& target,
+                 const RunOptions& options, const TensorMap& inputs) {
+  EmitOutcome outcome;
+  outcome.run = RunOnce(EngineAccess::Of(engine), {.contract = contract,
+                                                   .batch = batch,
+                                                   .target = target,
+                                                   .options = options,
+                                                   .inputs = &inputs,
+                                                   .compile_only = true,
+                                                   .texts = &outcome.programs});
+  if (options.chips > 1) outcome.run.receipt.options["chips"] = fmt::format("{}", options.chips);
+  if (outcome.run.error) outcome.programs.clear();
+  return outcome;
+}
+
 Result<std::vector<ProgramText>> LowerPrograms(const Engine& engine, const Contract& contract, const Batch& batch,
                                                const Target& target, const RunOptions& options,
                                                const TensorMap& inputs) {

@@ -82,7 +82,9 @@ void DescribeRequest(const RequestFacts& facts, Receipt& receipt) {
   receipt.options["plan"] = facts.plan_given ? "given" : "made";
   receipt.options["target"] = facts.target.name;
   receipt.options["workers"] = OptionText(std::max<int64_t>(facts.target.workers, 1));
-  if (facts.compile_only) receipt.options[kCompileOnlyOption] = "true";  // only there where it is true
+  // Each only there where it is true.
+  if (facts.compile_only && !facts.emit_only) receipt.options[kCompileOnlyOption] = "true";
+  if (facts.emit_only) receipt.options[kEmitOnlyOption] = "true";
   receipt.versions = Versions();
   receipt.ledger = {.file = facts.options.ledger, .machine = MachineId()};
 }
@@ -135,7 +137,8 @@ void DescribeLane(const BoundState& bound, Receipt& receipt) {
   const bool is_run = !bound.attention->compile_only;
   receipt.executed = row.name;
   const bool is_interpreted = facts.device.kind == "interpreter";
-  receipt.runtime_mode = !is_run ? kCompileOnly : is_interpreted ? "interpreted" : std::string(row.runtime_mode);
+  const char* unrun = bound.attention->emit_only ? kEmitted : kCompileOnly;
+  receipt.runtime_mode = !is_run ? unrun : is_interpreted ? "interpreted" : std::string(row.runtime_mode);
   receipt.owner = row.runtime_mode == "payload" ? kOwnerPallas : row.runtime_mode == "bridge" ? kOwnerJax : "";
   receipt.determinism = row.determinism;
   receipt.kernel = facts.kernel;
@@ -152,6 +155,25 @@ void DescribeLane(const BoundState& bound, Receipt& receipt) {
     ++(is_compiled ? receipt.compiles : receipt.cache_hits);
     if (program.compile_ns == 0) continue;
     receipt.timings.push_back({(is_compiled ? "compile." : "load.") + program.pass, program.compile_ns});
+  }
+}
+
+void DescribeEmitted(const ProgramText& program, const Target& target, Receipt& receipt) {
+  receipt.programs.push_back({.pass = program.pass,
+                              .name = program.name,
+                              .source = kEmitted,
+                              .key = FileDigest(program.text),
+                              .parts = program.parts,
+                              .argument_bytes = -1,
+                              .output_bytes = -1,
+                              .temp_bytes = -1,
+                              .code_bytes = -1});
+  for (const KernelText& kernel : program.kernels) {
+    receipt.kernels.push_back({.name = kernel.name,
+                               .vector_bytes = kernel.vector_bytes,
+                               .vector_limit = target.vector_bytes,
+                               .scalar_bytes = kernel.scalar_bytes,
+                               .scalar_limit = target.scalar_bytes});
   }
 }
 

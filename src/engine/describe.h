@@ -13,6 +13,7 @@ struct RequestFacts {
   const Target& target;
   int64_t threads = 1;
   bool compile_only = false;
+  bool emit_only = false;  // with compile_only: said in its place
   bool plan_given = false;
   bool row_max = false;
   Layout layout = Layout::kBhtd;
@@ -28,6 +29,8 @@ void DescribePicks(const PicksReport& report, Receipt& receipt);
 void DescribeBinding(const BoundState& bound, Receipt& receipt);
 // Who ran, or compiled, and on what machine.
 void DescribeLane(const BoundState& bound, Receipt& receipt);
+// A program that was written, and its kernels.
+void DescribeEmitted(const ProgramText& program, const Target& target, Receipt& receipt);
 void DescribePass(const BoundState& bound, Pass pass, const PassRun& run, Receipt& receipt);
 // Pairs and GFLOP/s over them, from the times that are there.
 void DescribeWork(const BoundState& bound, Receipt& receipt);

@@ -54,14 +54,47 @@ Status CheckRequest(const PrepareRequest& request) {
 
 Failure At(std::string step, Error error) { return {std::move(step), std::move(error)}; }
 
+// What a TPU's kernels are, chunks and vector memory too, follows from the plan's tiles; other ones than this attention
+// plans with are another machine's, or were asked for by name when the plan was made and not here.
+Status CheckTilesOf(const AttentionState& attention, const PlanView& plan) {
+  const Target& target = attention.prepared->target;
+  if (target.kind != TargetKind::kTpu) return {};
+  const auto text = [](TileSize tile) { return fmt::format("{}x{}", tile.q, tile.kv); };
+  std::vector<Violation> violations;
+  for (const Direction direction : {Direction::kForward, Direction::kDq, Direction::kDkv}) {
+    const Worklist& list = plan.Of(direction);
+    const TileSize own{list.tile_q, list.tile_kv};
+    const TileSize expected = attention.prepared->key.tiles[static_cast<size_t>(direction)];
+    if (list.rows_per_mask == 0 || own == expected) continue;
+    violations.push_back({fmt::format("tiles.{}", ToText(direction)),
+                          fmt::format("{} expected of a plan for {}, found {}; a plan of another target is made anew, "
+                                      "and a tile that was asked for is asked for here too",
+                                      text(expected), target.name, text(own))});
+  }
+  if (violations.empty()) return {};
+  return Fail(ErrorCode::kPlanMismatch, std::move(violations), "plan");
+}
+
 // A plan says which contract it was made for; running it for another would compute something nobody asked for.
 Status CheckPlanOf(const AttentionState& attention, const Plan& plan) {
   if (plan.bytes().empty()) return Fail(ErrorCode::kPlanMismatch, "a plan expected, got an empty one");
   const std::string& key = attention.prepared->key.contract_key;
   const std::string plan_key = ToHex(plan.view().contract_key);
-  if (plan_key == key) return {};
+  if (plan_key == key) return CheckTilesOf(attention, plan.view());
   return Fail(ErrorCode::kPlanMismatch,
               fmt::format("the plan was made for contract {}, but this contract is {}", plan_key, key));
+}
+
+// Whether whatever is bound of this attention has room for what the plan's rows are cut into. Targets that differ in
+// workers alone give one class key, and other parts.
+bool IsOfClass(const AttentionState& attention, const PlanView& plan) {
+  const std::optional<ClassShape>& shape = attention.prepared->shape;
+  if (!shape || ToHex(plan.class_key) != attention.prepared->key.class_key) return false;
+  for (size_t d = 0; d < kNumDirections; ++d) {
+    const Worklist& list = plan.worklists[d];
+    if (list.part_slots != shape->part_slots[d] || list.width_capacity != shape->width[d]) return false;
+  }
+  return true;
 }
 
 }  // namespace
@@ -109,11 +142,13 @@ Attempt<std::shared_ptr<const AttentionState>> PrepareAttention(const std::share
   state->engine = engine;
   state->options = Settle(engine->options, options);
   state->compile_only = compile_only;
+  state->emit_only = use.emit_only;
   state->may_copy = use.may_copy && target.kind == TargetKind::kGpu && state->options.memory.kind == MemoryKind::kHost;
   state->contract = contract;
   state->threads = std::max<int64_t>(options.threads.value_or(target.workers), 1);
   LaneContext context = ContextOf(*engine, state->options, state->threads);
   context.compile_only = compile_only;
+  context.emit_only = use.emit_only;
   state->lanes = MakeLanes(engine->table, context);
   const PrepareRequest request{.table = engine->table,
                                .lanes = state->lanes,
@@ -183,6 +218,7 @@ BindOutcome BindPlan(const std::shared_ptr<const AttentionState>& attention, Pla
   auto state = std::make_shared<BoundState>();
   state->attention = attention;
   state->plan = std::move(plan);
+  state->is_of_class = IsOfClass(*attention, state->plan.view());
   BindResult bound = BindLane(attention->Ask(), state->plan.view(), earlier);
   outcome.decisions = bound.decisions;
   outcome.fallback_reason = bound.fallback_reason;
@@ -274,6 +310,10 @@ Result<Bound> Attention::Bind(tessera::Plan plan) const {
 
 Result<std::vector<std::byte>> Attention::Image(const tessera::Plan& plan) const {
   TESSERA_TRY(CheckPlanOf(*state_, plan));
+  if (!IsOfClass(*state_, plan.view())) {
+    return Fail(ErrorCode::kPlanMismatch,
+                "the plan is of another class than this attention's: made for another target, or with other options");
+  }
   const BindAsk ask = state_->Ask();
   const std::vector<Pass> passes = PassesOf(ask.options);
   for (const MadeLane& made : state_->lanes) {

@@ -13,7 +13,7 @@ Result<RunOptions> OptionsOf(const Receipt& receipt) {
   RunOptions options;
   std::vector<Violation> violations;
   // Facts that stand among the options: what was planned for, and how.
-  std::set<std::string> known = {"plan", "target", "workers", "check", kCompileOnlyOption};
+  std::set<std::string> known = {"plan", "target", "workers", "check", kCompileOnlyOption, kEmitOnlyOption, "chips"};
   const auto read = [&](const std::string& name, auto& value) {
     known.insert(name);
     const auto at = receipt.options.find(name);

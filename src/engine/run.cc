@@ -28,6 +28,7 @@ RequestFacts FactsOf(const OneShot& shot, const AttentionOptions& settled) {
           .target = shot.target,
           .threads = std::max<int64_t>(settled.threads.value_or(shot.target.workers), 1),
           .compile_only = shot.compile_only,
+          .emit_only = shot.texts != nullptr,
           .row_max = is_strided ? !shot.tensors->row_max.empty() : shot.options.row_max,
           .layout = is_strided ? Layout::kBhtd : shot.options.layout};
 }
@@ -96,12 +97,9 @@ Outcome Call(const OneShot& shot, const BoundState& bound, const RunTensors& ten
     RunMeter* meter = shot.options.meter;
     if (meter != nullptr) {
       const TileCounts tiles = CountTiles(bound.plan.view(), DirectionOf(pass));
-      meter->tiles_all = 0;
-      meter->tiles_done = 0;
-      meter->is_backward = pass == Pass::kBackward;
-      meter->tiles_all = tiles.full + tiles.partial;
+      meter->Begin(pass == Pass::kForward ? RunStep::kForward : RunStep::kBackward, tiles.full + tiles.partial);
     }
-    Result<PassRun> ran = RunPass(bound, pass, of_pass, {}, meter == nullptr ? nullptr : &meter->tiles_done);
+    Result<PassRun> ran = RunPass(bound, pass, of_pass, {}, meter == nullptr ? nullptr : &meter->done);
     if (!ran) {
       const bool is_workspace = ran.error().where == "workspace";
       return At(is_workspace ? "workspace" : std::string(ToText(pass)), std::move(ran.error()));
@@ -133,11 +131,38 @@ void DescribeDigests(const OneShot& shot, const BoundState& bound, const RunTens
   receipt.timings.push_back({"digest", clock.Ns()});
 }
 
+// The programs of a lane that is bound to write them.
+Outcome EmitTexts(const OneShot& shot, const BoundState& bound, Receipt& receipt) {
+  if (shot.options.chips < 1) {
+    return At("emit", {ErrorCode::kBadArgument, "a program is for at least one chip", "chips", {}});
+  }
+  const AttentionState& attention = *bound.attention;
+  const BindAsk ask = attention.Ask();
+  const std::vector<Pass> passes = PassesOf(ask.options);
+  for (const MadeLane& made : attention.lanes) {
+    if (made.row != bound.row) continue;
+    for (const Pass pass : passes) {
+      Result<ProgramText> text = made.lane->Lower({.contract = ask.contract,
+                                                   .plan = bound.plan.view(),
+                                                   .target = ask.target,
+                                                   .passes = passes,
+                                                   .chips = shot.options.chips},
+                                                  pass);
+      if (!text) return At("emit", std::move(text.error()));
+      DescribeEmitted(*text, ask.target, receipt);
+      shot.texts->push_back(std::move(*text));
+    }
+  }
+  return std::nullopt;
+}
+
 Outcome Try(const std::shared_ptr<EngineState>& engine, const OneShot& shot, RunOutcome& outcome) {
   Receipt& receipt = outcome.receipt;
   const Attempt<std::shared_ptr<const AttentionState>> prepared =
       PrepareAttention(engine, shot.contract, shot.target, shot.options,
-                       {.compile_only = shot.compile_only, .may_copy = shot.inputs != nullptr && !shot.compile_only});
+                       {.compile_only = shot.compile_only,
+                        .emit_only = shot.texts != nullptr,
+                        .may_copy = shot.inputs != nullptr && !shot.compile_only});
   if (!prepared) return RefuseRequest(shot.contract, prepared.error(), receipt);
   const AttentionState& attention = **prepared;
   DescribeAttention(attention, receipt);
@@ -145,7 +170,7 @@ Outcome Try(const std::shared_ptr<EngineState>& engine, const OneShot& shot, Run
   if (Outcome bad = CheckShotInputs(shot)) return bad;
   Attempt<Plan> plan = MakeShotPlan(shot, attention, outcome);
   if (!plan) return std::move(plan.error());
-  BindOutcome bound = BindPlan(*prepared, std::move(*plan));
+  BindOutcome bound = BindPlan(*prepared, std::move(*plan), {.meter = shot.options.meter});
   if (bound.failure) {
     receipt.decisions.insert(receipt.decisions.end(), bound.decisions.begin(), bound.decisions.end());
     receipt.fallback_reason = bound.fallback_reason;
@@ -158,7 +183,7 @@ Outcome Try(const std::shared_ptr<EngineState>& engine, const OneShot& shot, Run
       receipt.tiles_backward = CountTiles(bound.bound->plan.view(), Direction::kDkv);
     }
     receipt.output_digest.clear();
-    return std::nullopt;
+    return shot.texts == nullptr ? std::nullopt : EmitTexts(shot, *bound.bound, receipt);
   }
   // Outputs by name are made only now, when something is about to fill them.
   const RunTensors tensors =

@@ -18,6 +18,8 @@ struct OneShot {
   const RunTensors* tensors = nullptr;
   // Nothing is run, `inputs` are what routing reads, and there are no outputs.
   bool compile_only = false;
+  // With compile_only: nothing is compiled either, and the programs of the passes come here.
+  std::vector<ProgramText>* texts = nullptr;
 };
 RunOutcome RunOnce(const std::shared_ptr<EngineState>& engine, const OneShot& shot);
 

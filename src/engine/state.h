@@ -33,7 +33,8 @@ struct AttentionState {
   std::shared_ptr<EngineState> engine;
   AttentionOptions options;  // settled: nothing is left to the engine
   bool compile_only = false;
-  bool may_copy = false;  // host tensors to a lane's device and back
+  bool emit_only = false;  // nothing is compiled either
+  bool may_copy = false;   // host tensors to a lane's device and back
   int64_t threads = 1;
   std::vector<MadeLane> lanes;
   std::shared_ptr<const Prepared> prepared;
@@ -51,6 +52,7 @@ struct AttentionState {
 struct BoundState {
   std::shared_ptr<const AttentionState> attention;
   Plan plan;
+  bool is_of_class = false;             // of the attention's: then images of its plans run in this one's workspace
   std::vector<LaneDecision> decisions;  // on the plan
   std::string fallback_reason;
   const LaneRow* row = nullptr;
@@ -83,7 +85,8 @@ using Attempt = tl::expected<T, Failure>;
 // What it is prepared for, beside calls.
 struct PrepareUse {
   bool compile_only = false;
-  bool may_copy = false;  // a one-shot run, whose tensors are the host's wherever its lane runs
+  bool emit_only = false;  // with compile_only: programs are written, and nothing is compiled
+  bool may_copy = false;   // a one-shot run, whose tensors are the host's wherever its lane runs
 };
 Attempt<std::shared_ptr<const AttentionState>> PrepareAttention(const std::shared_ptr<EngineState>& engine,
                                                                 const Contract& contract, const Target& target,

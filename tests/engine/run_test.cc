@@ -1,8 +1,12 @@
 // Runs: what is computed, under which keys, and what a changed contract or batch changes.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <random>
+#include <set>
 #include <string>
+#include <thread>
 
 #include "engine/fixtures.h"
 #include "engine/tensors.h"
@@ -72,10 +76,66 @@ TEST(Run, AMeter_CountsEveryTileOfThePassThatRan) {
       ASSERT_FALSE(outcome.error.has_value()) << ErrorText(outcome);
       const int64_t ran = backward ? outcome.receipt.tiles_executed_backward : outcome.receipt.tiles_executed;
       EXPECT_GT(ran, 0);
-      EXPECT_EQ(meter.tiles_done, ran);
-      EXPECT_EQ(meter.tiles_all, ran);
-      EXPECT_EQ(meter.is_backward, backward);
+      EXPECT_EQ(meter.done, ran);
+      EXPECT_EQ(meter.all, ran);
+      EXPECT_EQ(meter.step, backward ? RunStep::kBackward : RunStep::kForward);
     }
+  }
+}
+
+// One row of keys as long as all of them: dK and dV are one step at the end, and what is seen before it is dQ's.
+TEST(Run, AMeterOfTheReferenceLane_CountsDqAsItGoes) {
+  const Contract contract =
+      ParseContract("version = 1\n[shape]\nq_len = 1024\ndim_qk = 64\n[mask]\nexpr = \"causal\"\n").value();
+  RunMeter meter;
+  RunOptions options;
+  options.lane = "reference";
+  options.backward = true;
+  options.plan.tile = TileSize{16, 1024};
+  options.meter = &meter;
+  const TensorMap inputs = MakeInputs(contract, PrintedSeed(), true);
+  std::atomic<bool> has_ended = false;
+  std::set<int64_t> seen;
+  std::thread watcher([&] {
+    while (!has_ended) {
+      if (meter.step == RunStep::kBackward) seen.insert(meter.done);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  });
+  const RunOutcome outcome = tessera::Run(Engine(), contract, {}, inputs, TargetNamed("cpu"), options);
+  has_ended = true;
+  watcher.join();
+  ASSERT_FALSE(outcome.error.has_value()) << ErrorText(outcome);
+  EXPECT_EQ(meter.all, 64);
+  EXPECT_EQ(meter.done, 64);
+  seen.erase(0);
+  seen.erase(64);
+  ASSERT_GE(seen.size(), 3U) << "nothing was seen of dQ";
+  EXPECT_LE(*seen.rbegin(), 32) << "dQ is half of the pass";
+}
+
+TEST(Run, AMeterOfACheck_CountsItsRows) {
+  const Contract contract = SmallContract();
+  const Shape& s = contract.shape;
+  const TensorMap inputs = MakeInputs(contract, PrintedSeed(), true);
+  RunOptions options;
+  options.backward = true;
+  options.keep_bound = true;
+  const RunOutcome outcome = tessera::Run(Engine(), contract, {}, inputs, TargetNamed("cpu"), options);
+  ASSERT_FALSE(outcome.error.has_value()) << ErrorText(outcome);
+  RunMeter meter;
+  ASSERT_TRUE(CheckMask(contract, {}, outcome.bound->plan().view(), kMaskCheckPairs, &meter).has_value());
+  EXPECT_EQ(meter.step, RunStep::kCheckPlan);
+  EXPECT_EQ(meter.done, s.batch * s.num_q_heads * s.q_len);
+  EXPECT_EQ(meter.all, meter.done);
+  for (const int64_t max_work : {int64_t{1} << 34, int64_t{0}}) {
+    const CheckOptions check{
+        .arithmetic = Arithmetic::Single(), .max_work = max_work, .sample_rows = 3, .meter = &meter};
+    const Result<CheckReport> report = CheckOutputs(contract, {}, inputs, outcome.outputs, check);
+    ASSERT_TRUE(report.has_value() && report->pass);
+    EXPECT_EQ(meter.step, RunStep::kCheckOutputs);
+    EXPECT_EQ(meter.done, max_work == 0 ? 3 : s.batch * s.num_q_heads * s.q_len);
+    EXPECT_EQ(meter.all, meter.done);
   }
 }
 
