@@ -1,23 +1,31 @@
-// What the collectives of a forward and a backward carry when tokens are cut over eight shards, against an all-gather
-// of keys and values (and a reduce-scatter of their gradients in f32). Bytes are read from programs that XLA compiled
-// for as many CPU devices, each collective times its trips for the batch; nothing is run, so that lengths may be those
-// of large machines.
+// What the collectives of a forward and a backward carry when tokens are cut over eight shards, in total and to the
+// device that receives most, against an all-gather of keys and values (and a reduce-scatter of their gradients in f32).
+// Bytes are read from programs that XLA compiled for as many CPU devices, each collective times its trips for the
+// batch; nothing is run, so that lengths may be those of large machines.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <fstream>
+#include <map>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "lanes/xla/pjrt/client.h"
 #include "lanes/xla/pjrt/find_plugins.h"
 #include "shard/context_program.h"
+#include "shard/pod_model.h"
 #include "tessera/cpu_guard.h"
+#include "tessera/engine.h"
+#include "tessera/run.h"
 
 namespace tessera {
 namespace {
@@ -25,10 +33,19 @@ namespace {
 constexpr int64_t kShards = 8;
 constexpr int64_t kTile = 256;
 constexpr int64_t kLong = 131072;
+constexpr double kPodEfficiency = 0.5;  // assumed of a chip's products: no kernel of ours was timed on one
+
+struct PodTable {
+  const char* mask = "";
+  std::vector<shard::PodCost> costs;
+};
 
 struct Settings {
   int64_t batches = 1000;
   uint64_t seed = 20261118;
+  int64_t time_tokens = 0;  // of the row that is run and timed; 0: none is
+  int64_t repeats = 3;
+  std::string documents = {};  // a file for the lengths of the documents that are timed
   bool has_json = false;
 };
 
@@ -54,13 +71,20 @@ Contract ContractOf(const std::string& mask, int64_t tokens) {
   return contract;
 }
 
-// Compiled once for a contract, cut and exchange; planned for every batch.
+// What the collectives of one pass carried, of an all-gather's bytes, for each batch.
+struct Carried {
+  std::vector<double> total;
+  std::vector<double> largest;  // the device that received most, of what an all-gather gives one
+  double Mean() const { return std::accumulate(total.begin(), total.end(), 0.0) / static_cast<double>(total.size()); }
+  double Worst() const { return *std::max_element(total.begin(), total.end()); }
+  double Largest() const { return *std::max_element(largest.begin(), largest.end()); }
+};
+
+// Both passes, each compiled once for a contract, cut and exchange; planned for every batch.
 class Case {
  public:
-  Case(pjrt::Client& client, const std::string& mask, int64_t tokens, CutForm form, Exchange exchange,
-       shard::ContextPass pass = shard::ContextPass::kForward)
+  Case(pjrt::Client& client, const std::string& mask, int64_t tokens, CutForm form, Exchange exchange)
       : client_(client),
-        pass_(pass),
         planner_(Checked(
             ContextPlanner::Make(ContractOf(mask, tokens), Checked(FindTarget("v6e")), OptionsOf(form, exchange)))) {}
 
@@ -68,43 +92,47 @@ class Case {
     const auto start = std::chrono::steady_clock::now();
     const ContextPlan plan = Checked(planner_.Plan(batch));
     seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    if (!runner_) {
-      runner_ =
-          Checked(shard::ContextRunner::Make(client_, plan, {{"xla_backend_optimization_level", int64_t{0}}}, pass_));
-      spec_ = runner_->spec();
-    } else if (!(Checked(shard::ContextSpecOf(plan)).local == spec_.local)) {
-      ++other_classes_;
+    const std::map<std::string, pjrt::OptionValue> quickly = {{"xla_backend_optimization_level", int64_t{0}}};
+    for (const shard::ContextPass pass : {shard::ContextPass::kForward, shard::ContextPass::kBackward}) {
+      std::optional<shard::ContextRunner>& runner = runners_[static_cast<size_t>(pass)];
+      if (!runner) runner = Checked(shard::ContextRunner::Make(client_, plan, quickly, pass));
+      Count(plan, pass, Checked(runner->Carried(plan)));
     }
-    int64_t bytes = 0;
-    for (const shard::CarriedCollective& one : Checked(runner_->Carried(plan))) bytes += one.bytes_per_trip * one.trips;
-    // A backward gathers halves again and gives f32 back.
-    const double passes = pass_ == shard::ContextPass::kForward ? 1.0 : 3.0;
-    const double all = passes * static_cast<double>(plan.BytesOf(Exchange::kAllGather).total);
-    shares_.push_back(static_cast<double>(bytes) / all);
-    largest_.push_back(static_cast<double>(plan.BytesOf(plan.exchange).largest) * kShards * passes / all);
+    const stablehlo::ContextSpec& spec = runners_[0]->spec();
+    if (!(Checked(shard::ContextSpecOf(plan)).local == spec.local)) ++other_classes_;
     int64_t needed = 0;
     for (const auto& target : plan.needs) {
       for (const auto& source : target) needed += static_cast<int64_t>(source.size());
     }
     const Shape& s = plan.contract.shape;
     const int64_t tile_bytes = kTile * s.num_kv_heads * (s.dim_qk + s.dim_v) * BytesOf(s.dtype);
-    needed_.push_back(static_cast<double>(needed * tile_bytes) * passes / all);
+    needed_.push_back(static_cast<double>(needed * tile_bytes) /
+                      static_cast<double>(plan.BytesOf(Exchange::kAllGather).total));
     balances_.push_back(plan.TileBalance());
     pair_balances_.push_back(plan.PairBalance());
   }
 
-  double Mean() const {
-    return std::accumulate(shares_.begin(), shares_.end(), 0.0) / static_cast<double>(shares_.size());
-  }
-  double Worst() const { return Most(shares_); }
+  const Carried& forward() const { return carried_[0]; }
+  const Carried& backward() const { return carried_[1]; }
   double Needed() const { return Most(needed_); }
   double Balance() const { return Most(balances_); }
   double PairBalance() const { return Most(pair_balances_); }
-  double Largest() const { return Most(largest_); }
-  double MillisecondsEach() const { return seconds_ * 1e3 / static_cast<double>(shares_.size()); }
+  double MillisecondsEach() const { return seconds_ * 1e3 / static_cast<double>(balances_.size()); }
   int64_t other_classes() const { return other_classes_; }
 
  private:
+  void Count(const ContextPlan& plan, shard::ContextPass pass, const std::vector<shard::CarriedCollective>& carried) {
+    int64_t bytes = 0;
+    for (const shard::CarriedCollective& one : carried) bytes += one.bytes_per_trip * one.trips;
+    const std::vector<int64_t> received = shard::ReceivedBytes(carried, plan.shards);
+    // A backward gathers halves again and gives f32 back.
+    const double passes = pass == shard::ContextPass::kForward ? 1.0 : 3.0;
+    const double all = passes * static_cast<double>(plan.BytesOf(Exchange::kAllGather).total);
+    Carried& out = carried_[static_cast<size_t>(pass)];
+    out.total.push_back(static_cast<double>(bytes) / all);
+    out.largest.push_back(static_cast<double>(*std::max_element(received.begin(), received.end())) * kShards / all);
+  }
+
   static double Most(const std::vector<double>& values) { return *std::max_element(values.begin(), values.end()); }
   static ContextOptions OptionsOf(CutForm form, Exchange exchange) {
     ContextOptions options;
@@ -116,13 +144,12 @@ class Case {
   }
 
   pjrt::Client& client_;
-  shard::ContextPass pass_;
   ContextPlanner planner_;
-  std::optional<shard::ContextRunner> runner_;
-  stablehlo::ContextSpec spec_;
+  std::array<std::optional<shard::ContextRunner>, 2> runners_;
+  std::array<Carried, 2> carried_;
   int64_t other_classes_ = 0;
   double seconds_ = 0;
-  std::vector<double> shares_, largest_, needed_, balances_, pair_balances_;
+  std::vector<double> needed_, balances_, pair_balances_;
 };
 
 Batch EvenDocuments(std::mt19937_64& random) {
@@ -183,25 +210,58 @@ struct Line {
   std::string what;
   std::string figure;
   double value = 0;
-  double must = 0;
-  double goal = 0;
+  std::optional<double> must = {};
+  std::optional<double> goal = {};
+  std::optional<double> largest = {};  // of bytes: the device that received most
 };
 
-void Print(const std::vector<Line>& lines, bool has_json) {
-  if (has_json) {
-    std::string text;
-    for (const Line& line : lines) {
-      text += fmt::format(
-          "{}  {{\"what\": \"{}\", \"figure\": \"{}\", \"value\": {:.6f}, \"must\": {}, \"goal\": {}, \"is_met\": {}}}",
-          text.empty() ? "" : ",\n", line.what, line.figure, line.value, line.must, line.goal, line.value <= line.must);
-    }
-    fmt::print("[\n{}\n]\n", text);
-    return;
-  }
-  fmt::print("| what | figure | measured | must | | goal | |\n|---|---|---|---|---|---|---|\n");
+// A pass's bytes, and what the device that received most had of what an all-gather gives it.
+void AddBytes(std::vector<Line>& lines, const std::string& what, const Case& of, std::optional<double> must,
+              std::optional<double> goal) {
+  lines.push_back({what, "bytes", of.forward().Mean(), must, goal, of.forward().Largest()});
+  lines.push_back({what, "bytes of the backward", of.backward().Mean(), {}, {}, of.backward().Largest()});
+}
+
+std::string NumberOr(std::optional<double> value, const char* none) {
+  return value ? fmt::format("{:.4g}", *value) : none;
+}
+
+void PrintJson(const std::vector<Line>& lines, const std::vector<PodTable>& pods) {
+  std::string text;
   for (const Line& line : lines) {
-    fmt::print("| {} | {} | {:.4f} | {:.4g} | {} | {:.4g} | {} |\n", line.what, line.figure, line.value, line.must,
-               line.value <= line.must ? "yes" : "NO", line.goal, line.value <= line.goal ? "yes" : "NO");
+    text += fmt::format(
+        "{}    {{\"what\": \"{}\", \"figure\": \"{}\", \"value\": {:.6f}, \"must\": {}, \"goal\": {}, "
+        "\"largest_device\": {}, \"is_met\": {}}}",
+        text.empty() ? "" : ",\n", line.what, line.figure, line.value, NumberOr(line.must, "null"),
+        NumberOr(line.goal, "null"), NumberOr(line.largest, "null"),
+        line.must ? (line.value <= *line.must ? "true" : "false") : "null");
+  }
+  std::string models;
+  for (const PodTable& table : pods) {
+    for (const shard::PodCost& cost : table.costs) {
+      models += fmt::format(
+          "{}    {{\"mask\": \"{}\", \"chips\": {}, \"slices\": {}, \"tokens\": {}, \"compute_ms\": {:.4f}, "
+          "\"allgather_ms\": {:.4f}, \"sparse_ms\": {:.4f}, \"heads_ms\": {}}}",
+          models.empty() ? "" : ",\n", table.mask, cost.chips, cost.slices, cost.tokens, cost.compute_s * 1e3,
+          cost.allgather.seconds * 1e3, cost.sparse.seconds * 1e3,
+          cost.heads ? fmt::format("{:.4f}", cost.heads->seconds * 1e3) : "null");
+    }
+  }
+  fmt::print(
+      "{{\n  \"rows\": [\n{}\n  ],\n  \"pods\": {{\"is_a_model\": true, \"efficiency\": {}, \"rows\": [\n{}\n  "
+      "]}}\n}}\n",
+      text, kPodEfficiency, models);
+}
+
+void Print(const std::vector<Line>& lines) {
+  fmt::print("| what | figure | measured | largest device | must | | goal | |\n|---|---|---|---|---|---|---|---|\n");
+  const auto verdict = [](double value, std::optional<double> bound) {
+    return !bound ? "" : value <= *bound ? "yes" : "NO";
+  };
+  for (const Line& line : lines) {
+    fmt::print("| {} | {} | {:.4f} | {} | {} | {} | {} | {} |\n", line.what, line.figure, line.value,
+               NumberOr(line.largest, ""), NumberOr(line.must, ""), verdict(line.value, line.must),
+               NumberOr(line.goal, ""), verdict(line.value, line.goal));
   }
 }
 
@@ -222,6 +282,130 @@ pjrt::Client& MakeClient() {
   return *client;
 }
 
+// Eight CPU devices against the lane's own program of one, on the same cores: the best of some runs each, taking turns.
+void RunTimed(pjrt::Client& client, const Settings& settings, std::mt19937_64& random, std::vector<Line>& lines) {
+  const int64_t tokens = settings.time_tokens;
+  const Engine engine{OptionsFromEnvironment()};
+  for (const std::string mask : {"causal and documents", "window(1023, 0)"}) {
+    Contract contract = ContractOf(mask, tokens);
+    contract.shape.dtype = DType::kF32;
+    contract.shape.dim_qk = contract.shape.dim_v = 64;
+    Batch batch;
+    if (mask != "window(1023, 0)") {
+      std::vector<int32_t> lengths;
+      for (int64_t left = tokens; left > 0; left -= lengths.back()) {
+        lengths.push_back(static_cast<int32_t>(std::min<int64_t>(left, 32 + static_cast<int64_t>(random() % 4033))));
+      }
+      batch.doc_lengths = IntRows{lengths};
+      if (!settings.documents.empty()) {
+        std::ofstream file(settings.documents);
+        for (const int32_t length : lengths) file << length << "\n";
+      }
+    }
+    ContextOptions options;
+    options.shards = kShards;
+    options.plan.tile = TileSize{kTile, kTile};
+    const Target here = Checked(FindTarget("cpu"));
+    const ContextPlan plan = Checked(PlanContext(contract, batch, here, options));
+    const shard::ContextRunner runner = Checked(shard::ContextRunner::Make(client, plan));
+    const TensorMap inputs = MakeInputs(contract, settings.seed, false);
+    const auto cut =
+        Checked(shard::CutTensors(plan, {inputs.at("q").bytes, inputs.at("k").bytes, inputs.at("v").bytes}));
+    RunOptions run;
+    run.lane = "xla_chunked";
+    run.plan = options.plan;
+    // A call each, host to host: what it uploads, runs and brings back. Plans, cuts and programs are there before.
+    int64_t sharded = 0;
+    int64_t alone = 0;
+    int64_t on_devices = 0;
+    for (int64_t i = 0; i <= settings.repeats; ++i) {  // the first of each is not counted
+      const auto start = std::chrono::steady_clock::now();
+      const shard::ContextOutputs outputs = Checked(runner.Forward(plan, cut));
+      const int64_t ns =
+          std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count();
+      const RunOutcome one = Run(engine, contract, batch, inputs, here, run);
+      if (one.error) {
+        fmt::print(stderr, "bench_shard: {}\n", ToText(*one.error));
+        std::exit(2);
+      }
+      for (const Timing& timing : one.receipt.timings) {
+        if (i > 0 && timing.name == "forward") alone = alone == 0 ? timing.ns : std::min(alone, timing.ns);
+      }
+      if (i > 0 && (sharded == 0 || ns < sharded)) {
+        sharded = ns;
+        on_devices = outputs.run_ns;
+      }
+    }
+    const std::string what = fmt::format("{}, {} tokens, {} cores", mask, tokens, std::thread::hardware_concurrency());
+    lines.push_back(
+        {what, "time, 8 devices over 1", static_cast<double>(sharded) / static_cast<double>(alone), 1.3, 1.1});
+    fmt::print(
+        stderr,
+        "{}: {:.1f} ms on eight devices, of which {:.1f} from launch to end, {:.1f} ms by the unsharded lane; {}\n",
+        what, static_cast<double>(sharded) * 1e-6, static_cast<double>(on_devices) * 1e-6,
+        static_cast<double>(alone) * 1e-6, plan.reason);
+  }
+}
+
+std::vector<PodTable> ModelsOfPods() {
+  const ChipFigures chip = *ChipFiguresOf("v6e");
+  std::vector<PodTable> tables;
+  for (const int64_t window : {4095, 0}) {
+    const shard::PodQuestion question{
+        .shape = ContractOf("causal", 16384).shape, .window = window, .efficiency = kPodEfficiency};
+    tables.push_back({window > 0 ? "window(4095, 0)" : "causal, zigzag",
+                      shard::ModelPods(chip, question, {16, 64, 256, 1024, 4096})});
+  }
+  return tables;
+}
+
+void PrintPods(const std::vector<PodTable>& tables) {
+  const ChipFigures chip = *ChipFiguresOf("v6e");
+  fmt::print(
+      "\nA model of v6e pods, not a measurement: {:.0f} TFLOP/s and {:.0f} GB/s of links for each chip, {:.0f} % of "
+      "the "
+      "first reached (assumed, not measured); links join {} chips, and {:.1f} GB/s of network for each chip join what "
+      "is beyond. A forward of 16,384 tokens on each chip, ms of the chip that has most, nothing overlapped.\n"
+      "| mask | chips | slices | tokens | compute | all-gather | sparse | heads | compute's share with the cheapest |\n"
+      "|---|---|---|---|---|---|---|---|---|\n",
+      chip.flops * 1e-12, chip.link_bytes * 1e-9, 100 * kPodEfficiency, chip.slice_chips, chip.network_bytes * 1e-9);
+  for (const PodTable& table : tables) {
+    for (const shard::PodCost& cost : table.costs) {
+      fmt::print("| {} | {} | {} | {} | {:.1f} | {:.1f} | {:.2f} | {} | {:.3f} |\n", table.mask, cost.chips,
+                 cost.slices, cost.tokens, cost.compute_s * 1e3, cost.allgather.seconds * 1e3,
+                 cost.sparse.seconds * 1e3,
+                 cost.heads ? fmt::format("{:.2f}", cost.heads->seconds * 1e3) : "no: 8 key heads",
+                 cost.compute_s / (cost.compute_s + cost.LeastSeconds()));
+    }
+  }
+}
+
+// Where no exchange but an all-gather is left: heads cannot be shared, and a sparse one would carry more than 0.6.
+// How often something else is taken, and 1 where there was no such case.
+double WrongAbove(const std::vector<ContextPlan>& plans) {
+  int64_t cases = 0;
+  int64_t wrong = 0;
+  for (const ContextPlan& plan : plans) {
+    fmt::print(stderr, "{}\n", plan.reason);
+    const double share = static_cast<double>(plan.BytesOf(Exchange::kSparse).total) /
+                         static_cast<double>(plan.BytesOf(Exchange::kAllGather).total);
+    if (share <= 0.6) continue;
+    ++cases;
+    if (plan.exchange != Exchange::kAllGather) ++wrong;
+  }
+  return static_cast<double>(cases == 0 ? 1 : wrong);
+}
+
+ContextPlan PlannedWithOneKeyHead(const std::string& mask, const Batch& batch, CutForm form) {
+  Contract contract = ContractOf(mask, kLong / 2);
+  contract.shape.num_kv_heads = 1;
+  ContextOptions options;
+  options.shards = kShards;
+  options.form = form;
+  options.plan.tile = TileSize{kTile, kTile};
+  return Checked(PlanContext(contract, batch, Checked(FindTarget("v6e")), options));
+}
+
 void RunAll(const Settings& settings) {
   pjrt::Client& client = MakeClient();
   std::mt19937_64 random(settings.seed);
@@ -234,61 +418,50 @@ void RunAll(const Settings& settings) {
   using enum CutForm;
   using enum Exchange;
   const Case window = once("window(4095, 0)", kLong, kContiguous, kSparse, {});
-  lines.push_back({"window(4095, 0), 128K", "bytes", window.Mean(), 0.04, 0.03125});
+  AddBytes(lines, "window(4095, 0), 128K", window, 0.04, 0.03125);
   lines.push_back({"window(4095, 0), 128K", "largest shard", window.Balance(), 1.05, 1.02});
   const Batch even = EvenDocuments(random);
   const std::string documents = "causal and documents";
-  lines.push_back({"64 even documents, 128K, as given", "bytes",
-                   once(documents, kLong, kContiguous, kSparse, even).Mean(), 0.05, 0.05});
+  AddBytes(lines, "64 even documents, 128K, as given", once(documents, kLong, kContiguous, kSparse, even), 0.05, 0.0);
   const Case placed = once(documents, kLong, kReordered, kSparse, even);
-  lines.push_back({"64 even documents, 128K, reordered", "bytes", placed.Mean(), 0, 0});
+  AddBytes(lines, "64 even documents, 128K, reordered", placed, 0.0, 0.0);
   lines.push_back({"64 even documents, 128K, reordered", "largest shard", placed.Balance(), 1.05, 1.02});
   for (const bool has_window : {false, true}) {
     Case heavy(client, documents + (has_window ? " and window(1023, 0)" : ""), kLong, kReordered, kSparse);
     for (int64_t i = 0; i < settings.batches; ++i) heavy.Add(HeavyDocuments(random));
-    const std::string what =
-        fmt::format("heavy documents{}, 128K, {} batches", has_window ? " and window(1023, 0)" : "", settings.batches);
-    lines.push_back({what, "mean bytes", heavy.Mean(), has_window ? 0.04 : 0.25, has_window ? 0.015 : 0.15});
-    lines.push_back({what, "worst bytes", heavy.Worst(), has_window ? 0.04 : 0.40, has_window ? 0.04 : 0.40});
-    lines.push_back({what, "largest shard, worst batch", heavy.Balance(), 1.05, 1.05});
-    lines.push_back({what, "batches of another class", static_cast<double>(heavy.other_classes()), 0, 0});
-    fmt::print(stderr,
-               "{}: planned in {:.1f} ms each; pairs of the largest shard at worst {:.3f}, received by one device at "
-               "worst {:.3f} of what an all-gather gives it\n",
-               what, heavy.MillisecondsEach(), heavy.PairBalance(), heavy.Largest());
+    const std::string what = fmt::format("heavy documents{}, 128K, {} batches, mean",
+                                         has_window ? " and window(1023, 0)" : "", settings.batches);
+    AddBytes(lines, what, heavy, has_window ? 0.04 : 0.25, has_window ? 0.015 : 0.15);
+    lines.push_back({what,
+                     "worst bytes",
+                     heavy.forward().Worst(),
+                     {},
+                     has_window ? std::nullopt : std::optional(0.40),
+                     heavy.forward().Largest()});
+    lines.push_back({what, "largest shard, worst batch", heavy.Balance(), 1.05, {}});
+    lines.push_back({what, "batches of another class", static_cast<double>(heavy.other_classes()), 0.0, 0.0});
+    fmt::print(stderr, "{}: planned in {:.1f} ms each; pairs of the largest shard at worst {:.3f}\n", what,
+               heavy.MillisecondsEach(), heavy.PairBalance());
   }
-  lines.push_back(
-      {"causal 64K, contiguous", "bytes", once("causal", kLong / 2, kContiguous, kSparse, {}).Mean(), 0.55, 0.50});
-  lines.push_back({"causal 64K, zigzag", "bytes", once("causal", kLong / 2, kZigzag, kSparse, {}).Mean(), 0.80, 0.75});
-  lines.push_back(
-      {"causal 64K, heads (8, g = 1)", "bytes", once("causal", kLong / 2, kContiguous, kHeads, {}).Mean(), 0.25, 0.25});
-  Case back(client, "window(4095, 0)", kLong, kContiguous, kSparse, shard::ContextPass::kBackward);
-  back.Add({});
-  lines.push_back({"window(4095, 0), 128K, backward", "bytes", back.Mean(), 0.04, 0.03125});
-  Case heavy_back(client, documents, kLong, kReordered, kSparse, shard::ContextPass::kBackward);
-  for (int64_t i = 0; i < settings.batches; ++i) heavy_back.Add(HeavyDocuments(random));
-  lines.push_back({fmt::format("heavy documents, 128K, {} batches, backward", settings.batches), "mean bytes",
-                   heavy_back.Mean(), 0.25, 0.15});
-  int64_t wrong_choices = 0;
+  const int64_t half = kLong / 2;
+  AddBytes(lines, "causal 64K, contiguous", once("causal", half, kContiguous, kSparse, {}), 0.55, 0.50);
+  AddBytes(lines, "causal 64K, zigzag", once("causal", half, kZigzag, kSparse, {}), 0.80, 0.75);
+  AddBytes(lines, "causal 64K, heads (8, g = 1)", once("causal", half, kContiguous, kHeads, {}), 0.25, 0.25);
+  std::vector<ContextPlan> alone;
   for (const auto& [name, kind] : {std::pair("uniform", PickKind::kUniform), std::pair("local", PickKind::kLocal),
                                    std::pair("zipf", PickKind::kZipf)}) {
-    const Batch picked = PickedBlocks(random, kind, kLong / 2, 8);
-    const Case routed = once("causal and blocks", kLong / 2, kContiguous, kSparse, picked);
-    const std::string what = fmt::format("routed, {} picks, 64K", name);
-    lines.push_back({what, "bytes", routed.Mean(), routed.Needed() * 1.10, routed.Needed() * 1.02});
-    ContextOptions free;
-    free.shards = kShards;
-    free.form = kContiguous;
-    free.plan.tile = TileSize{kTile, kTile};
-    const ContextPlan chosen =
-        Checked(PlanContext(ContractOf("causal and blocks", kLong / 2), picked, Checked(FindTarget("v6e")), free));
-    fmt::print(stderr, "{}: {}\n", what, chosen.reason);
-    const double share =
-        static_cast<double>(chosen.BytesOf(kSparse).total) / static_cast<double>(chosen.BytesOf(kAllGather).total);
-    if (share > 0.6 && chosen.exchange == kSparse) ++wrong_choices;
+    const Batch picked = PickedBlocks(random, kind, half, 8);
+    const Case routed = once("causal and blocks", half, kContiguous, kSparse, picked);
+    AddBytes(lines, fmt::format("routed, {} picks, 64K", name), routed, routed.Needed() * 1.10, routed.Needed() * 1.02);
+    alone.push_back(PlannedWithOneKeyHead("causal and blocks", PickedBlocks(random, kind, half, 1), kContiguous));
   }
-  lines.push_back({"routed, 64K", "sparse taken above 0.6", static_cast<double>(wrong_choices), 0, 0});
-  Print(lines, settings.has_json);
+  alone.push_back(PlannedWithOneKeyHead("causal", {}, kZigzag));
+  lines.push_back({"one key head, 64K", "no all-gather above 0.6", WrongAbove(alone), 0.0, 0.0});
+  if (settings.time_tokens > 0) RunTimed(client, settings, random, lines);
+  const std::vector<PodTable> pods = ModelsOfPods();
+  if (settings.has_json) return PrintJson(lines, pods);
+  Print(lines);
+  PrintPods(pods);
 }
 
 }  // namespace
@@ -297,9 +470,15 @@ void RunAll(const Settings& settings) {
 int main(int argc, char** argv) {
   tessera::ReexecWithCpuGuard(argv);
   tessera::Settings settings;
-  CLI::App app("What the collectives of a forward carry over eight shards, against an all-gather of keys and values.");
+  CLI::App app(
+      "What the collectives of a forward and a backward carry over eight shards, against an all-gather of keys and "
+      "values.");
   app.add_option("--batches", settings.batches, "batches of documents with heavy tails")->check(CLI::Range(1, 100000));
   app.add_option("--seed", settings.seed, "of the documents");
+  app.add_option("--time", settings.time_tokens, "also run rows of so many tokens on eight devices, against one")
+      ->check(CLI::Range(2048, 1 << 20));
+  app.add_option("--documents", settings.documents, "with --time: write the lengths of its documents to this file");
+  app.add_option("--repeats", settings.repeats, "of what is timed")->check(CLI::Range(1, 100));
   app.add_flag("--json", settings.has_json, "one JSON document");
   CLI11_PARSE(app, argc, argv);
   tessera::RunAll(settings);

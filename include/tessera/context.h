@@ -61,8 +61,13 @@ struct ExchangeBytes {
   Exchange exchange = Exchange::kAllGather;
   bool is_possible = true;
   int64_t total = 0;
-  int64_t largest = 0;   // received by one device
-  int64_t trips = 0;     // collectives one after the other
+  int64_t largest = 0;  // received by one device
+  int64_t trips = 0;    // collectives one after the other
+  // A backward's, in which keys and values are brought once more and dK and dV go back in f32; and in which q, do, lse
+  // and delta are brought to who has the keys in their place, where nothing is left to add: -1 where there is no such
+  // form.
+  int64_t backward = 0;
+  int64_t backward_by_rows = -1;
   std::string why = {};  // not possible: why
 };
 
@@ -101,6 +106,7 @@ struct ContextOptions {
   // What it costs to move a key tile of all heads, in tiles of one head executed; what forms are compared by.
   int64_t move_cost = 8;
   bool count_pairs = true;
+  int64_t tiles_per_shard = 0;  // that there is room for: forms that need more are left out; 0: any
 };
 
 // What was chosen, and what else there was.
@@ -141,10 +147,22 @@ class ContextPlanner {
  public:
   static Result<ContextPlanner> Make(const Contract& contract, const Target& target, const ContextOptions& options);
   Result<ContextPlan> Plan(const Batch& batch) const;
+  // With the order and the shards of another contract's cut of the same batch: what the layers of a model share.
+  Result<ContextPlan> PlanAs(const Batch& batch, const ContextPlan& cut) const;
 
  private:
   struct State;
   std::shared_ptr<const State> state_;
+};
+
+// How the batches of a model were shared over devices, one cut for all layers of each.
+struct ContextUse {
+  Exchange exchange = Exchange::kAllGather;
+  std::string reason = {};                             // of the cut and of the exchange
+  std::array<int64_t, kCutForms.size()> batches = {};  // rows of a device that were cut in each form
+  double worst_balance = 0.0;                          // the largest shard over the mean, in executed tiles
+  int64_t bytes = 0;            // brought for forwards of one layer of each mask over all devices, padding included
+  int64_t allgather_bytes = 0;  // what an all-gather would have carried
 };
 
 // What is in `order` or a shard's rows, back where it came from: offsets become starts. Ascending by start.
@@ -155,6 +173,12 @@ Status VerifyCut(const RowCut& cut, int64_t tokens, int64_t tile, int64_t shards
 
 // Every needed tile is brought once.
 SparseSteps MakeSparseSteps(const std::vector<std::vector<std::vector<int32_t>>>& needs);
+
+// A shard's rows are a contract of their own: the contract's key with the tokens of the batch that they are, in tiles
+// of so many. Equal for cuts of any form that give the shard the same tokens in the same places.
+Result<std::vector<std::string>> ShardKeys(const ContextPlan& plan);
+// Of all shards, in their order.
+Result<std::string> CutKey(const ContextPlan& plan);
 
 std::string ToJson(const ContextPlan& plan);
 std::string Summary(const ContextPlan& plan);

@@ -99,7 +99,8 @@ class Auditor {
         const ShardRow* row = ArgumentAt(parameter);
         if (row == nullptr) continue;
         of.push_back(row->tensor.name);
-        if (collective.kind == "all-gather" && !IsImplied(collective, *row)) {
+        const bool is_kept = row->tensor.role != TensorRole::kActivation;
+        if (collective.kind == "all-gather" && is_kept && !IsImplied(collective, *row)) {
           Violate(row->tensor.name, fmt::format("no gathering of what {} keeps apart; the program has {}",
                                                 ToText(row->spec.value_or(SpecAxes{})), pjrt::ToText(collective)));
         }
@@ -113,8 +114,10 @@ class Auditor {
   }
 
   Result<ProgramReport> Finish(const ProgramLimits& limits) {
-    if (limits.device_bytes && report_.device_bytes > *limits.device_bytes) {
-      Violate("bytes of a device", fmt::format("at most {}: {}", *limits.device_bytes, report_.device_bytes));
+    const int64_t temporary = std::max<int64_t>(limits.temp_bytes, 0);
+    if (limits.device_bytes && (report_.device_bytes > *limits.device_bytes - temporary)) {
+      Violate("bytes of a device", fmt::format("at most {}: arguments and results are {}, and temporary {}",
+                                               *limits.device_bytes, report_.device_bytes, temporary));
     }
     if (!violations_.empty()) return Fail(ErrorCode::kShardProgram, std::move(violations_), program_.module_name);
     return std::move(report_);

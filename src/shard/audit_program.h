@@ -19,7 +19,8 @@ struct ProgramTensors {
 };
 
 struct ProgramLimits {
-  std::optional<int64_t> device_bytes = {};  // of arguments and results on each device
+  std::optional<int64_t> device_bytes = {};  // of arguments, results and what the program needs beside them
+  int64_t temp_bytes = 0;                    // the last of these, as the compiled program tells; under 0: it does not
 };
 
 struct ProgramReport {

@@ -13,6 +13,7 @@
 #include "planner/stages.h"
 #include "shard/cut.h"
 #include "shard/exchange.h"
+#include "shard/level.h"
 #include "shard/placement.h"
 
 namespace tessera {
@@ -76,6 +77,10 @@ Result<Exchange> ParseExchange(std::string_view text) {
 double ContextPlan::TileBalance() const { return Balance(loads, &ShardLoad::tiles); }
 double ContextPlan::PairBalance() const { return Balance(loads, &ShardLoad::pairs); }
 
+namespace {
+struct Candidate;
+}  // namespace
+
 struct ContextPlanner::State {
   PreparedContract prepared;
   MaskFacts facts;
@@ -87,6 +92,9 @@ struct ContextPlanner::State {
   Result<PlanResult> PlanOf(const Batch& batch) const {
     return MakePlan(prepared, batch, target, options.plan, nullptr, options.plan.widen_class ? nullptr : &shape);
   }
+  // With the exchange, and what there is to say of it.
+  Result<ContextPlan> Finish(Candidate made, const std::string& why,
+                             std::vector<ContextPlan::Considered> considered) const;
 };
 
 namespace {
@@ -118,6 +126,13 @@ class Cutter {
     batch_ = &batch;
     given_ = std::make_shared<const Plan>(std::move(TESSERA_TRY(plan_of_(batch)).plan));
     return {};
+  }
+
+  // Why a form cannot be had of this batch; empty: it can.
+  std::string WhyNot(CutForm form) const {
+    const int64_t each = shard::PaddedTiles(tokens_, tile_, options_.shards, form) / options_.shards;
+    if (options_.tiles_per_shard == 0 || each <= options_.tiles_per_shard) return "";
+    return fmt::format("it needs {} tiles on each shard, and there is room for {}", each, options_.tiles_per_shard);
   }
 
   Candidate InOrder(CutForm form) const {
@@ -152,10 +167,45 @@ class Cutter {
       }
       if (IsLevel(best->facts.loads)) break;
     }
+    if (!IsLevel(best->facts.loads)) {
+      shard::LevelShards(best->plan->view(), {options_.shards, tile_, tokens_, kLevelPercent}, best->rows);
+      Measure(*best);
+    }
     return std::move(*best);
   }
 
+  // As another contract's plan has it.
+  Result<Candidate> As(const ContextPlan& cut) const {
+    Candidate out;
+    out.form = cut.form;
+    out.batch = *batch_;
+    out.plan = given_;
+    out.rows = cut.rows;
+    if (cut.form == CutForm::kReordered) {
+      out.batch = Batch();
+      out.batch.doc_ids = TESSERA_TRY(IdsInOrder(cut.rows));
+      out.plan = std::make_shared<const Plan>(std::move(TESSERA_TRY(plan_of_(out.batch)).plan));
+    }
+    Measure(out);
+    return out;
+  }
+
  private:
+  Result<IdRows> IdsInOrder(const std::vector<RowCut>& rows) const {
+    const std::vector<BatchRow> facts = TESSERA_TRY(ResolveBatch(contract_, *batch_));
+    IdRows ids{.rows = contract_.shape.batch, .len = tokens_, .values = {}};
+    for (size_t b = 0; b < facts.size(); ++b) {
+      std::vector<int32_t> given(static_cast<size_t>(tokens_), -1);
+      for (const Segment& segment : facts[b].q_segments) {
+        std::fill(given.begin() + segment.begin, given.begin() + segment.end, segment.doc);
+      }
+      for (const Piece& piece : rows[b].order) {
+        ids.values.insert(ids.values.end(), given.begin() + piece.start, given.begin() + piece.start + piece.count);
+      }
+    }
+    return ids;
+  }
+
   static bool IsLevel(const std::vector<ShardLoad>& loads) {
     int64_t sum = 0;
     for (const ShardLoad& load : loads) sum += load.tiles;
@@ -214,7 +264,8 @@ class Cutter {
   void Measure(Candidate& out) const {
     out.facts = shard::MeasureCut(out.plan->view(), out.rows, tile_, options_.shards);
     out.tiles_each = static_cast<int64_t>(out.rows.front().shard_of.size()) / options_.shards;
-    out.exchanges = shard::CountExchanges(contract_.shape, {options_.shards, tile_, out.tiles_each}, out.facts.needs);
+    out.exchanges = shard::CountExchanges(contract_.shape, {options_.shards, tile_, out.tiles_each}, out.facts.needs,
+                                          out.facts.row_needs);
     out.choice = shard::ChooseExchange(out.exchanges);
     const int64_t received = out.exchanges[static_cast<size_t>(out.choice.exchange)].largest;
     out.cost = MostTiles(out.facts.loads) + received / shard::KeyTileBytes(contract_.shape, tile_) * options_.move_cost;
@@ -273,48 +324,74 @@ Result<ContextPlanner> ContextPlanner::Make(const Contract& contract, const Targ
   return planner;
 }
 
+Result<ContextPlan> ContextPlanner::State::Finish(Candidate made, const std::string& why,
+                                                  std::vector<ContextPlan::Considered> considered) const {
+  const Contract& contract = prepared.contract;
+  ContextPlan out;
+  out.considered = std::move(considered);
+  const auto asked = options.exchange;
+  if (asked && !made.exchanges[static_cast<size_t>(*asked)].is_possible) {
+    return Fail(ErrorCode::kContextCut, made.exchanges[static_cast<size_t>(*asked)].why, "exchange");
+  }
+  out.contract = contract;
+  out.form = made.form;
+  out.exchange = asked.value_or(made.choice.exchange);
+  out.reason = fmt::format("{}: {}; {}", ToText(made.form), why,
+                           asked ? fmt::format("{}: asked for", ToText(*asked)) : made.choice.reason);
+  out.shards = options.shards;
+  out.tile = tile;
+  out.tiles_per_shard = made.tiles_each;
+  out.loads = std::move(made.facts.loads);
+  out.needs = std::move(made.facts.needs);
+  out.exchanges = std::move(made.exchanges);
+  out.batch = std::move(made.batch);
+  out.plan = std::move(made.plan);
+  out.rows = std::move(made.rows);
+  if (options.count_pairs && !facts.needs_blocks) {
+    const std::vector<BatchRow> resolved = TESSERA_TRY(ResolveBatch(contract, out.batch));
+    shard::CountShardPairs(TESSERA_TRY(planner::Resolve(contract, prepared.sets, resolved)), out.rows, out.loads);
+  }
+  return out;
+}
+
 Result<ContextPlan> ContextPlanner::Plan(const Batch& batch) const {
   const ContextOptions& options = state_->options;
   const Contract& contract = state_->prepared.contract;
   Cutter cutter(contract, options, state_->tile, [&](const Batch& one) { return state_->PlanOf(one); });
   TESSERA_TRY(cutter.Begin(batch));
-  ContextPlan out;
+  std::vector<ContextPlan::Considered> considered;
   std::optional<Candidate> best;
   for (const CutForm form : kCutForms) {
     if (options.form && *options.form != form) continue;
-    const std::string why = form == CutForm::kReordered ? shard::WhyNotReorder(contract, state_->facts) : "";
+    std::string why = form == CutForm::kReordered ? shard::WhyNotReorder(contract, state_->facts) : "";
+    if (why.empty()) why = cutter.WhyNot(form);
     if (!why.empty()) {
-      out.considered.push_back({.form = form, .is_possible = false, .cost = 0, .why = why});
+      considered.push_back({.form = form, .is_possible = false, .cost = 0, .why = why});
       continue;
     }
     Candidate made = form == CutForm::kReordered ? TESSERA_TRY(cutter.Reordered()) : cutter.InOrder(form);
-    out.considered.push_back({.form = form, .is_possible = true, .cost = made.cost, .why = {}});
+    considered.push_back({.form = form, .is_possible = true, .cost = made.cost, .why = {}});
     if (!best || made.cost < best->cost) best = std::move(made);
   }
-  const auto asked = options.exchange;
-  if (asked && !best->exchanges[static_cast<size_t>(*asked)].is_possible) {
-    return Fail(ErrorCode::kContextCut, best->exchanges[static_cast<size_t>(*asked)].why, "exchange");
+  if (!best) return Fail(ErrorCode::kContextCut, considered.back().why, "cut");
+  const std::string why = options.form ? "asked for" : fmt::format("least cost, {}", best->cost);
+  return state_->Finish(std::move(*best), why, std::move(considered));
+}
+
+Result<ContextPlan> ContextPlanner::PlanAs(const Batch& batch, const ContextPlan& cut) const {
+  const Contract& contract = state_->prepared.contract;
+  if (cut.shards != state_->options.shards || cut.tile != state_->tile ||
+      cut.contract.shape.q_len != contract.shape.q_len || cut.contract.shape.batch != contract.shape.batch) {
+    return Fail(ErrorCode::kContextMismatch, "the cut is of other tokens, tiles or shards", "cut");
   }
-  out.contract = contract;
-  out.form = best->form;
-  out.exchange = asked.value_or(best->choice.exchange);
-  out.reason = fmt::format("{}: {}; {}", ToText(best->form),
-                           options.form ? "asked for" : fmt::format("least cost, {}", best->cost),
-                           asked ? fmt::format("{}: asked for", ToText(*asked)) : best->choice.reason);
-  out.shards = options.shards;
-  out.tile = state_->tile;
-  out.tiles_per_shard = best->tiles_each;
-  out.loads = std::move(best->facts.loads);
-  out.needs = std::move(best->facts.needs);
-  out.exchanges = std::move(best->exchanges);
-  out.batch = std::move(best->batch);
-  out.plan = std::move(best->plan);
-  out.rows = std::move(best->rows);
-  if (options.count_pairs && !state_->facts.needs_blocks) {
-    const std::vector<BatchRow> facts = TESSERA_TRY(ResolveBatch(contract, out.batch));
-    shard::CountShardPairs(TESSERA_TRY(planner::Resolve(contract, state_->prepared.sets, facts)), out.rows, out.loads);
+  if (cut.form == CutForm::kReordered) {
+    if (const std::string why = shard::WhyNotReorder(contract, state_->facts); !why.empty()) {
+      return Fail(ErrorCode::kContextCut, "documents cannot change places: " + why, "cut");
+    }
   }
-  return out;
+  Cutter cutter(contract, state_->options, state_->tile, [&](const Batch& one) { return state_->PlanOf(one); });
+  TESSERA_TRY(cutter.Begin(batch));
+  return state_->Finish(TESSERA_TRY(cutter.As(cut)), "another mask's", {});
 }
 
 Result<ContextPlan> PlanContext(const Contract& contract, const Batch& batch, const Target& target,

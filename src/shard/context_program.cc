@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/clock.h"
 #include "base/try.h"
+#include "shard/cut_program.h"
 #include "tessera/dtype.h"
 
 namespace tessera::shard {
@@ -107,7 +109,8 @@ Result<std::vector<ShardTensors>> CutTensors(const ContextPlan& plan, const Whol
 }
 
 Result<ContextRunner> ContextRunner::Make(pjrt::Client& client, const ContextPlan& plan,
-                                          const std::map<std::string, pjrt::OptionValue>& flags, ContextPass pass) {
+                                          const std::map<std::string, pjrt::OptionValue>& flags, ContextPass pass,
+                                          std::optional<int64_t> max_device_bytes) {
   if (static_cast<int64_t>(client.devices().size()) < plan.shards) {
     return Fail(ErrorCode::kMeshDevices,
                 fmt::format("{} shards need as many devices, and there are {}", plan.shards, client.devices().size()),
@@ -117,26 +120,25 @@ Result<ContextRunner> ContextRunner::Make(pjrt::Client& client, const ContextPla
   runner.client_ = &client;
   runner.pass_ = pass;
   runner.spec_ = TESSERA_TRY(ContextSpecOf(plan));
-  stablehlo::ContextProgram lowered =
-      TESSERA_TRY(pass == ContextPass::kForward ? stablehlo::LowerContextForward(runner.spec_)
-                                                : stablehlo::LowerContextBackward(runner.spec_));
+  runner.lowered_ = TESSERA_TRY(pass == ContextPass::kForward ? stablehlo::LowerContextForward(runner.spec_)
+                                                              : stablehlo::LowerContextBackward(runner.spec_));
+  runner.table_ = TESSERA_TRY(TableOf(plan, pass, runner.lowered_, max_device_bytes));
+  const stablehlo::Program& program = runner.lowered_.program;
   pjrt::CompileOptions options;
   options.num_partitions = plan.shards;
   options.use_spmd = true;
   options.use_shardy = true;
   for (int64_t d = 0; d < plan.shards; ++d) options.device_ids.push_back(client.devices()[static_cast<size_t>(d)].id);
-  for (const stablehlo::NamedType& input : lowered.program.inputs) options.inputs.push_back(ToPjrt(input.type));
+  for (const stablehlo::NamedType& input : program.inputs) options.inputs.push_back(ToPjrt(input.type));
   options.overrides = flags;
-  runner.inputs_ = std::move(lowered.program.inputs);
-  runner.executable_ =
-      std::make_shared<const pjrt::Executable>(TESSERA_TRY(client.Compile(lowered.program.text, options)));
+  runner.executable_ = std::make_shared<const pjrt::Executable>(TESSERA_TRY(client.Compile(program.text, options)));
   runner.collectives_ = TESSERA_TRY(runner.executable_->Optimized()).collective_calls;
   return runner;
 }
 
-Result<std::vector<pjrt::Launched>> ContextRunner::Launch(ContextPass pass, const ContextPlan& plan,
-                                                          std::span<const ShardTensors> shards,
-                                                          std::span<const float> sink_logits) const {
+Result<ContextRunner::Run> ContextRunner::Launch(ContextPass pass, const ContextPlan& plan,
+                                                 std::span<const ShardTensors> shards,
+                                                 std::span<const float> sink_logits) const {
   if (pass != pass_) return Fail(ErrorCode::kContextMismatch, "the program is one of the other pass", "pass");
   const DeviceTables tables = TESSERA_TRY(
       MakeDeviceTables(spec_, plan,
@@ -154,11 +156,12 @@ Result<std::vector<pjrt::Launched>> ContextRunner::Launch(ContextPass pass, cons
     return Fail(ErrorCode::kTensorMismatch,
                 fmt::format("expected {} sink logits, found {}", all_heads, sink_logits.size()), "sink_logits");
   }
+  const std::vector<stablehlo::NamedType>& inputs = lowered_.program.inputs;
   std::vector<std::vector<pjrt::Buffer>> buffers(shards.size());
   for (size_t d = 0; d < shards.size(); ++d) {
     const size_t first_head = spec_.kind == ContextKind::kHeads ? d * own_heads : 0;
-    for (size_t i = 0; i < inputs_.size(); ++i) {
-      const std::string& name = inputs_[i].name;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const std::string& name = inputs[i].name;
       std::span<const std::byte> bytes;
       if (name == "q") bytes = shards[d].q;
       if (name == "k") bytes = shards[d].k;
@@ -189,9 +192,11 @@ Result<std::vector<pjrt::Launched>> ContextRunner::Launch(ContextPass pass, cons
   for (size_t d = 0; d < shards.size(); ++d) {
     for (const pjrt::Buffer& buffer : buffers[d]) args[d].push_back(&buffer);
   }
-  std::vector<pjrt::Launched> launched = TESSERA_TRY(executable_->ExecuteOnAll(args));
-  for (const pjrt::Launched& one : launched) TESSERA_TRY(one.done.Await());
-  return launched;
+  const Clock clock;
+  Run run{.launched = TESSERA_TRY(executable_->ExecuteOnAll(args)), .ns = 0};
+  for (const pjrt::Launched& one : run.launched) TESSERA_TRY(one.done.Await());
+  run.ns = clock.Ns();
+  return run;
 }
 
 namespace {
@@ -212,10 +217,12 @@ Result<int64_t> Count(const pjrt::Buffer& buffer) {
 
 Result<ContextOutputs> ContextRunner::Forward(const ContextPlan& plan, std::span<const ShardTensors> shards,
                                               std::span<const float> sink_logits) const {
-  const std::vector<pjrt::Launched> launched = TESSERA_TRY(Launch(ContextPass::kForward, plan, shards, sink_logits));
+  const Run run = TESSERA_TRY(Launch(ContextPass::kForward, plan, shards, sink_logits));
+  const std::vector<pjrt::Launched>& launched = run.launched;
   const Shape& s = plan.contract.shape;
   const int64_t o_token = s.dim_v * BytesOf(s.dtype);
   ContextOutputs out;
+  out.run_ns = run.ns;
   out.o.resize(static_cast<size_t>(s.batch * s.num_q_heads * s.q_len * o_token));
   out.lse.resize(static_cast<size_t>(s.batch * s.num_q_heads * s.q_len));
   for (size_t d = 0; d < launched.size(); ++d) {
@@ -232,10 +239,12 @@ Result<ContextOutputs> ContextRunner::Forward(const ContextPlan& plan, std::span
 
 Result<ContextGradients> ContextRunner::Backward(const ContextPlan& plan, std::span<const ShardTensors> shards,
                                                  std::span<const float> sink_logits) const {
-  const std::vector<pjrt::Launched> launched = TESSERA_TRY(Launch(ContextPass::kBackward, plan, shards, sink_logits));
+  const Run run = TESSERA_TRY(Launch(ContextPass::kBackward, plan, shards, sink_logits));
+  const std::vector<pjrt::Launched>& launched = run.launched;
   const Shape& s = plan.contract.shape;
   const int64_t rows = s.batch * s.q_len;
   ContextGradients out;
+  out.run_ns = run.ns;
   out.dq.resize(static_cast<size_t>(rows * s.num_q_heads * s.dim_qk));
   out.dk.resize(static_cast<size_t>(rows * s.num_kv_heads * s.dim_qk));
   out.dv.resize(static_cast<size_t>(rows * s.num_kv_heads * s.dim_v));
@@ -285,13 +294,45 @@ void ContextRunner::PlaceLse(const ContextPlan& plan, size_t device, std::span<c
 }
 
 Result<std::vector<CarriedCollective>> ContextRunner::Carried(const ContextPlan& plan) const {
+  return CarriedBy(collectives_, spec_, plan);
+}
+
+namespace {
+
+// Rows of exactly the tiles that the batch needs. In a backward the first brings keys and values, and the second gives
+// their gradients back to who sent them.
+void SetRagged(const pjrt::Collective& call, const ContextPlan& plan, bool is_back, CarriedCollective& one) {
+  one.received.assign(static_cast<size_t>(plan.shards), 0);
+  one.bytes_per_trip = -1;
+  // A compiler may have a row in several dimensions.
+  if (call.operands.empty() || !call.operands[0] || call.operands[0]->dims.empty()) return;
+  const int64_t row_bytes = call.operands[0]->bytes() / std::max<int64_t>(call.operands[0]->dims[0], 1);
+  one.bytes_per_trip = 0;
+  for (size_t target = 0; target < plan.needs.size(); ++target) {
+    for (size_t source = 0; source < plan.needs.size(); ++source) {
+      const int64_t bytes = static_cast<int64_t>(plan.needs[target][source].size()) * row_bytes;
+      one.received[is_back ? source : target] += bytes;
+      one.bytes_per_trip += bytes;
+    }
+  }
+}
+
+}  // namespace
+
+Result<std::vector<CarriedCollective>> CarriedBy(const std::vector<pjrt::Collective>& collectives,
+                                                 const ContextSpec& spec, const ContextPlan& plan) {
   SparseSteps steps;
-  if (spec_.kind == ContextKind::kSparse) steps = MakeSparseSteps(plan.needs);
+  if (spec.kind == ContextKind::kSparse) steps = MakeSparseSteps(plan.needs);
   std::vector<CarriedCollective> out;
-  for (const pjrt::Collective& call : collectives_) {
-    CarriedCollective one{
-        .text = pjrt::ToText(call), .bytes_per_trip = pjrt::CarriedBytes(call, spec_.devices), .trips = 1};
-    if (call.in_loop) {
+  int num_ragged = 0;
+  for (const pjrt::Collective& call : collectives) {
+    CarriedCollective one{.text = pjrt::ToText(call),
+                          .bytes_per_trip = pjrt::CarriedBytes(call, spec.devices),
+                          .trips = 1,
+                          .pairs = call.pairs};
+    if (call.kind == "ragged-all-to-all") {
+      SetRagged(call, plan, num_ragged++ > 0, one);
+    } else if (call.in_loop) {
       // What is given back goes along pairs turned round, and has an axis less than what is brought.
       const bool is_back = call.operands.size() == 1 && call.operands[0] && call.operands[0]->dims.size() == 3;
       const auto step = std::find_if(steps.pairs.begin(), steps.pairs.end(), [&](const auto& pairs) {
@@ -306,9 +347,36 @@ Result<std::vector<CarriedCollective>> ContextRunner::Carried(const ContextPlan&
       }
       one.trips = steps.trips[static_cast<size_t>(step - steps.pairs.begin())];
     }
+    if (one.bytes_per_trip < 0) {
+      return Fail(ErrorCode::kShardProgram, "a compiled collective has a type whose bytes are not known: " + one.text,
+                  "program");
+    }
     out.push_back(std::move(one));
   }
   return out;
+}
+
+std::vector<int64_t> ReceivedBytes(const std::vector<CarriedCollective>& carried, int64_t devices) {
+  std::vector<int64_t> received(static_cast<size_t>(devices), 0);
+  for (const CarriedCollective& one : carried) {
+    if (one.bytes_per_trip < 0 || one.trips < 1) continue;
+    if (!one.received.empty()) {
+      for (size_t device = 0; device < received.size(); ++device) received[device] += one.received[device];
+      continue;
+    }
+    const auto moves =
+        std::count_if(one.pairs.begin(), one.pairs.end(), [](const auto& p) { return p.first != p.second; });
+    if (moves == 0) {
+      for (int64_t& bytes : received) bytes += one.bytes_per_trip / devices * one.trips;
+      continue;
+    }
+    for (const auto& [source, target] : one.pairs) {
+      if (source != target && target >= 0 && target < devices) {
+        received[static_cast<size_t>(target)] += one.bytes_per_trip / moves * one.trips;
+      }
+    }
+  }
+  return received;
 }
 
 }  // namespace tessera::shard

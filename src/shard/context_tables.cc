@@ -2,10 +2,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
+#include <memory>
 
 #include "base/try.h"
 #include "lanes/xla/operands.h"
+#include "lanes/xla/stablehlo/context_ragged.h"
 #include "lanes/xla/stablehlo/tiles.h"
+#include "shard/clipped_items.h"
 #include "shard/context_program.h"
 #include "shard/exchange.h"
 
@@ -52,9 +56,10 @@ class Tables {
         tiles_(plan.shards * plan.tiles_per_shard),
         way_{.is_right = IsRight(spec), .reach = std::vector<int64_t>(static_cast<size_t>(plan.shards), 0)} {
     stablehlo::ProgramSpec whole = WholeSpec(plan);
-    whole.items = spec.local.items;
+    whole.items = spec.local.items;  // with room for those of ends
     whole.words = spec.local.words;
     whole_ = lanes::xla::MakeTables(whole, view_, stablehlo::CommonInputs(whole, directions));
+    items_ = std::make_unique<ClippedItems>(view_, whole_.at("items"));
     place_.resize(plan.rows.size());
     for (size_t b = 0; b < plan.rows.size(); ++b) {
       std::vector<int32_t> filled(static_cast<size_t>(plan.shards), 0);
@@ -63,10 +68,19 @@ class Tables {
     NumberMasks();
   }
 
-  DeviceTables Make() {
+  Result<DeviceTables> Make() {
     DeviceTables devices(static_cast<size_t>(spec_.devices));
     for (size_t d = 0; d < devices.size(); ++d) FillDevice(d, devices[d]);
-    if (spec_.kind == ContextKind::kSparse) FillRounds(devices);
+    if (!items_->fits()) {
+      return Fail(ErrorCode::kContextMismatch, "the batch has more ends of tokens than the program has room for",
+                  "items");
+    }
+    for (auto& device : devices) device["items"] = items_->rows();  // every device's the same
+    if (spec_.kind == ContextKind::kSparse && spec_.is_ragged) {
+      FillRagged(devices);
+    } else if (spec_.kind == ContextKind::kSparse) {
+      FillRounds(devices);
+    }
     return devices;
   }
 
@@ -143,7 +157,6 @@ class Tables {
   }
 
   void FillDevice(size_t device, std::map<std::string, std::vector<int32_t>>& out) const {
-    out["items"] = whole_.at("items");
     out["words"] = whole_.at("words");
     out["part"] = {0};
     const Shape& local = spec_.local.shape;
@@ -211,14 +224,18 @@ class Tables {
             list.Row(uint64_t{plan_mask} * list.rows_per_mask + static_cast<uint64_t>(list_row));
         size_t at = static_cast<size_t>(row * shape.width * stablehlo::kSlotColumns);
         int32_t count = 0;
+        ClippedItems::Tile place_of_tile{
+            .batch_row = b, .q_begin = 0, .kv_begin = 0, .q_tokens = list.tile_q, .kv_tokens = list.tile_kv};
         for (const Slot& slot : from) {
           const int64_t column = slot.index;
           const int64_t place = column_place[static_cast<size_t>(column / column_parts)];
           if (place < 0) continue;
-          const bool is_full = slot.cleanup == 0;
+          place_of_tile.q_begin = (is_dkv ? column : list_row) * place_of_tile.q_tokens;
+          place_of_tile.kv_begin = (is_dkv ? list_row : column) * place_of_tile.kv_tokens;
+          const auto [begin, end] = items_->Of(place_of_tile, slot.cleanup);
           slots[at++] = static_cast<int32_t>(place * column_parts + column % column_parts);
-          slots[at++] = is_full ? 0 : static_cast<int32_t>(view_.cleanup_offsets[slot.cleanup]);
-          slots[at++] = is_full ? 0 : static_cast<int32_t>(view_.cleanup_offsets[slot.cleanup + 1]);
+          slots[at++] = begin;
+          slots[at++] = end;
           ++count;
         }
         counts[static_cast<size_t>(row)] = count;
@@ -239,13 +256,54 @@ class Tables {
             continue;
           }
           const auto at = from.begin() + static_cast<int64_t>(b) * view_.q_len + begin;
-          to.insert(to.end(), at, at + spec_.tile);
+          const int64_t count = std::min(spec_.tile, view_.q_len - begin);
+          to.insert(to.end(), at, at + count);
+          to.insert(to.end(), static_cast<size_t>(spec_.tile - count), none);
         }
       }
     };
     gather("q_documents", false, -1);
     gather("kv_documents", true, -2);
     gather("kv_ranks", true, 0);
+  }
+
+  // What a device sends to each other in the order of the devices, and what comes in the order of those it comes from.
+  void FillRagged(DeviceTables& devices) const {
+    using stablehlo::RaggedRow;
+    const auto n = devices.size();
+    const auto batch = static_cast<int64_t>(plan_.rows.size());
+    const auto rows = static_cast<size_t>(batch * spec_.received);
+    const auto entry = [&](RaggedRow row, size_t device) { return static_cast<size_t>(row) * n + device; };
+    for (auto& device : devices) {
+      device["sends"].assign(rows, 0);
+      device["arrivals"].assign(rows, 0);
+      device["slots"].assign(static_cast<size_t>(batch * (spec_.received + 1)), 0);
+      device["trades"].assign(static_cast<size_t>(stablehlo::kRaggedRows) * n, 0);
+    }
+    std::vector<int32_t> sent(n, 0);
+    for (size_t target = 0; target < n; ++target) {
+      std::vector<std::vector<int64_t>> came;
+      for (int64_t b = 0; b < batch; ++b) came.push_back(Came(target, static_cast<size_t>(b)));
+      std::vector<int32_t>& there = devices[target].at("trades");
+      int32_t arrived = 0;
+      for (size_t source = 0; source < n; ++source) {
+        std::vector<int32_t>& here = devices[source].at("trades");
+        const std::vector<int32_t>& tiles = plan_.needs[target][source];
+        const auto count = static_cast<int32_t>(tiles.size());
+        here[entry(RaggedRow::kSendAt, target)] = there[entry(RaggedRow::kReturnAt, source)] = sent[source];
+        here[entry(RaggedRow::kPutAt, target)] = there[entry(RaggedRow::kComeAt, source)] = arrived;
+        here[entry(RaggedRow::kSendCount, target)] = there[entry(RaggedRow::kComeCount, source)] = count;
+        for (const int32_t id : tiles) {
+          const auto b = static_cast<size_t>(id / tiles_);
+          const auto at = std::lower_bound(came[b].begin(), came[b].end(), id % tiles_) - came[b].begin();
+          const int64_t slot = static_cast<int64_t>(b) * (spec_.received + 1) + at;
+          devices[source].at("sends")[static_cast<size_t>(sent[source]++)] = static_cast<int32_t>(
+              static_cast<int64_t>(b) * plan_.tiles_per_shard + place_[b][static_cast<size_t>(id % tiles_)]);
+          devices[target].at("slots")[static_cast<size_t>(slot)] = arrived;
+          devices[target].at("arrivals")[static_cast<size_t>(arrived++)] = static_cast<int32_t>(slot);
+        }
+      }
+    }
   }
 
   void FillRounds(DeviceTables& devices) const {
@@ -283,6 +341,7 @@ class Tables {
   const int64_t tiles_;  // of a batch row
   const RingWay way_;    // which way, of a ring
   lanes::xla::PlanTables whole_;
+  std::unique_ptr<ClippedItems> items_;
   std::vector<std::vector<int32_t>> place_;          // [batch row][tile]: within its shard
   std::vector<std::pair<int64_t, uint32_t>> masks_;  // batch row, mask of the plan
   std::vector<int32_t> mask_of_;
@@ -294,12 +353,6 @@ Result<ContextSpec> ContextSpecOf(const ContextPlan& plan) {
   const Shape& shape = plan.contract.shape;
   if (plan.exchange == Exchange::kRing && plan.contract.score.sink_logits) {
     return Fail(ErrorCode::kContextCut, "a ring would count sink logits once for every shard", "score");
-  }
-  if (shape.q_len % plan.tile != 0) {
-    return Fail(ErrorCode::kContextCut,
-                fmt::format("a program of several devices needs whole tiles: {} tokens are no multiple of {}",
-                            shape.q_len, plan.tile),
-                "shape");
   }
   ContextSpec spec;
   spec.kind = plan.exchange == Exchange::kAllGather ? ContextKind::kGather
@@ -318,12 +371,13 @@ Result<ContextSpec> ContextSpecOf(const ContextPlan& plan) {
     spec.rounds = std::max<int64_t>(others * plan.shards * shape.batch, 1);
     spec.steps = SparsePairs(plan.shards);
   }
-  const stablehlo::ProgramSpec whole = WholeSpec(plan);
-  if (whole.has_valid) {
-    return Fail(ErrorCode::kContextCut,
-                "a program of several devices has no form for valid counts: give the tokens past them no document",
-                "mask");
-  }
+  stablehlo::ProgramSpec whole = WholeSpec(plan);
+  // Ends of tokens are in the items: no device knows where its tiles lie in the row.
+  whole.has_valid = false;
+  // A mask that batch rows share is walked by each with tiles of its own.
+  whole.masks = std::max(whole.masks, shape.batch * static_cast<int64_t>(plan.contract.mask.heads.size()));
+  whole.items = std::max(
+      whole.items, static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(ClippedCapacity(plan.plan->view())))));
   for (const stablehlo::ListShape& list : whole.lists) {
     if (plan.tile % list.tile_q == 0 && plan.tile % list.tile_kv == 0) continue;
     return Fail(ErrorCode::kContextCut,
@@ -363,6 +417,47 @@ Result<DeviceTables> MakeDeviceTables(const ContextSpec& spec, const ContextPlan
     }
   }
   return Tables(spec, plan, directions).Make();
+}
+
+Status AgreeOnRounds(const ContextSpec& spec, std::span<DeviceTables* const> cuts) {
+  std::vector<int32_t> bounds = {0};
+  for (size_t step = 0; step < spec.steps.size(); ++step) {
+    int32_t trips = 0;
+    for (const DeviceTables* cut : cuts) {
+      const std::vector<int32_t>& own = cut->front().at("bounds");
+      trips = std::max(trips, own[step + 1] - own[step]);
+    }
+    bounds.push_back(bounds.back() + trips);
+  }
+  if (bounds.back() > spec.rounds) {
+    return Fail(ErrorCode::kContextMismatch,
+                fmt::format("{} rounds are needed, and the program has room for {}", bounds.back(), spec.rounds),
+                "rounds");
+  }
+  for (DeviceTables* cut : cuts) {
+    for (auto& device : *cut) {
+      const std::vector<int32_t> own = device.at("bounds");
+      const auto spread = [&](std::vector<int32_t>& table, int32_t padding) {
+        std::vector<int32_t> wider(static_cast<size_t>(spec.rounds), padding);
+        for (size_t step = 0; step < spec.steps.size(); ++step) {
+          std::copy(table.begin() + own[step], table.begin() + own[step + 1], wider.begin() + bounds[step]);
+        }
+        table = std::move(wider);
+      };
+      spread(device.at("sends"), 0);
+      spread(device.at("receives"), static_cast<int32_t>(spec.received));
+      device.at("bounds") = bounds;
+    }
+  }
+  return {};
+}
+
+int64_t TilesCarried(const ContextSpec& spec, const std::vector<int32_t>& bounds) {
+  int64_t tiles = 0;
+  for (size_t step = 0; step < spec.steps.size(); ++step) {
+    tiles += static_cast<int64_t>(spec.steps[step].size()) * (bounds[step + 1] - bounds[step]);
+  }
+  return tiles;
 }
 
 }  // namespace tessera::shard

@@ -24,7 +24,8 @@ void WriteExchanges(JsonWriter& json, const ContextPlan& plan) {
     json.BeginObject().Key("exchange").Text(ToText(bytes.exchange));
     if (bytes.is_possible) {
       json.Key("bytes").Int(bytes.total).Key("largest_bytes").Int(bytes.largest).Key("trips").Int(bytes.trips);
-      json.Key("of_allgather").Real(ShareOf(plan, bytes.total));
+      json.Key("of_allgather").Real(ShareOf(plan, bytes.total)).Key("backward_bytes").Int(bytes.backward);
+      if (bytes.backward_by_rows >= 0) json.Key("backward_by_rows_bytes").Int(bytes.backward_by_rows);
     } else {
       json.Key("refused").Text(bytes.why);
     }
@@ -41,6 +42,8 @@ std::string ToJson(const ContextPlan& plan) {
   json.Key("exchange").Text(ToText(plan.exchange)).Key("reason").Text(plan.reason);
   json.Key("tile").Int(plan.tile).Key("tiles_per_shard").Int(plan.tiles_per_shard);
   json.Key("plan_fingerprint").Text(ToHex(plan.plan->view().fingerprint));
+  const std::vector<std::string> keys = ShardKeys(plan).value_or(std::vector<std::string>());
+  json.Key("key").Text(CutKey(plan).value_or("")).Key("shard_keys").Texts({keys.begin(), keys.end()});
   json.Key("considered").BeginArray();
   for (const ContextPlan::Considered& one : plan.considered) {
     json.BeginObject().Key("cut").Text(ToText(one.form));
@@ -82,6 +85,7 @@ std::string ToJson(const ContextPlan& plan) {
 std::string Summary(const ContextPlan& plan) {
   std::string out = fmt::format("{} shards, {} tiles of {} tokens each: {}\n", plan.shards, plan.tiles_per_shard,
                                 plan.tile, plan.reason);
+  out += fmt::format("key {}\n", CutKey(plan).value_or(""));
   out += fmt::format("largest shard over the mean: {:.4f} in tiles, {:.4f} in pairs\n", plan.TileBalance(),
                      plan.PairBalance());
   for (const ContextPlan::Considered& one : plan.considered) {
@@ -97,6 +101,13 @@ std::string Summary(const ContextPlan& plan) {
     out += fmt::format("{:<10} {:>16} {:>10.4f} {:>16} {:>8}\n", ToText(bytes.exchange), bytes.total,
                        ShareOf(plan, bytes.total), bytes.largest, bytes.trips);
   }
+  const ExchangeBytes& taken = plan.BytesOf(plan.exchange);
+  out += fmt::format("backward: {} bytes, dK and dV returned", taken.backward);
+  if (taken.backward_by_rows >= 0) {
+    out += fmt::format("; {} with q, do, lse and delta brought to who has the keys{}", taken.backward_by_rows,
+                       taken.backward_by_rows < taken.backward ? ", which is less: not there yet" : "");
+  }
+  out += "\n";
   out += fmt::format("{:<6} {:>10} {:>16} {:>10}  {}\n", "shard", "tiles", "pairs", "received",
                      "pieces of the first row: start+count");
   for (size_t s = 0; s < plan.loads.size(); ++s) {

@@ -87,28 +87,36 @@ CutFacts MeasureCut(const PlanView& plan, const std::vector<RowCut>& rows, int64
   CutFacts facts;
   facts.loads.resize(n);
   facts.needs.assign(n, std::vector<std::vector<int32_t>>(n));
+  facts.row_needs = facts.needs;
   for (int64_t b = 0; b < plan.batch; ++b) {
     const std::vector<uint32_t>& shard_of = rows[static_cast<size_t>(b)].shard_of;
     const size_t tiles = shard_of.size();
     std::vector<uint8_t> touched(n * tiles, 0);
+    std::vector<uint8_t> touching(n * tiles, 0);  // the same of query tiles, by the shard whose keys they touch
     std::map<uint32_t, int64_t> heads;
     for (int64_t h = 0; h < plan.num_q_heads; ++h) {
       ++heads[plan.mask_of[static_cast<size_t>(b * plan.num_q_heads + h)]];
     }
     for (const auto& [mask, count] : heads) {
       for (uint64_t row = 0; row < list.rows_per_mask; ++row) {
-        const size_t shard = shard_of[static_cast<size_t>(row * list.tile_q) / static_cast<size_t>(tile)];
+        const size_t q_tile = static_cast<size_t>(row * list.tile_q) / static_cast<size_t>(tile);
+        const size_t shard = shard_of[q_tile];
         const std::span<const Slot> slots = list.Row(uint64_t{mask} * list.rows_per_mask + row);
         facts.loads[shard].tiles += count * static_cast<int64_t>(slots.size());
         for (const Slot& slot : slots) {
-          touched[shard * tiles + static_cast<size_t>(slot.index) * list.tile_kv / static_cast<size_t>(tile)] = 1;
+          const size_t kv_tile = static_cast<size_t>(slot.index) * list.tile_kv / static_cast<size_t>(tile);
+          touched[shard * tiles + kv_tile] = 1;
+          touching[shard_of[kv_tile] * tiles + q_tile] = 1;
         }
       }
     }
     for (size_t target = 0; target < n; ++target) {
       for (size_t t = 0; t < tiles; ++t) {
-        if (touched[target * tiles + t] == 0 || shard_of[t] == target) continue;
-        facts.needs[target][shard_of[t]].push_back(static_cast<int32_t>(static_cast<size_t>(b) * tiles + t));
+        if (shard_of[t] == target) continue;
+        const auto id = static_cast<int32_t>(static_cast<size_t>(b) * tiles + t);
+        if (touching[target * tiles + t] != 0) facts.row_needs[target][shard_of[t]].push_back(id);
+        if (touched[target * tiles + t] == 0) continue;
+        facts.needs[target][shard_of[t]].push_back(id);
         ++facts.loads[target].received;
       }
     }

@@ -29,6 +29,8 @@ std::vector<int64_t> TileCosts(const PlanView& plan, int64_t batch_row, int64_t 
 struct CutFacts {
   std::vector<ShardLoad> loads;
   std::vector<std::vector<std::vector<int32_t>>> needs;  // as in ContextPlan
+  // [target][source]: the query tiles of the source that touch keys of the target, as needs has key tiles.
+  std::vector<std::vector<std::vector<int32_t>>> row_needs;
 };
 CutFacts MeasureCut(const PlanView& plan, const std::vector<RowCut>& rows, int64_t tile, int64_t shards);
 // Fills in ShardLoad::pairs from the resolved masks.

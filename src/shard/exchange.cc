@@ -13,8 +13,9 @@ namespace {
 
 using Pairs = std::vector<std::pair<int32_t, int32_t>>;
 
-// What a round costs beside its tiles, in tiles: a step of several pairs runs on for the one that needs most as long as
-// that is cheaper than to serve it alone.
+// What a tile costs, and a round beside its tiles, which is little: a step of several pairs runs on for the one that
+// needs most as long as that is cheaper than to serve it alone.
+constexpr int64_t kTileCost = 4;
 constexpr int64_t kRoundCost = 1;
 
 int64_t CountOf(const shard::Needs& needs, const std::pair<int32_t, int32_t>& pair) {
@@ -26,8 +27,8 @@ int64_t SharedTrips(const std::vector<int64_t>& counts, bool has_singles) {
   const int64_t most = counts.empty() ? 0 : *std::max_element(counts.begin(), counts.end());
   if (!has_singles) return most;
   const auto cost = [&](int64_t trips) {
-    int64_t sum = trips * (static_cast<int64_t>(counts.size()) + kRoundCost);
-    for (const int64_t count : counts) sum += std::max<int64_t>(0, count - trips) * (1 + kRoundCost);
+    int64_t sum = trips * (static_cast<int64_t>(counts.size()) * kTileCost + kRoundCost);
+    for (const int64_t count : counts) sum += std::max<int64_t>(0, count - trips) * (kTileCost + kRoundCost);
     return sum;
   };
   int64_t best = 0;
@@ -151,6 +152,21 @@ ExchangeBytes Sparse(const CutSize& size, const Needs& needs, int64_t tile_bytes
   return out;
 }
 
+// dK and dV go back in f32 along the ways that keys and values came.
+void CountReturn(const Shape& shape, ExchangeBytes& bytes) {
+  bytes.backward = bytes.total + bytes.total / BytesOf(shape.dtype) * 4;
+}
+
+// All of q, k, v, do and what a row is known by to heads; dq, dk and dv in f32 back to tokens.
+void CountHeadsBack(const Shape& s, const CutSize& size, ExchangeBytes& bytes) {
+  constexpr int64_t kF32 = 4;
+  const int64_t there = (s.num_q_heads + s.num_kv_heads) * (s.dim_qk + s.dim_v) * BytesOf(s.dtype);
+  const int64_t rows = s.num_q_heads * 2 * kF32;
+  const int64_t back = (s.num_q_heads * s.dim_qk + s.num_kv_heads * (s.dim_qk + s.dim_v)) * kF32;
+  const int64_t local = s.batch * size.tiles_each * size.tile * (there + rows + back);
+  if (bytes.is_possible) bytes.backward = local / size.shards * (size.shards - 1) * size.shards;
+}
+
 }  // namespace
 
 int64_t RingWay::Hops() const { return reach.empty() ? 0 : *std::max_element(reach.begin(), reach.end()); }
@@ -183,33 +199,57 @@ int64_t KeyTileBytes(const Shape& shape, int64_t tile) {
   return tile * shape.num_kv_heads * (shape.dim_qk + shape.dim_v) * BytesOf(shape.dtype);
 }
 
-std::vector<ExchangeBytes> CountExchanges(const Shape& shape, const CutSize& size, const Needs& needs) {
+int64_t QueryTileBytes(const Shape& shape, int64_t tile) {
+  const int64_t known = 2 * static_cast<int64_t>(sizeof(float));  // lse and delta
+  return tile * shape.num_q_heads * ((shape.dim_qk + shape.dim_v) * BytesOf(shape.dtype) + known);
+}
+
+std::vector<ExchangeBytes> CountExchanges(const Shape& shape, const CutSize& size, const Needs& needs,
+                                          const Needs& row_needs) {
   const int64_t tile_bytes = KeyTileBytes(shape, size.tile);
-  return {AllGather(size, shape.batch * tile_bytes), Heads(shape, size), Ring(size, needs, shape.batch * tile_bytes),
-          Sparse(size, needs, tile_bytes)};
+  const int64_t row_bytes = QueryTileBytes(shape, size.tile);
+  ExchangeBytes all = AllGather(size, shape.batch * tile_bytes);
+  ExchangeBytes heads = Heads(shape, size);
+  ExchangeBytes ring = Ring(size, needs, shape.batch * tile_bytes);
+  ExchangeBytes sparse = Sparse(size, needs, tile_bytes);
+  for (ExchangeBytes* bytes : {&all, &ring, &sparse}) CountReturn(shape, *bytes);
+  CountHeadsBack(shape, size, heads);
+  all.backward_by_rows = all.total + AllGather(size, shape.batch * row_bytes).total;
+  sparse.backward_by_rows = sparse.total + Sparse(size, row_needs, row_bytes).total;
+  return {std::move(all), std::move(heads), std::move(ring), std::move(sparse)};
+}
+
+double ExchangeCost(const std::vector<ExchangeBytes>& exchanges, Exchange which) {
+  const int64_t all = exchanges[static_cast<size_t>(Exchange::kAllGather)].total;
+  if (all == 0) return 0;
+  const double share = static_cast<double>(exchanges[static_cast<size_t>(which)].total) / static_cast<double>(all);
+  return which == Exchange::kSparse ? share / kSmallShare : share;
 }
 
 ExchangeChoice ChooseExchange(const std::vector<ExchangeBytes>& exchanges) {
   const auto of = [&](Exchange which) -> const ExchangeBytes& { return exchanges[static_cast<size_t>(which)]; };
-  const int64_t all = of(Exchange::kAllGather).total;
-  const ExchangeBytes& sparse = of(Exchange::kSparse);
-  const ExchangeBytes& heads = of(Exchange::kHeads);
-  const auto share = [&](int64_t bytes) {
-    return all == 0 ? 0.0 : static_cast<double>(bytes) / static_cast<double>(all);
+  const auto share = [&](Exchange which) {
+    const int64_t all = of(Exchange::kAllGather).total;
+    return all == 0 ? 0.0 : static_cast<double>(of(which).total) / static_cast<double>(all);
   };
-  // Many small collectives for the last 40 % are slower than one.
-  const bool is_sparse_worth_it = sparse.total * 10 <= all * 6;
-  if (heads.is_possible && heads.total < all && (!is_sparse_worth_it || heads.total < sparse.total)) {
-    return {Exchange::kHeads, fmt::format("heads: {:.4f} of an all-gather's bytes, sparse exchange {:.4f}",
-                                          share(heads.total), share(sparse.total))};
+  ExchangeChoice choice{Exchange::kSparse, {}};  // of those that cost the same the first here
+  std::string compared;
+  for (const Exchange which : {Exchange::kSparse, Exchange::kHeads, Exchange::kAllGather}) {
+    compared += compared.empty() ? "" : ", ";
+    if (!of(which).is_possible) {
+      compared += fmt::format("{} not possible ({})", ToText(which), of(which).why);
+      continue;
+    }
+    const double cost = ExchangeCost(exchanges, which);
+    compared += fmt::format("{} {:.4f}", ToText(which), cost);
+    if (which == Exchange::kSparse) compared += fmt::format(" ({:.4f} of the bytes, tile by tile)", share(which));
+    if (cost < ExchangeCost(exchanges, choice.exchange)) choice.exchange = which;
   }
-  if (is_sparse_worth_it) {
-    return {Exchange::kSparse,
-            fmt::format("sparse: {:.4f} of an all-gather's bytes, heads {}", share(sparse.total),
-                        heads.is_possible ? fmt::format("{:.4f}", share(heads.total)) : "not possible: " + heads.why)};
-  }
-  return {Exchange::kAllGather,
-          fmt::format("allgather: a sparse exchange would carry {:.4f} of its bytes, above 0.6", share(sparse.total))};
+  choice.reason = fmt::format(
+      "{}: least cost of {}; ring ({:.4f} of the bytes) only where asked for, as its sums are "
+      "rounded otherwise",
+      ToText(choice.exchange), compared, share(Exchange::kRing));
+  return choice;
 }
 
 }  // namespace shard

@@ -20,15 +20,24 @@ struct CutSize {
 // Of one key tile, keys and values of all heads.
 int64_t KeyTileBytes(const Shape& shape, int64_t tile);
 
-// In the order of kExchanges.
-std::vector<ExchangeBytes> CountExchanges(const Shape& shape, const CutSize& size, const Needs& needs);
+// Of one query tile, what a backward reads of all heads: q, do, lse and delta.
+int64_t QueryTileBytes(const Shape& shape, int64_t tile);
+
+// In the order of kExchanges. `row_needs` as CutFacts has it.
+std::vector<ExchangeBytes> CountExchanges(const Shape& shape, const CutSize& size, const Needs& needs,
+                                          const Needs& row_needs);
 
 struct ExchangeChoice {
   Exchange exchange = Exchange::kAllGather;
   std::string reason;
 };
-// The one with the fewest bytes, of those that give the bits of one device; one collective instead of many where they
-// would save little.
+// What bytes of an exchange cost, those of an all-gather costing 1 altogether: a byte that goes in one of many small
+// collectives costs more than one of a large one (kSmallShare).
+double ExchangeCost(const std::vector<ExchangeBytes>& exchanges, Exchange which);
+// From this share of an all-gather's bytes on, as many small collectives are the slower ones.
+inline constexpr double kSmallShare = 0.6;
+// The one that costs least of those that give the bits of one device. A ring is taken only where it is asked for, since
+// it does not.
 ExchangeChoice ChooseExchange(const std::vector<ExchangeBytes>& exchanges);
 
 // How far a shard's keys go around a ring, to the right or to the left, whichever carries less: from device to device,

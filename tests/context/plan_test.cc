@@ -1,10 +1,15 @@
 // Cuts, placements and exchanges of tokens over shards, against the dense masks they are made from.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <random>
 #include <set>
 
+#include "shard/exchange.h"
+#include "shard/level.h"
+#include "shard/pod_model.h"
 #include "support/proves.h"
 #include "support/seed.h"
 #include "tessera/context.h"
@@ -247,6 +252,41 @@ TEST(Context, KnownMasks_CarryTheirFloors) {
   EXPECT_EQ(zigzag.TileBalance(), 1.0);
 }
 
+// By cost, which is bytes, a sparse exchange's counting 1 / 0.6; the reason says what was compared. A ring has other
+// roundings, and is never taken unasked.
+TEST(Context, Exchange_IsTheCheapest_AndTheReasonSaysOfWhich) {
+  const auto bytes = [](int64_t sparse, std::optional<int64_t> heads) {
+    return std::vector<ExchangeBytes>{{.exchange = Exchange::kAllGather, .total = 1000, .trips = 1},
+                                      {.exchange = Exchange::kHeads,
+                                       .is_possible = heads.has_value(),
+                                       .total = heads.value_or(0),
+                                       .why = heads ? "" : "1 key heads do not divide by 8 shards"},
+                                      {.exchange = Exchange::kRing, .total = 10},
+                                      {.exchange = Exchange::kSparse, .total = sparse}};
+  };
+  struct Wanted {
+    int64_t sparse;
+    std::optional<int64_t> heads;
+    Exchange exchange;
+  };
+  for (const Wanted& c : {Wanted{600, {}, Exchange::kSparse}, Wanted{601, {}, Exchange::kAllGather},
+                          Wanted{1000, {}, Exchange::kAllGather}, Wanted{601, 750, Exchange::kHeads},
+                          Wanted{440, 750, Exchange::kSparse}, Wanted{460, 750, Exchange::kHeads},
+                          Wanted{900, 1250, Exchange::kAllGather}, Wanted{0, 250, Exchange::kSparse}}) {
+    const shard::ExchangeChoice choice = shard::ChooseExchange(bytes(c.sparse, c.heads));
+    EXPECT_EQ(choice.exchange, c.exchange) << choice.reason;
+    EXPECT_THAT(choice.reason, HasSubstr(fmt::format("{}: least cost of sparse ", ToText(c.exchange))));
+    EXPECT_THAT(choice.reason, HasSubstr(c.heads ? "heads " : "heads not possible (1 key heads do not divide"));
+    EXPECT_THAT(choice.reason, HasSubstr("allgather 1.0000; ring (0.0100 of the bytes) only where asked for"));
+  }
+  // One key head, and a cut that is level: nothing else is left.
+  const ContextPlan one =
+      Planned(ContractOf("causal", ShapeOf(2048, 1, 8, 1), 16), {}, OptionsOf(8, 16, CutForm::kZigzag));
+  EXPECT_EQ(Share(one, Exchange::kSparse), 0.75);
+  EXPECT_EQ(one.exchange, Exchange::kAllGather) << one.reason;
+  EXPECT_THAT(one.reason, HasSubstr("sparse 1.2500 (0.7500 of the bytes, tile by tile)"));
+}
+
 TEST(Context, EvenDocuments_NeedNothingOfOthersWhenReordered) {
   std::mt19937_64 random(20261118);  // one order: what is found depends on it
   Shape shape = ShapeOf(131072);
@@ -275,6 +315,96 @@ TEST(Context, OneLongDocument_IsCut) {
   const ContextPlan again =
       Planned(ContractOf("causal and documents", shape, 64), batch, OptionsOf(4, 64, CutForm::kReordered));
   EXPECT_EQ(plan.rows, again.rows);
+}
+
+// Causal in order is as far from level as it gets: 15 to 1 over eight shards.
+TEST(Context, ExchangedTiles_MakeShardsLevel) {
+  const Contract contract = ContractOf("causal", ShapeOf(1024, 2), 16);
+  ContextPlan plan = Planned(contract, {}, OptionsOf(8, 16, CutForm::kContiguous));
+  EXPECT_GT(plan.TileBalance(), 1.8);
+  shard::LevelShards(plan.plan->view(), {.shards = 8, .tile = 16, .tokens = 1024, .percent = 5}, plan.rows);
+  std::vector<int64_t> loads(8, 0);
+  for (const RowCut& row : plan.rows) {
+    EXPECT_TRUE(VerifyCut(row, 1024, 16, 8));
+    for (size_t t = 0; t < row.shard_of.size(); ++t) loads[row.shard_of[t]] += 2 * (static_cast<int64_t>(t) + 1);
+  }
+  const int64_t mean = 2 * 2 * (64 * 65 / 2) / 8;
+  for (const int64_t load : loads) EXPECT_LE(load * 100, mean * 105);
+}
+
+// Few tiles for each shard and a document or two with most of the work: what whole documents cannot make level.
+TEST(Context, HeavyDocuments_AreLevelInEveryBatch) {
+  std::mt19937_64 random(PrintedSeed());
+  const Contract contract = ContractOf("causal and documents", ShapeOf(4096), 16);
+  for (int trial = 0; trial < 20; ++trial) {
+    std::lognormal_distribution<double> draw(4.0, 1.2);
+    std::vector<int32_t> lengths;
+    for (int64_t left = 4096; left > 0; left -= lengths.back()) {
+      lengths.push_back(static_cast<int32_t>(std::clamp<int64_t>(static_cast<int64_t>(draw(random)), 1, left)));
+    }
+    Batch batch;
+    batch.doc_lengths = IntRows{lengths};
+    const ContextPlan plan = Planned(contract, batch, OptionsOf(8, 16, CutForm::kReordered));
+    EXPECT_LE(plan.TileBalance(), 1.05) << trial;
+    EXPECT_TRUE(VerifyCut(plan.rows[0], 4096, 16, 8));
+  }
+}
+
+// What the model of pods says that the neediest chip receives is what a plan of as many shards does.
+TEST(Context, ModelOfPods_IsThePlansWhereAPlanCanBeMade) {
+  const Shape shape = ShapeOf(1024, 1, 8, 8);
+  for (const int64_t window : {0, 128}) {
+    const Contract contract = ContractOf(window > 0 ? "window(128, 0)" : "causal", shape, 16);
+    const ContextPlan plan =
+        Planned(contract, {}, OptionsOf(8, 16, window > 0 ? CutForm::kContiguous : CutForm::kZigzag));
+    Shape own = shape;
+    own.q_len = 128;
+    const shard::PodCost cost = shard::ModelPods(*ChipFiguresOf("v6e"), {.shape = own, .window = window}, {8})[0];
+    EXPECT_EQ(cost.allgather.bytes, static_cast<double>(plan.BytesOf(Exchange::kAllGather).largest));
+    EXPECT_EQ(cost.sparse.bytes, static_cast<double>(plan.BytesOf(Exchange::kSparse).largest));
+    ASSERT_TRUE(cost.heads);
+    EXPECT_EQ(cost.heads->bytes, static_cast<double>(plan.BytesOf(Exchange::kHeads).largest));
+    EXPECT_GT(cost.compute_s, 0);
+    EXPECT_EQ(cost.slices, 1);
+    EXPECT_EQ(cost.sparse.seconds, cost.sparse.bytes / ChipFiguresOf("v6e")->link_bytes);
+  }
+  EXPECT_FALSE(ChipFiguresOf("cpu"));
+  const ChipFigures chip{.flops = 1, .link_bytes = 1, .slice_chips = 8, .network_bytes = 0.5};
+  const std::vector<shard::PodCost> pods = shard::ModelPods(chip, {.shape = shape, .window = 128}, {8, 16});
+  EXPECT_FALSE(pods[1].heads);
+  // Of two slices each chip brings an eighth of the other's, and the first one's window comes from there.
+  EXPECT_EQ(pods[1].slices, 2);
+  EXPECT_EQ(pods[0].allgather.seconds, pods[0].allgather.bytes);
+  EXPECT_EQ(pods[1].allgather.seconds, pods[1].allgather.bytes + 2 * (pods[1].allgather.bytes / 15));
+  EXPECT_EQ(pods[1].sparse.seconds, 3 * pods[1].sparse.bytes);
+}
+
+// A backward returns dK and dV in f32, or brings the rows that touch a key to who has it: one query head for each key
+// head makes those the same elements at half the width, and causal rows touch as many keys as keys rows.
+TEST(Context, BackwardsBytes_AreThoseOfTheCheaperWay) {
+  Proves("R79");
+  const auto planned = [](const std::string& mask, int64_t q_heads, int64_t kv_heads) {
+    return Planned(ContractOf(mask, ShapeOf(1024, 1, q_heads, kv_heads), 16), {},
+                   OptionsOf(4, 16, CutForm::kContiguous));
+  };
+  for (const char* mask : {"causal", "causal and window(63, 0)"}) {
+    const ContextPlan alike = planned(mask, 2, 2);
+    for (const Exchange exchange : {Exchange::kAllGather, Exchange::kSparse}) {
+      const ExchangeBytes& bytes = alike.BytesOf(exchange);
+      EXPECT_EQ(bytes.backward, 3 * bytes.total);  // f32 beside bf16
+      // lse and delta are eight bytes beside the 32 of q and do.
+      EXPECT_EQ(bytes.backward_by_rows, bytes.total + bytes.total * (32 + 8) / 32);
+      EXPECT_LT(bytes.backward_by_rows, bytes.backward);
+    }
+    const ContextPlan grouped = planned(mask, 4, 1);
+    const ExchangeBytes& bytes = grouped.BytesOf(Exchange::kSparse);
+    EXPECT_EQ(bytes.backward_by_rows, bytes.total + 4 * (bytes.total * (32 + 8) / 32));
+    EXPECT_GT(bytes.backward_by_rows, bytes.backward);
+    EXPECT_EQ(grouped.BytesOf(Exchange::kRing).backward_by_rows, -1);
+    EXPECT_EQ(grouped.BytesOf(Exchange::kHeads).backward, 0);  // not possible
+    EXPECT_THAT(ToJson(grouped), HasSubstr("\"backward_by_rows_bytes\": " + std::to_string(bytes.backward_by_rows)));
+  }
+  EXPECT_THAT(Summary(planned("causal and window(63, 0)", 2, 2)), HasSubstr("which is less"));
 }
 
 TEST(Context, EmptyShards_AreLegal) {
@@ -313,6 +443,89 @@ TEST(Context, WhatCannotBeCut_IsRefused) {
   EXPECT_FALSE(ParseCutForm("spiral"));
   EXPECT_FALSE(ParseExchange("pigeon"));
   EXPECT_EQ(ParseExchange("sparse").value(), Exchange::kSparse);
+}
+
+// Cuts that differ have keys that differ, whatever differs: form, number of shards, tile, or where documents stand.
+TEST(Context, Keys_AreOfWhatShardsHave_NotOfNames) {
+  Proves("R79");
+  const Contract contract = ContractOf("causal and documents", ShapeOf(128), 16);
+  Batch batch;
+  batch.doc_lengths = {{40, 24, 16, 48}};
+  std::set<std::string> keys;
+  size_t cuts = 0;
+  for (const int64_t shards : {2, 4}) {
+    for (const int64_t tile : {8, 16}) {
+      for (const CutForm form : kCutForms) {
+        const ContextPlan plan = Planned(contract, batch, OptionsOf(shards, tile, form));
+        keys.insert(CutKey(plan).value());
+        ++cuts;
+        const std::vector<std::string> of_shards = ShardKeys(plan).value();
+        ASSERT_EQ(of_shards.size(), static_cast<size_t>(shards));
+        EXPECT_EQ(std::set<std::string>(of_shards.begin(), of_shards.end()).size(), of_shards.size());
+        // Another batch that is cut alike has the same keys; a contract that means something else has others.
+        EXPECT_EQ(CutKey(Planned(contract, batch, OptionsOf(shards, tile, form))).value(), CutKey(plan).value());
+        const Contract other = ContractOf("causal and documents and window(9, 0)", contract.shape, 16);
+        EXPECT_NE(CutKey(Planned(other, batch, OptionsOf(shards, tile, form))).value(), CutKey(plan).value());
+      }
+    }
+  }
+  EXPECT_EQ(keys.size(), cuts);
+  // The same meaning in other words, and the same tokens under another name.
+  const ContextPlan plain = Planned(contract, batch, OptionsOf(2, 16, CutForm::kContiguous));
+  const Contract longer = ContractOf("documents and causal and window(127, 0)", contract.shape, 16);
+  EXPECT_EQ(CutKey(Planned(longer, batch, OptionsOf(2, 16, CutForm::kContiguous))).value(), CutKey(plain).value());
+  ContextPlan renamed = plain;
+  renamed.form = CutForm::kReordered;
+  renamed.rows[0].order = {{0, 40, 0}, {40, 88, 40}};
+  EXPECT_EQ(CutKey(renamed).value(), CutKey(plain).value());
+  renamed.rows[0].order = {{88, 40, 0}, {0, 88, 40}};
+  EXPECT_NE(CutKey(renamed).value(), CutKey(plain).value());
+  EXPECT_THAT(ToJson(plain), HasSubstr("\"key\": \"" + CutKey(plain).value() + "\""));
+  EXPECT_THAT(ToJson(plain), HasSubstr(ShardKeys(plain).value()[1]));
+}
+
+// Layers of a model share one cut: another mask's facts in the order that the first was given.
+TEST(Context, OneCutForTwoMasks_IsWhatTheDenseMasksSay) {
+  std::mt19937_64 random(PrintedSeed());
+  const Shape shape = ShapeOf(160, 2);
+  const Contract leads = ContractOf("causal and documents", shape, 8);
+  const Contract follows = ContractOf("causal and documents and window(11, 0)", shape, 8);
+  for (int round = 0; round < 10; ++round) {
+    const Batch batch = RandomDocuments(random, shape, 60);
+    for (const CutForm form : kCutForms) {
+      const ContextOptions options = OptionsOf(4, 8, form);
+      const ContextPlan cut = Planned(leads, batch, options);
+      const ContextPlanner planner = ContextPlanner::Make(follows, FindTarget("cpu").value(), options).value();
+      const Result<ContextPlan> plan = planner.PlanAs(batch, cut);
+      ASSERT_TRUE(plan) << ToText(plan.error());
+      EXPECT_EQ(plan->rows, cut.rows);
+      EXPECT_EQ(plan->form, form);
+      ExpectFacts(*plan);
+      ExpectSameMask(*plan, MakePlan(follows, batch, FindTarget("cpu").value(), options.plan).value().plan);
+    }
+  }
+  const ContextPlan cut = Planned(leads, RandomDocuments(random, shape, 60), OptionsOf(4, 8, CutForm::kReordered));
+  const auto refuse = [&](const Contract& contract, int64_t shards, const char* code) {
+    const auto planner = ContextPlanner::Make(contract, FindTarget("cpu").value(), OptionsOf(shards, 8));
+    const Result<ContextPlan> plan = planner.value().PlanAs({}, cut);
+    ASSERT_FALSE(plan);
+    EXPECT_EQ(CodeText(plan.error().code), code);
+  };
+  refuse(ContractOf("causal", shape, 8), 4, "TSR-S020");
+  refuse(follows, 2, "TSR-S021");
+}
+
+// A program has room for so many tiles: forms that need more are left out, and say so.
+TEST(Context, NoRoomForAForm_LeavesItOut) {
+  const Contract contract = ContractOf("causal", ShapeOf(96), 16);  // six tiles: zigzag needs eight for two pieces each
+  ContextOptions options = OptionsOf(2, 16);
+  options.tiles_per_shard = 3;
+  const ContextPlan plan = Planned(contract, {}, options);
+  EXPECT_EQ(plan.form, CutForm::kContiguous);
+  EXPECT_EQ(plan.tiles_per_shard, 3);
+  EXPECT_THAT(Summary(plan), HasSubstr("cut zigzag      no: it needs 4 tiles on each shard, and there is room for 3"));
+  options.form = CutForm::kZigzag;
+  ExpectRefused(contract, options, "there is room for 3");
 }
 
 TEST(Context, ACutThatBreaksARule_IsFound) {

@@ -11,6 +11,7 @@
 #include "lanes/xla/stablehlo/tiles.h"
 #include "pjrt/plugin_test.h"
 #include "shard/context_program.h"
+#include "shard/one_device.h"
 #include "support/proves.h"
 #include "support/seed.h"
 
@@ -322,9 +323,7 @@ TEST_F(ContextProgramTest, EveryExchange_GivesTheGradientsOfOneDevice) {
       ASSERT_TRUE(carried.has_value()) << ToText(carried.error());
       int64_t bytes = 0;
       for (const CarriedCollective& one : *carried) bytes += one.bytes_per_trip * one.trips;
-      if (exchange != Exchange::kHeads) {
-        EXPECT_EQ(bytes, 2 * plan.BytesOf(exchange).total);
-      }
+      EXPECT_EQ(bytes, plan.BytesOf(exchange).backward);
       if (!has_sinks) continue;
       const Result<ContextRunner> forward = ContextRunner::Make(client(), plan, kQuickly);
       ASSERT_TRUE(forward.has_value()) << ToText(forward.error());
@@ -487,6 +486,83 @@ TEST_F(ContextProgramTest, NotANumber_StaysInItsDocument_AndShardsMayBeEmpty) {
   }
 }
 
+// Rows that end within a tile, by their length and by their valid counts, what is past them being no number; the bits
+// of one device by every exchange that promises them, and of a ring the same tokens within a bound. Of two batch rows
+// one is nearly empty, so that shards are.
+TEST_F(ContextProgramTest, EndsOfTokens_AreThoseOfOneDevice) {
+  Proves("R79");
+  std::mt19937_64 random(PrintedSeed());
+  constexpr const char* kMasks[] = {"causal and documents and valid", "full and valid", "window(20, 9)"};
+  for (const char* mask : {kMasks[random() % 3]}) {
+    const Contract contract = ContractOf(mask, 113, 2);
+    const Shape& s = contract.shape;
+    Batch batch;
+    std::vector<int64_t> valid = {113, 113};
+    const auto has = [&](const char* term) { return std::string_view(mask).find(term) != std::string_view::npos; };
+    if (has("documents")) batch.doc_lengths = IntRows{{40, 50, 23}, {113}};
+    if (has("valid")) batch.valid_tokens = valid = {static_cast<int64_t>(70 + random() % 40), 5};
+    Inputs in = RandomInputs(random, s);
+    for (int64_t b = 0; b < s.batch; ++b) {
+      for (int64_t t = valid[static_cast<size_t>(b)]; t < s.q_len; ++t) {
+        const auto spoil = [&](std::vector<float>& x, int64_t heads, int64_t dim) {
+          for (int64_t h = 0; h < heads; ++h) {
+            std::fill_n(x.begin() + ((b * heads + h) * s.q_len + t) * dim, dim,
+                        std::numeric_limits<float>::quiet_NaN());
+          }
+        };
+        spoil(in.q, s.num_q_heads, s.dim_qk);
+        spoil(in.k, s.num_kv_heads, s.dim_qk);
+        spoil(in.v, s.num_kv_heads, s.dim_v);
+      }
+    }
+    const WholeTensors whole = {std::as_bytes(std::span(in.q)), std::as_bytes(std::span(in.k)),
+                                std::as_bytes(std::span(in.v))};
+    const CutForm form = random() % 2 == 0 ? CutForm::kContiguous : CutForm::kZigzag;
+    for (const Exchange exchange : {Exchange::kSparse, kExchanges[random() % 3]}) {
+      SCOPED_TRACE(std::string(mask) + " " + std::string(ToText(exchange)) + " " + std::string(ToText(form)));
+      const ContextPlan plan = Planned(contract, batch, OptionsOf(2, form, exchange));
+      const Result<ContextRunner> runner = ContextRunner::Make(client(), plan, kQuickly);
+      ASSERT_TRUE(runner.has_value()) << ToText(runner.error());
+      const Outputs got = Run(*runner, plan, in);
+      const Result<ContextOutputs> one = ForwardOnOne(client(), plan, whole, {}, kQuickly);
+      ASSERT_TRUE(one.has_value()) << ToText(one.error());
+      std::vector<float> want(got.o.size());
+      ASSERT_EQ(one->o.size(), want.size() * sizeof(float));
+      std::memcpy(want.data(), one->o.data(), one->o.size());
+      if (exchange != Exchange::kRing) {
+        ExpectSameBits(got.o, want);
+        ExpectSameBits(got.lse, one->lse);
+      }
+      for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got.o[i], want[i], 64 * 0x1p-24 * 4) << i;
+      const auto past = static_cast<size_t>((s.num_q_heads * s.q_len + s.q_len - 1) * s.dim_v);  // of the second row
+      EXPECT_TRUE(!batch.valid_tokens || got.o[past] == 0.0F);
+      ExpectCarried(*runner, plan);
+    }
+    if (batch.doc_lengths) continue;
+    const ContextPlan plan = Planned(contract, batch, OptionsOf(2, form, Exchange::kSparse));
+    const Result<ContextOutputs> forward = ForwardOnOne(client(), plan, whole, {}, kQuickly);
+    std::vector<float> dout(static_cast<size_t>(s.batch * s.num_q_heads * s.q_len * s.dim_v));
+    std::normal_distribution<float> normal;
+    for (float& x : dout) x = normal(random);
+    std::vector<float> delta(forward->lse.size(), 0.0F);
+    std::vector<float> o(dout.size());
+    std::memcpy(o.data(), forward->o.data(), forward->o.size());
+    for (size_t i = 0; i < o.size(); ++i) delta[i / static_cast<size_t>(s.dim_v)] += o[i] * dout[i];
+    WholeTensors back = whole;
+    back.dout = std::as_bytes(std::span(dout));
+    back.lse = forward->lse;
+    back.delta = delta;
+    const Result<ContextRunner> runner = ContextRunner::Make(client(), plan, kQuickly, ContextPass::kBackward);
+    ASSERT_TRUE(runner.has_value()) << ToText(runner.error());
+    const Result<ContextGradients> got = runner->Backward(plan, CutTensors(plan, back).value());
+    const Result<ContextGradients> want = BackwardOnOne(client(), plan, back, {}, kQuickly);
+    ASSERT_TRUE(got.has_value() && want.has_value());
+    ExpectSameBits(got->dq, want->dq);
+    ExpectClose(got->dk, want->dk, 8 * 2);
+    ExpectClose(got->dv, want->dv, 8 * 2);
+  }
+}
+
 TEST_F(ContextProgramTest, WhatDoesNotBelongTogether_IsRefused) {
   const Contract contract = ContractOf("causal", 64);
   const ContextPlan plan = Planned(contract, {}, OptionsOf(2, CutForm::kContiguous, Exchange::kAllGather));
@@ -515,9 +591,6 @@ TEST_F(ContextProgramTest, WhatDoesNotBelongTogether_IsRefused) {
   with_sinks.score.sink_logits = true;
   const ContextPlan ring = Planned(with_sinks, {}, OptionsOf(2, CutForm::kContiguous, Exchange::kRing));
   expect(ContextRunner::Make(client(), ring), "TSR-S020", "a ring would count sink logits");
-  const ContextPlan ragged =
-      Planned(ContractOf("causal", 60), {}, OptionsOf(2, CutForm::kContiguous, Exchange::kAllGather));
-  expect(ContextRunner::Make(client(), ragged), "TSR-S020", "60 tokens are no multiple of 16");
   expect(CutTensors(plan, {whole.q, whole.k, {}}), "TSR-R001", "found 0");
 }
 

@@ -1,0 +1,105 @@
+// See cut_program.h.
+#include "shard/cut_program.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/try.h"
+#include "lanes/xla/kernel_program.h"
+#include "lanes/xla/kernel_tables.h"
+#include "lanes/xla/lowerings.h"
+#include "lanes/xla/xla.h"
+#include "shard/program_table.h"
+
+namespace tessera::shard {
+namespace {
+
+// What the audit calls a type. XLA's unsigned words are bits to us.
+ElementType ToElement(stablehlo::Element element) {
+  using stablehlo::Element;
+  switch (element) {
+    case Element::kF32:
+      return ElementType::kF32;
+    case Element::kBf16:
+      return ElementType::kBf16;
+    case Element::kF16:
+      return ElementType::kF16;
+    case Element::kI8:
+      return ElementType::kI8;
+    case Element::kI16:
+      return ElementType::kI16;
+    case Element::kI1:
+      return ElementType::kBool;
+    case Element::kI32:
+    case Element::kUi32:
+      break;
+  }
+  return ElementType::kI32;
+}
+
+Status CheckKernels(const stablehlo::ProgramSpec& local, const PlanView& plan, const Target& target) {
+  Decision fits = lanes::xla::CheckSize(local);
+  if (fits.accepted) fits = lanes::xla::CheckKernelPlan(local, plan, target);
+  if (fits.accepted) return {};
+  return Fail(ErrorCode::kLaneRefused, fmt::format("{}: {} ({}; {})", kXlaPallas, ReasonText(fits.reason),
+                                                   ReasonMeaning(fits.reason), fits.detail));
+}
+
+}  // namespace
+
+Result<CutProgram> LowerCut(const ContextPlan& plan, ContextPass pass, std::string_view lane, const Target& target) {
+  CutProgram out{.spec = TESSERA_TRY(ContextSpecOf(plan)), .lowered = {}};
+  // What a TPU's compiler has in place of rounds.
+  out.spec.is_ragged = out.spec.kind == stablehlo::ContextKind::kSparse && target.kind == TargetKind::kTpu;
+  const bool is_forward = pass == ContextPass::kForward;
+  const auto lower = [&](const stablehlo::Program* walk) {
+    return is_forward ? stablehlo::LowerContextForward(out.spec, walk)
+                      : stablehlo::LowerContextBackward(out.spec, walk);
+  };
+  if (lane == kXlaChunked) {
+    out.lowered = TESSERA_TRY(lower(nullptr));
+    return out;
+  }
+  if (lane != kXlaPallas) {
+    return Fail(ErrorCode::kContextCut,
+                fmt::format("tokens are cut for {} and {}, found {}", kXlaChunked, kXlaPallas, lane), "lane");
+  }
+  if (out.spec.kind == stablehlo::ContextKind::kRing) {
+    return Fail(ErrorCode::kContextCut, "kernels around a ring are not there: take another exchange", "exchange");
+  }
+  const PlanView& view = plan.plan->view();
+  out.spec.local.stored_tiles = lanes::xla::StoredCapacity(view);
+  lanes::xla::FitTarget(out.spec.local, target);
+  TESSERA_TRY(CheckKernels(out.spec.local, view, target));
+  const stablehlo::Program walk =
+      TESSERA_TRY(lanes::xla::LowerKernels(out.spec.local, is_forward ? Pass::kForward : Pass::kBackward));
+  out.lowered = TESSERA_TRY(lower(&walk));
+  return out;
+}
+
+Result<ShardTable> TableOf(const ContextPlan& plan, ContextPass pass, const stablehlo::ContextProgram& lowered,
+                           std::optional<int64_t> max_device_bytes) {
+  const stablehlo::DeviceAxis& devices = lowered.devices;
+  const auto declared = [&](const std::vector<stablehlo::NamedType>& tensors, const std::vector<int64_t>& axes) {
+    std::vector<ProgramTensor> out;
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      const stablehlo::Type whole = stablehlo::WholeType(tensors[i].type, axes[i], devices.size);
+      out.push_back({tensors[i].name, ToElement(whole.element), whole.dims, axes[i]});
+    }
+    return out;
+  };
+  const DeclaredProgram program{declared(lowered.program.inputs, devices.inputs),
+                                declared(lowered.program.outputs, devices.outputs)};
+  return MakeProgramTable(Mesh{{{std::string(kContextAxis), plan.shards}}},
+                          KnownOfCut(plan, pass == ContextPass::kBackward), program, max_device_bytes);
+}
+
+ProgramTensors TensorsOf(const stablehlo::ContextProgram& lowered) {
+  ProgramTensors tensors;
+  for (const stablehlo::NamedType& input : lowered.program.inputs) tensors.arguments.push_back(input.name);
+  for (const stablehlo::NamedType& output : lowered.program.outputs) tensors.results.push_back(output.name);
+  return tensors;
+}
+
+}  // namespace tessera::shard
