@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -13,64 +14,17 @@
 #include <string_view>
 #include <vector>
 
-#include "tessera/dtype.h"
+#include "tessera/context.h"
 #include "tessera/engine.h"
 #include "tessera/error.h"
+#include "tessera/model_spec.h"
 #include "tessera/row_batch.h"
-#include "tessera/rows.h"
 #include "tessera/shard.h"
 #include "tessera/target.h"
 #include "tessera/tensor.h"
 
 #pragma GCC visibility push(default)
 namespace tessera {
-
-// A decoder: embedding, `layers` times (norm, attention, norm, SwiGLU), norm, logits.
-struct ModelSpec {
-  int64_t vocab = 0;                        // token ids are below it
-  int64_t vocab_multiple = kVocabMultiple;  // the embedding has the next multiple; logits are cut back to `vocab`
-  int64_t layers = 0;
-  int64_t width = 0;
-  int64_t num_q_heads = 1;
-  int64_t num_kv_heads = 1;
-  int64_t head_dim = 0;  // even
-  int64_t mlp_width = 0;
-  int64_t rows = 1;           // of a micro-batch
-  int64_t row_tokens = 0;     // of a row
-  DType dtype = DType::kF32;  // of products and attention; parameters, sums and the residual stream are f32
-  double rope_base = 10000.0;
-  double norm_eps = 1e-6;
-  std::vector<std::string> masks = {"causal and documents"};  // layer i has masks[i % size]
-  double softcap = 0.0;                                       // of attention scores; 0: off, as the next
-  double final_softcap = 0.0;                                 // of logits
-  bool sink_logits = false;                                   // one learned logit per query head and layer
-  bool output_gate = false;  // attention's output times a sigmoid of a product of the layer's input
-  bool structure = false;    // embeddings of the five structure columns, whose sum begins as zero
-  int64_t structure_width = 64;
-
-  int64_t PaddedVocab() const;
-  bool operator==(const ModelSpec&) const = default;
-};
-// TOML or JSON, told apart by the first character; everything in a table [model], names as above. Tables beside it are
-// not looked at. TSR-T001 with every violation; a spec that comes out of here is good.
-Result<ModelSpec> ParseModel(std::string_view text);
-std::vector<Violation> Validate(const ModelSpec& spec);
-std::string ToToml(const ModelSpec& spec);
-std::string Digest(const ModelSpec& spec);  // 32 hex digits
-
-// How a parameter begins.
-enum class Init : uint8_t { kZeros, kOnes, kNormal };
-struct ParameterInfo {
-  std::string name;
-  std::vector<int64_t> dims;
-  Init init = Init::kZeros;
-  double deviation = 0.0;  // of kNormal
-  bool has_decay = false;  // weight decay pulls on it: matrices, not norms, sinks or embeddings
-};
-// In the order of programs. All are f32.
-std::vector<ParameterInfo> ParametersOf(const ModelSpec& spec);
-// The same values on every machine; each parameter has a stream of its own, so that adding one changes no other.
-TensorMap InitialParameters(const ModelSpec& spec, uint64_t seed);
 
 struct OptimizerOptions {
   double beta1 = 0.9;
@@ -100,10 +54,15 @@ struct TrainerOptions {
   uint64_t seed = 0;
   std::string attention = "auto";  // or a substitute's name (docs/model.md): that one or an error
   XlaOptions xla = {};
-  int64_t barrier_every = 0;      // programs are cut after every so many layers, but the last; 0: nowhere
-  int64_t threads = 0;            // of the cpu lane; 0: as many as the target has workers
-  bool compile_only = false;      // programs are made, for a machine that need not be here, and nothing is run
-  std::optional<Mesh> mesh = {};  // several devices share rows (data), tokens (context), heads and columns (model)
+  int64_t barrier_every = 0;        // programs are cut after every so many layers, but the last; 0: nowhere
+  int64_t threads = 0;              // of the cpu lane; 0: as many as the target has workers
+  bool compile_only = false;        // programs are made, for a machine that need not be here, and nothing is run
+  std::optional<Mesh> mesh = {};    // several devices share rows (data), tokens (context), heads and columns (model)
+  std::optional<CutForm> cut = {};  // of a row's tokens over context; absent: chosen, as the next
+  std::optional<Exchange> exchange = {};   // how a device comes by keys of others; not ring
+  std::function<bool()> should_stop = {};  // asked before each program is made by Create, which then fails
+  // Over a mesh: of arguments, results and what a program needs beside them on each device (TSR-S006).
+  std::optional<int64_t> max_device_bytes = {};
 };
 
 // How a model is laid over the devices of a mesh, audited before launch and again as it was compiled.
@@ -118,6 +77,7 @@ struct ShardingUse {
     int64_t device_bytes = 0;              // of arguments and results
   };
   std::vector<Program> programs;
+  std::optional<ContextUse> context = {};  // with an axis context: of the batches so far
 };
 
 struct StepResult {

@@ -4,6 +4,8 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -11,6 +13,7 @@
 #include "lanes/xla/lowerings.h"
 #include "lanes/xla/pjrt/ffi.h"
 #include "lanes/xla/stablehlo/builder.h"
+#include "tessera/context.h"
 #include "tessera/engine.h"
 #include "tessera/model.h"
 
@@ -44,6 +47,7 @@ class BoundAttention {
   std::vector<std::vector<std::vector<std::byte>>> operands;  // [shard of the tokens][operand]
   // [shard][token of the shard]: its number in the rows, -1 for what only fills up. Empty: all, as they are.
   std::vector<std::vector<int64_t>> tokens;
+  std::optional<ContextUse> use;  // of these rows, where they are shared
 };
 
 class AttentionSubstitute {
@@ -60,6 +64,12 @@ class AttentionSubstitute {
   virtual Result<std::vector<KernelText>> Kernels(bool) const { return std::vector<KernelText>(); }
   // `rows` are those of one device, all their tokens.
   virtual Result<std::unique_ptr<BoundAttention>> Bind(const RowBatch& rows, bool has_backward) const = 0;
+  // What rows of all places along data must have in common, when each is bound: operands are there after it.
+  virtual Status Agree(std::span<const std::unique_ptr<BoundAttention>>) const { return {}; }
+  // Of the operands, those that are the same on every device.
+  virtual std::set<std::string> SharedInputs() const { return {}; }
+  // How tokens are shared, before there is a batch.
+  virtual std::optional<ContextUse> Context() const { return std::nullopt; }
   // Tokens of a row that one device has.
   virtual int64_t RowTokens() const = 0;
 };
@@ -83,6 +93,8 @@ Result<std::unique_ptr<AttentionSubstitute>> MakeProgramAttention(LayerAttention
 struct TokenShards {
   int64_t shards = 1;
   stablehlo::DeviceGroups groups;
+  std::optional<CutForm> cut = {};  // absent: chosen, as the next
+  std::optional<Exchange> exchange = {};
 };
 Result<std::unique_ptr<AttentionSubstitute>> MakeContextAttention(LayerAttention layers, const Target& target,
                                                                   const lanes::xla::Lowering& lowering,

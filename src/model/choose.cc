@@ -99,10 +99,13 @@ class Chooser {
     }
     Chosen chosen = Begun(way, layers);
     const lanes::xla::Lowering& lowering = *lanes::xla::FindLowering(way.name);
-    const TokenShards tokens{layout_.SizeOf(kContextAxis), layout_.Groups({kContextAxis})};
+    const TokenShards tokens{.shards = layout_.SizeOf(kContextAxis),
+                             .groups = layout_.Groups({kContextAxis}),
+                             .cut = options_.cut,
+                             .exchange = options_.exchange};
     if (tokens.shards > 1) {
       chosen.attention = TESSERA_TRY(MakeContextAttention(std::move(layers), target_, lowering, tokens));
-      chosen.reason += fmt::format("; tokens over {} devices", tokens.shards);
+      chosen.reason += fmt::format("; tokens over {} devices, {}", tokens.shards, chosen.attention->Context()->reason);
     } else {
       chosen.attention = TESSERA_TRY(MakeProgramAttention(std::move(layers), target_, lowering));
     }
@@ -165,8 +168,14 @@ std::vector<Substitute> SubstitutesOf(const std::string& attention, const std::s
 std::vector<std::string> NotesOf(const ModelSpec& spec, const Target& target) {
   const std::string products =
       spec.dtype == DType::kF32 ? "f32 everywhere" : "products and attention in bf16, sums and parameters in f32";
+  std::vector<std::string> kept;
+  for (const ParameterInfo& info : ParametersOf(spec)) {
+    if (!MaySubstitute(info.name)) kept.push_back(info.name);
+  }
   return {fmt::format("precision plan: {}; an 8-bit plan has no effect on {}", products, target.name),
-          "use_te_block_layers, use_te_all_linears, tp_comm_overlap: no effect, no vendor library is used"};
+          "use_te_block_layers, use_te_all_linears, tp_comm_overlap: no effect, no vendor library is used",
+          fmt::format("no substitute stands for a product with {}: of this model {}",
+                      fmt::join(SubstituteExclusions(), ", "), fmt::join(kept, ", "))};
 }
 
 }  // namespace tessera::model

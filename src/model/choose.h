@@ -31,7 +31,8 @@ std::string_view PreferredAttention(const Target& target);
 
 // All seven; `attention` as it was chosen, the others none.
 std::vector<Substitute> SubstitutesOf(const std::string& attention, const std::string& reason);
-// The precision plan, and flags of other libraries that change nothing here.
+// The precision plan, flags of other libraries that change nothing here, and the parameters whose products nothing may
+// stand for.
 std::vector<std::string> NotesOf(const ModelSpec& spec, const Target& target);
 
 }  // namespace tessera::model

@@ -300,10 +300,6 @@ std::vector<NamedType> ParameterTypes(const ModelSpec& spec, std::string (*name)
 }
 std::string Own(const std::string& name) { return name; }
 
-std::string ModuleNameOf(const Layout& layout, std::string_view pass) {
-  return fmt::format("model_{}_{}", pass, Digest(layout.whole));
-}
-
 // A device tells its own share, and who adds them up sees that none is missing.
 Value LossOf(Builder& b, const Layout& layout, const Value& loss) { return layout.mesh ? b.Reshape(loss, {1}) : loss; }
 
@@ -315,6 +311,12 @@ std::vector<NamedType> RowInputsOf(const Layout& layout) {
 }
 
 }  // namespace
+
+std::string ModuleNameOf(const Layout& layout, std::string_view pass) {
+  ModelSpec spec = layout.whole;
+  spec.masks.clear();
+  return fmt::format("model_{}_{}", pass, Digest(spec));
+}
 
 std::string StructureInput(size_t part) { return fmt::format("structure_{}", part); }
 std::string GradientName(const std::string& parameter) { return "g." + parameter; }

@@ -23,6 +23,8 @@ inline constexpr std::string_view kScalars = "scalars";      // f32 [kNumScalars
 inline constexpr std::string_view kLoss = "loss";            // the sum of nats; over a mesh [1], of a device's tokens
 inline constexpr std::string_view kNorm = "norm";
 inline constexpr std::string_view kIsTaken = "is_taken";
+// Of the definition without its masks: windows are operands, so that those of one class have one text, compiled once.
+std::string ModuleNameOf(const Layout& layout, std::string_view pass);
 std::string StructureInput(size_t part);                 // i32 [rows, row_tokens]
 std::string GradientName(const std::string& parameter);  // "g.wte"
 std::string FirstMoment(const std::string& parameter);   // "m.wte"

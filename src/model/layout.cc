@@ -188,7 +188,8 @@ Result<Layout> MakeLayout(const ModelSpec& spec, const std::optional<Mesh>& mesh
   return layout;
 }
 
-Status SetOperands(Layout& layout, const std::vector<NamedType>& attention_inputs) {
+Status SetOperands(Layout& layout, const std::vector<NamedType>& attention_inputs,
+                   const std::set<std::string>& shared) {
   if (!layout.mesh) return {};
   Declarer declare(layout);
   declare.Parameters();
@@ -199,7 +200,13 @@ Status SetOperands(Layout& layout, const std::vector<NamedType>& attention_input
   declare.Shared(kNorm, {});
   declare.Shared(kIsTaken, {}, ElementType::kI32);
   declare.OfEach({std::string(kLoss), {Element::kF32, {1}}});
-  for (const NamedType& input : attention_inputs) declare.OfEach(input);
+  for (const NamedType& input : attention_inputs) {
+    if (shared.contains(input.name)) {
+      declare.Shared(input.name, input.type.dims, DeclaredType(input.type.element));
+    } else {
+      declare.OfEach(input);
+    }
+  }
   layout.table = TESSERA_TRY(declare.Make());
   return AuditShards(*layout.table, {.num_devices = layout.NumDevices()});
 }

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -46,8 +47,10 @@ struct Layout {
 // TSR-S005 where the model does not divide: every violation. `row_tokens` of a device is as all have it until attention
 // says how tokens are cut.
 Result<Layout> MakeLayout(const ModelSpec& spec, const std::optional<Mesh>& mesh);
-// Makes the table, of what programs take beside the model's own tensors too, and audits it.
-Status SetOperands(Layout& layout, const std::vector<stablehlo::NamedType>& attention_inputs);
+// Makes the table, of what programs take beside the model's own tensors too, and audits it. Attention's operands are
+// each device's own, but for those in `shared`.
+Status SetOperands(Layout& layout, const std::vector<stablehlo::NamedType>& attention_inputs,
+                   const std::set<std::string>& shared = {});
 
 // The text of a program and all there is to say of it.
 struct WrittenModel {

@@ -66,7 +66,7 @@ Result<ModelPrograms> LowerModel(const Engine& engine, const ModelSpec& spec, co
       TESSERA_TRY(model::ChooseAttention(engine, layout, target, {options.attention, options}, nullptr));
   if (layout.mesh) {
     layout.own.row_tokens = chosen.attention->RowTokens();
-    TESSERA_TRY(model::SetOperands(layout, chosen.attention->Inputs(true)));
+    TESSERA_TRY(model::SetOperands(layout, chosen.attention->Inputs(true), chosen.attention->SharedInputs()));
   }
   const Namer namer(spec);
   ModelPrograms all;

@@ -1,7 +1,5 @@
 // AdamW: decay first, then moments. Everything that changes from step to step, and everything one may want to change
 // between runs, is data. A gradient that is not finite leaves everything as it was.
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "base/try.h"
@@ -101,7 +99,7 @@ Result<stablehlo::Program> LowerUpdate(const Layout& layout) {
   add(SecondMoment, true);
   add(GradientName, false);
   inputs.push_back({std::string(kScalars), {Element::kF32, {kNumScalars}}});
-  const std::string name = fmt::format("model_update_{}", Digest(layout.whole));
+  const std::string name = ModuleNameOf(layout, "update");
   Builder b(name, {}, inputs);
   Update update(b, layout);
   const Value norm = update.Norm(parameters);

@@ -12,9 +12,12 @@
 #include "base/math.h"
 #include "base/try.h"
 #include "lanes/xla/kernel_tables.h"
+#include "lanes/xla/stablehlo/context_tiles.h"
 #include "lanes/xla/stablehlo/tiles.h"
 #include "model/attention.h"
+#include "model/sharing.h"
 #include "shard/context_program.h"
+#include "shard/exchange.h"
 
 namespace tessera::model {
 namespace {
@@ -25,11 +28,6 @@ using stablehlo::Program;
 using stablehlo::ProgramSpec;
 using stablehlo::Type;
 using stablehlo::Values;
-
-// Cleanup items and stored words that a plan of a model's masks may have at most: a few for each tile that is partly
-// visible, of which each row of tiles has a handful.
-constexpr int64_t kItemsPerRow = 64;
-constexpr int64_t kLeastItems = 4096;
 
 // Operands that the model's own values are, and those that no batch changes.
 const std::set<std::string, std::less<>> kNotTables = {"q",       "k",           "v",  "scale", "part",
@@ -47,13 +45,15 @@ struct MaskPrograms {
   PassProgram forward, backward;
 };
 
-// Tokens of a row over several devices: the same cut for every mask, since a layer gives its tokens to the next.
-struct Sharing {
-  TokenShards shards;
-  ContextKind kind = ContextKind::kGather;
-  int64_t row_tokens = 0;                // that a device has
-  std::vector<ContextPlanner> planners;  // by mask, as the next
-  std::vector<stablehlo::ContextSpec> specs;
+// A sparse exchange's operands, of each mask.
+constexpr const char* kRoundTables[] = {"sends", "receives", "bounds"};
+std::string RoundInput(size_t mask, std::string_view table) {
+  return fmt::format("attention_exchange_{}.{}", mask, table);
+}
+
+// What a batch's cuts are until all devices have theirs: tables of the rounds, by mask.
+struct BoundShards final : BoundAttention {
+  std::vector<shard::DeviceTables> rounds;
 };
 
 PassProgram ToPass(Program program, std::string function) {
@@ -81,10 +81,30 @@ class ProgramAttention final : public AttentionSubstitute {
     ForPasses(has_backward, [&](const MaskPrograms&, const PassProgram& pass) {
       for (const NamedType& table : pass.tables) inputs.push_back({pass.Named(table.name), table.type});
     });
+    for (size_t i = 0; IsSparse() && i < masks_.size(); ++i) {
+      const stablehlo::ContextSpec& spec = sharing_->specs[i];
+      const int64_t sizes[] = {spec.rounds, spec.rounds, static_cast<int64_t>(spec.steps.size()) + 1};
+      for (size_t t = 0; t < std::size(kRoundTables); ++t) {
+        inputs.push_back({RoundInput(i, kRoundTables[t]), {Element::kI32, {sizes[t]}}});
+      }
+    }
     return inputs;
+  }
+  // A trip count that differed between devices would hang them.
+  std::set<std::string> SharedInputs() const override {
+    std::set<std::string> names;
+    for (size_t i = 0; IsSparse() && i < masks_.size(); ++i) names.insert(RoundInput(i, "bounds"));
+    return names;
   }
 
   int64_t RowTokens() const override { return s_.row_tokens; }
+  std::optional<ContextUse> Context() const override {
+    if (!sharing_) return std::nullopt;
+    return ContextUse{.exchange = IsSparse()    ? Exchange::kSparse
+                                  : IsOfHeads() ? Exchange::kHeads
+                                                : Exchange::kAllGather,
+                      .reason = sharing_->reason};
+  }
 
   Status Begin(Builder& b, bool has_backward) const override {
     ForPasses(has_backward,
@@ -111,8 +131,8 @@ class ProgramAttention final : public AttentionSubstitute {
         Call(b, mask.backward, in, {{"do", ToHeads(b, by_head)}, {"lse", attended.lse}, {"delta", ToHeads(b, delta)}});
     const auto given = [&](std::string_view name) { return Given(b, mask.backward, out, name); };
     const Value dq = ToTokens(b, FromTiles(b, given("dq"), mask.spec, Side::kQuery));
-    const Value dk = GiveKeysBack(b, FromTiles(b, given("dk"), mask.spec, Side::kKey));
-    const Value dv = GiveKeysBack(b, FromTiles(b, given("dv"), mask.spec, Side::kKey));
+    const Value dk_of_all = FromTiles(b, given("dk"), mask.spec, Side::kKey);
+    const auto [dk, dv] = GiveKeysBack(b, in.mask, dk_of_all, FromTiles(b, given("dv"), mask.spec, Side::kKey));
     AttentionGradients gradients;
     gradients.qkv = b.Transpose(b.Concatenate({dq, dk, dv}, 1), {0, 2, 1, 3});
     if (s_.sink_logits) {
@@ -134,6 +154,27 @@ class ProgramAttention final : public AttentionSubstitute {
       }
     }
     return texts;
+  }
+
+  // All devices take as many rounds of every step as those that need most.
+  Status Agree(std::span<const std::unique_ptr<BoundAttention>> all) const override {
+    for (size_t i = 0; IsSparse() && i < masks_.size(); ++i) {
+      const stablehlo::ContextSpec& spec = sharing_->specs[i];
+      std::vector<shard::DeviceTables*> tables;
+      for (const auto& one : all) tables.push_back(&static_cast<BoundShards&>(*one).rounds[i]);
+      TESSERA_TRY(shard::AgreeOnRounds(spec, tables));
+      const int64_t tiles = shard::TilesCarried(spec, tables.front()->front().at("bounds"));
+      for (size_t place = 0; place < all.size(); ++place) {
+        all[place]->use->bytes += tiles * shard::KeyTileBytes(spec.shape, spec.tile);
+        for (size_t shard = 0; shard < tables[place]->size(); ++shard) {
+          for (const char* name : kRoundTables) {
+            const std::vector<int32_t>& table = (*tables[place])[shard].at(name);
+            AppendTable(table, {Element::kI32, {static_cast<int64_t>(table.size())}}, all[place]->operands[shard]);
+          }
+        }
+      }
+    }
+    return {};
   }
 
   Result<std::unique_ptr<BoundAttention>> Bind(const RowBatch& rows, bool has_backward) const override {
@@ -167,6 +208,7 @@ class ProgramAttention final : public AttentionSubstitute {
   }
 
   bool IsOfHeads() const { return sharing_ && sharing_->kind == ContextKind::kHeads; }
+  bool IsSparse() const { return sharing_ && sharing_->kind == ContextKind::kSparse; }
   bool IsGathered() const { return sharing_ && sharing_->kind == ContextKind::kGather; }
   // [B, H, T of a device, ...]: all tokens of some of the heads, and back.
   Value ToHeads(Builder& b, const Value& x) const {
@@ -178,37 +220,58 @@ class ProgramAttention final : public AttentionSubstitute {
   Value BringKeys(Builder& b, const Value& x) const {
     return IsGathered() ? b.Gather(x, 2, sharing_->shards.groups) : ToHeads(b, x);
   }
-  // Every device's share of a key's gradient goes to who has the key, and is added in the order of the devices.
-  Value GiveKeysBack(Builder& b, const Value& x) const {
-    return IsGathered() ? b.SumPiece(x, 2, sharing_->shards.groups) : ToTokens(b, x);
+  stablehlo::TileExchange Tiles(Builder& b, size_t mask) const {
+    return {b,
+            sharing_->lowered[mask],
+            {b.Input(RoundInput(mask, "sends")), b.Input(RoundInput(mask, "receives")),
+             b.Input(RoundInput(mask, "bounds"))}};
+  }
+  // Every device's share of a key's gradient goes to who has the key, and is added in a fixed order: that of the
+  // devices, or its own first and then those of each round.
+  std::pair<Value, Value> GiveKeysBack(Builder& b, size_t mask, const Value& dk, const Value& dv) const {
+    if (IsSparse()) return Tiles(b, mask).GiveBack(dk, dv);
+    const auto give = [&](const Value& x) {
+      return IsGathered() ? b.SumPiece(x, 2, sharing_->shards.groups) : ToTokens(b, x);
+    };
+    const Value own_dk = give(dk);
+    return {own_dk, give(dv)};
   }
 
   Result<std::unique_ptr<BoundAttention>> BindShards(const RowBatch& rows, bool has_backward) const {
-    auto bound = std::make_unique<BoundAttention>();
+    auto bound = std::make_unique<BoundShards>();
     const auto shards = static_cast<size_t>(sharing_->shards.shards);
     bound->operands.resize(shards);
+    const std::vector<ContextPlan> plans = TESSERA_TRY(PlanAll(*sharing_, layers_, rows));
+    for (size_t shard = 0; shard < shards; ++shard) {
+      bound->tokens.push_back(shard::ShardTokens(plans.front(), shard));
+    }
+    ContextUse& use = bound->use.emplace(*Context());
+    ++use.batches[static_cast<size_t>(plans.front().form)];
     for (size_t i = 0; i < masks_.size(); ++i) {
-      const ContextPlan plan = TESSERA_TRY(sharing_->planners[i].Plan(BatchFor(layers_.facts[i], rows)));
-      TESSERA_TRY(CheckRoom(masks_[i].spec, plan.plan->view(), false));
-      for (size_t shard = 0; bound->tokens.size() < shards; ++shard) {
-        bound->tokens.push_back(shard::ShardTokens(plan, shard));
-      }
-      const shard::DeviceTables tables = TESSERA_TRY(
-          shard::MakeDeviceTables(sharing_->specs[i], plan, {Direction::kForward, Direction::kDq, Direction::kDkv}));
+      TESSERA_TRY(CheckRoom(masks_[i].spec, plans[i].plan->view(), false));
+      shard::DeviceTables tables = TESSERA_TRY(shard::MakeDeviceTables(
+          sharing_->specs[i], plans[i], {Direction::kForward, Direction::kDq, Direction::kDkv}));
       const auto append = [&](const PassProgram& pass) {
         for (size_t shard = 0; shard < shards; ++shard) {
           for (const NamedType& table : pass.tables) {
-            std::vector<int32_t> values = tables[shard].at(table.name);
-            values.resize(static_cast<size_t>(stablehlo::NumElements(table.type)));  // words have room behind them
-            const auto bytes = std::as_bytes(std::span(values));
-            bound->operands[shard].emplace_back(bytes.begin(), bytes.end());
+            AppendTable(tables[shard].at(table.name), table.type, bound->operands[shard]);
           }
         }
       };
       append(masks_[i].forward);
       if (has_backward) append(masks_[i].backward);
+      use.worst_balance = std::max(use.worst_balance, plans[i].TileBalance());
+      use.allgather_bytes += plans[i].BytesOf(Exchange::kAllGather).total;
+      if (!IsSparse()) use.bytes += plans[i].BytesOf(use.exchange).total;
+      if (IsSparse()) bound->rounds.push_back(std::move(tables));
     }
     return bound;
+  }
+
+  static void AppendTable(std::vector<int32_t> values, const Type& type, std::vector<std::vector<std::byte>>& out) {
+    values.resize(static_cast<size_t>(stablehlo::NumElements(type)));  // words have room behind them
+    const auto bytes = std::as_bytes(std::span(values));
+    out.emplace_back(bytes.begin(), bytes.end());
   }
 
   static Status CheckRoom(const ProgramSpec& spec, const PlanView& plan, bool has_kernels) {
@@ -241,6 +304,7 @@ class ProgramAttention final : public AttentionSubstitute {
               const std::vector<std::pair<std::string, Value>>& more) const {
     const Contract& contract = layers_.attentions[in.mask].contract();
     Values operands;
+    std::pair<Value, Value> brought;  // both at once, with the first
     for (const NamedType& input : pass.program.inputs) {
       const auto given =
           std::find_if(more.begin(), more.end(), [&](const auto& one) { return one.first == input.name; });
@@ -248,6 +312,12 @@ class ProgramAttention final : public AttentionSubstitute {
         operands.push_back(given->second);
       } else if (input.name == "q") {
         operands.push_back(ToHeads(b, Heads(b, in.qkv, 0, s_.num_q_heads)));
+      } else if (IsSparse() && input.name == "k") {
+        const Value k = Heads(b, in.qkv, s_.num_q_heads, s_.num_kv_heads);
+        brought = Tiles(b, in.mask).Bring(k, Heads(b, in.qkv, s_.num_q_heads + s_.num_kv_heads, s_.num_kv_heads));
+        operands.push_back(brought.first);
+      } else if (IsSparse() && input.name == "v") {
+        operands.push_back(brought.second);
       } else if (input.name == "k") {
         operands.push_back(BringKeys(b, Heads(b, in.qkv, s_.num_q_heads, s_.num_kv_heads)));
       } else if (input.name == "v") {
@@ -289,25 +359,6 @@ class ProgramAttention final : public AttentionSubstitute {
   std::optional<Sharing> sharing_;
 };
 
-// Every row one document: what a class is does not depend on the batch.
-RowBatch WholeRows(const ModelSpec& spec) {
-  RowBatch rows;
-  rows.rows = spec.rows;
-  rows.row_tokens = spec.row_tokens;
-  rows.doc_ids.assign(static_cast<size_t>(spec.rows * spec.row_tokens), 1);
-  rows.valid_token_count.assign(static_cast<size_t>(spec.rows), static_cast<int32_t>(spec.row_tokens));
-  return rows;
-}
-
-// Room for the cleanups of any batch.
-void MakeRoom(ProgramSpec& spec) {
-  int64_t rows = 0;
-  for (const stablehlo::ListShape& list : spec.lists) rows += list.rows;
-  int64_t items = kLeastItems;
-  while (items < kItemsPerRow * rows * spec.masks && items < (int64_t{1} << 20)) items *= 2;
-  spec.items = std::max(spec.items, items);
-}
-
 Result<ProgramSpec> SpecFor(const LayerAttention& layers, size_t mask, const Target& target,
                             const lanes::xla::Lowering& lowering) {
   const Attention& attention = layers.attentions[mask];
@@ -318,7 +369,7 @@ Result<ProgramSpec> SpecFor(const LayerAttention& layers, size_t mask, const Tar
   Decision fits = lanes::xla::CheckSize(spec);
   if (lowering.has_kernels) {
     spec.stored_tiles = lanes::xla::StoredCapacity(planned.plan.view());
-    lanes::xla::ShareRows(spec, target.scalar_bytes);
+    lanes::xla::FitTarget(spec, target);
     if (fits.accepted) fits = lanes::xla::CheckKernelPlan(spec, planned.plan.view(), target);
   }
   if (fits.accepted) return spec;
@@ -333,40 +384,6 @@ Result<MaskPrograms> ProgramsOf(ProgramSpec spec, size_t mask, const lanes::xla:
   out.forward = ToPass(std::move(forward), fmt::format("attention_forward_{}", mask));
   out.backward = ToPass(std::move(backward), fmt::format("attention_backward_{}", mask));
   return out;
-}
-
-// A tile that rows are whole multiples of, and shards have some of.
-constexpr int64_t kMostTile = 256;
-Result<int64_t> TileFor(int64_t row_tokens, int64_t shards) {
-  int64_t tile = 1;
-  while (tile < kMostTile && row_tokens % (2 * tile) == 0 && 2 * tile * shards <= row_tokens) tile *= 2;
-  constexpr int64_t kLeastTile = 4;
-  if (tile >= kLeastTile) return tile;
-  return Fail(ErrorCode::kContextCut,
-              fmt::format("rows of {} tokens have no tile of {} tokens or more for each of {} devices", row_tokens,
-                          kLeastTile, shards),
-              "row_tokens");
-}
-
-// Plans of every mask with one cut; and the tiles of the largest shard, over masks.
-struct CutMasks {
-  std::vector<ContextPlanner> planners;
-  std::vector<stablehlo::ContextSpec> specs;
-  int64_t tiles = 0;
-};
-Result<CutMasks> CutAll(const LayerAttention& layers, const Target& target, const ContextOptions& options) {
-  CutMasks cut;
-  for (size_t i = 0; i < layers.attentions.size(); ++i) {
-    const Contract& contract = layers.attentions[i].contract();
-    cut.planners.push_back(TESSERA_TRY(ContextPlanner::Make(contract, target, options)));
-    const ContextPlan plan = TESSERA_TRY(cut.planners.back().Plan(BatchFor(layers.facts[i], WholeRows(layers.spec))));
-    cut.specs.push_back(TESSERA_TRY(shard::ContextSpecOf(plan)));
-    MakeRoom(cut.specs.back().local);
-    int64_t most = 0;
-    for (const ShardLoad& load : plan.loads) most = std::max(most, load.tiles);
-    cut.tiles += most;
-  }
-  return cut;
 }
 
 }  // namespace
@@ -384,30 +401,7 @@ Result<std::unique_ptr<AttentionSubstitute>> MakeProgramAttention(LayerAttention
 Result<std::unique_ptr<AttentionSubstitute>> MakeContextAttention(LayerAttention layers, const Target& target,
                                                                   const lanes::xla::Lowering& lowering,
                                                                   const TokenShards& tokens) {
-  const ModelSpec& s = layers.spec;
-  Sharing sharing;
-  sharing.shards = tokens;
-  ContextOptions options;
-  options.shards = tokens.shards;
-  options.count_pairs = false;
-  const int64_t tile = TESSERA_TRY(TileFor(s.row_tokens, tokens.shards));
-  options.plan.tile = TileSize{tile, tile};
-  // Trading heads carries (1 + g) / N of what gathering keys does, for g query heads of each key head on N devices, and
-  // leaves every sum as on one device.
-  const int64_t group = s.num_q_heads / s.num_kv_heads;
-  if (s.num_kv_heads % tokens.shards == 0 && 1 + group < tokens.shards && !s.sink_logits) {
-    sharing.kind = ContextKind::kHeads;
-  }
-  options.exchange = sharing.kind == ContextKind::kHeads ? Exchange::kHeads : Exchange::kAllGather;
-  std::optional<CutMasks> best;
-  for (const CutForm form : {CutForm::kContiguous, CutForm::kZigzag}) {
-    options.form = form;
-    CutMasks cut = TESSERA_TRY(CutAll(layers, target, options));
-    if (!best || cut.tiles < best->tiles) best = std::move(cut);
-  }
-  sharing.planners = std::move(best->planners);
-  sharing.specs = std::move(best->specs);
-  sharing.row_tokens = sharing.specs.front().tokens;
+  Sharing sharing = TESSERA_TRY(MakeSharing(layers, target, tokens));
   std::vector<MaskPrograms> masks;
   for (size_t i = 0; i < sharing.specs.size(); ++i) {
     masks.push_back(TESSERA_TRY(ProgramsOf(sharing.specs[i].local, i, lowering)));

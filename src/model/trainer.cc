@@ -56,6 +56,12 @@ struct Trainer::Impl {
     return {};
   }
 
+  // Compiling takes long, and nothing can end it once it has begun.
+  Status MayMake(const char* pass) const {
+    if (!options.should_stop || !options.should_stop()) return {};
+    return Fail(ErrorCode::kPluginFailed, fmt::format("stopped before the program of {} was made", pass));
+  }
+
   Status Make(std::shared_ptr<const CompiledPass>& into, stablehlo::Program program, const char* pass) {
     lanes::xla::State& xla = *engine->xla;
     shard::ProgramTensors tensors;
@@ -69,16 +75,18 @@ struct Trainer::Impl {
     }
     lanes::xla::FoundProgram found = TESSERA_TRY(xla.programs.Make(place.session, std::move(written)));
     if (layout.table) TESSERA_TRY(Audit(tensors, found));
+    if (found.use.note.find(CodeText(ErrorCode::kShardStale)) != std::string::npos) notes.push_back(found.use.note);
     programs.push_back(std::move(found.use));
     into = std::move(found.program);
     return {};
   }
 
-  // What was compiled, or found on disk, is what the specs say.
+  // What was compiled, or found on disk, is what the specs say. One that was kept for other specs is not found: the
+  // store holds the layout with the program.
   Status Audit(const shard::ProgramTensors& tensors, const lanes::xla::FoundProgram& found) {
-    TESSERA_TRY(CheckShardKey(*layout.table, found.use.key));
     const pjrt::OptimizedProgram inside = TESSERA_TRY(found.program->executable.Optimized());
-    shard::ProgramReport report = TESSERA_TRY(shard::AuditProgram(*layout.table, tensors, inside));
+    const shard::ProgramLimits limits{.device_bytes = options.max_device_bytes, .temp_bytes = found.use.temp_bytes};
+    shard::ProgramReport report = TESSERA_TRY(shard::AuditProgram(*layout.table, tensors, inside, limits));
     sharding->programs.push_back(
         {found.use.pass, std::move(report.collectives), report.carried_bytes, report.device_bytes});
     return {};
@@ -93,18 +101,27 @@ struct Trainer::Impl {
     attentions = std::move(chosen.attentions);
     substitutes = model::SubstitutesOf(chosen.name, chosen.reason);
     TESSERA_TRY(LayOut());
+    TESSERA_TRY(MayMake("gradients"));
     stablehlo::Program lowered = TESSERA_TRY(model::LowerGradients(layout, *attention, options.barrier_every));
     TESSERA_TRY(Make(gradients, std::move(lowered), "gradients"));
+    TESSERA_TRY(MayMake("update"));
     stablehlo::Program moved = TESSERA_TRY(model::LowerUpdate(layout));
     return Make(update, std::move(moved), "update");
+  }
+
+  // The third program, when it is first asked for.
+  Status MakeEvaluate() {
+    stablehlo::Program lowered = TESSERA_TRY(model::LowerEvaluate(layout, *attention, options.barrier_every));
+    return Make(evaluate, std::move(lowered), "evaluate");
   }
 
   // The table of specs, when it is known what attention takes.
   Status LayOut() {
     if (!layout.mesh) return {};
     layout.own.row_tokens = attention->RowTokens();
-    TESSERA_TRY(model::SetOperands(layout, attention->Inputs(true)));
-    sharding = ShardingUse{*layout.mesh, ShardFingerprint(*layout.table), FiguresOf(*layout.table), {}};
+    TESSERA_TRY(model::SetOperands(layout, attention->Inputs(true), attention->SharedInputs()));
+    sharding =
+        ShardingUse{*layout.mesh, ShardFingerprint(*layout.table), FiguresOf(*layout.table), {}, attention->Context()};
     return {};
   }
 
@@ -178,10 +195,22 @@ struct Trainer::Impl {
       const RowBatch some = layout.mesh ? model::SomeRows(rows, first, layout.own.rows) : RowBatch{};
       bound.attention.push_back(TESSERA_TRY(attention->Bind(layout.mesh ? some : rows, has_backward)));
     }
+    TESSERA_TRY(attention->Agree(bound.attention));
     for (int64_t device = 0; device < layout.NumDevices(); ++device) {
       TESSERA_TRY(PutRowsOn(device, rows, operands, bound, has_backward));
     }
+    for (const auto& one : bound.attention) CountUse(one->use);
     return bound;
+  }
+
+  // Devices along model have each some of the heads.
+  void CountUse(const std::optional<ContextUse>& of_rows) {
+    if (!of_rows || !sharding || !sharding->context) return;
+    ContextUse& all = *sharding->context;
+    for (size_t form = 0; form < all.batches.size(); ++form) all.batches[form] += of_rows->batches[form];
+    all.worst_balance = std::max(all.worst_balance, of_rows->worst_balance);
+    all.bytes += of_rows->bytes * layout.SizeOf(kModelAxis);
+    all.allgather_bytes += of_rows->allgather_bytes * layout.SizeOf(kModelAxis);
   }
 
   // A device's tokens: of its rows, those that are its own, in its order.
@@ -352,7 +381,11 @@ Result<Trainer> Trainer::Create(const Engine& engine, const ModelSpec& spec, con
     made = impl->MakePrograms(engine, std::string(kXlaChunked), made.error().message);
   }
   TESSERA_TRY(std::move(made));
-  if (options.compile_only) return Trainer(std::move(impl));
+  if (options.compile_only) {
+    TESSERA_TRY(impl->MayMake("evaluate"));
+    TESSERA_TRY(impl->MakeEvaluate());
+    return Trainer(std::move(impl));
+  }
   impl->arrays.emplace(impl->engine, impl->place.session, devices);
   TESSERA_TRY(impl->PutZeros(model::FirstMoment));
   TESSERA_TRY(impl->PutZeros(model::SecondMoment));
@@ -396,11 +429,7 @@ Result<StepResult> Trainer::Step(std::span<const RowBatch* const> micro_batches,
 
 Result<EvalResult> Trainer::Evaluate(const RowBatch& batch) {
   TESSERA_TRY(impl_->Check());
-  if (impl_->evaluate == nullptr) {
-    stablehlo::Program lowered =
-        TESSERA_TRY(model::LowerEvaluate(impl_->layout, *impl_->attention, impl_->options.barrier_every));
-    TESSERA_TRY(impl_->Make(impl_->evaluate, std::move(lowered), "evaluate"));
-  }
+  if (impl_->evaluate == nullptr) TESSERA_TRY(impl_->MakeEvaluate());
   const Impl::BoundRows bound = TESSERA_TRY(impl_->PutRows(batch, false));
   TESSERA_TRY(impl_->arrays->Run(*impl_->evaluate));
   const double loss = TESSERA_TRY(impl_->Loss());

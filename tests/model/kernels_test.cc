@@ -7,8 +7,6 @@
 #include <cstring>
 
 #include "engine/state.h"
-#include "lanes/xla/mosaic/interpret.h"
-#include "lanes/xla/mosaic/parse.h"
 #include "lanes/xla/programs.h"
 #include "lanes/xla/state.h"
 #include "model/batch.h"
@@ -16,80 +14,13 @@
 #include "model/definition.h"
 #include "model/device.h"
 #include "model/model_fixture.h"
+#include "support/interpreted_kernels.h"
 
 namespace tessera {
 namespace {
 
 using Models = ModelTest;
 using testing::HasSubstr;
-
-std::vector<mosaic::Module>& Kernels() {
-  static auto* const kKernels = new std::vector<mosaic::Module>;
-  return *kKernels;
-}
-
-// By XLA's number of it.
-Result<mosaic::Element> ElementOf(uint32_t type) {
-  switch (type) {
-    case 2:
-      return mosaic::Element::kI8;
-    case 3:
-      return mosaic::Element::kI16;
-    case 4:
-      return mosaic::Element::kI32;
-    case 11:
-      return mosaic::Element::kF32;
-    case 16:
-      return mosaic::Element::kBf16;
-    default:
-      return Fail(ErrorCode::kProgramMismatch, "an operand of a type that no kernel has: " + std::to_string(type));
-  }
-}
-
-Result<mosaic::ArrayType> TypeOf(const pjrt::ffi::Buffer& buffer) {
-  Result<mosaic::Element> element = ElementOf(buffer.type);
-  if (!element) return tl::unexpected(element.error());
-  return mosaic::ArrayType{*element, {buffer.dims, buffer.dims + buffer.rank}};
-}
-
-Status RunKernel(const pjrt::HostCall& call) {
-  std::vector<mosaic::ArrayView> operands;
-  for (size_t i = 0; i < call.num_operands(); ++i) {
-    const Result<mosaic::ArrayType> type = TypeOf(call.Operand(i));
-    if (!type) return tl::unexpected(type.error());
-    operands.push_back({type->element,
-                        type->dims,
-                        {static_cast<const std::byte*>(call.Operand(i).data), static_cast<size_t>(BytesOf(*type))}});
-  }
-  std::vector<mosaic::ArrayType> types;
-  for (size_t i = 0; i < call.num_results(); ++i) {
-    Result<mosaic::ArrayType> type = TypeOf(call.Result(i));
-    if (!type) return tl::unexpected(type.error());
-    types.push_back(*std::move(type));
-  }
-  const Result<mosaic::Interpreted> ran =
-      mosaic::Interpret(Kernels()[static_cast<size_t>(call.Number("kernel").value())], operands, types);
-  if (!ran) return tl::unexpected(ran.error());
-  for (size_t i = 0; i < types.size(); ++i) {
-    std::memcpy(call.Result(i).data, ran->results[i].data(), ran->results[i].size());
-  }
-  return {};
-}
-
-constexpr std::string_view kInterpret = "tessera_test_kernel";
-
-// Each call of a kernel as a call of the interpreter, told the kernel's place in the text.
-std::string CallTheInterpreter(std::string text, size_t& calls) {
-  constexpr std::string_view kTarget = "@tpu_custom_call(";
-  for (size_t at = text.find(kTarget); at != std::string::npos; at = text.find(kTarget, at), ++calls) {
-    text.replace(at, kTarget.size(), "@" + std::string(kInterpret) + "(");
-    const size_t begin = text.find("backend_config = \"", at);
-    const size_t end = text.find("operand_layouts", begin);
-    text.replace(begin, end - begin,
-                 "api_version = 4 : i32, backend_config = {kernel = " + std::to_string(calls) + " : i64}, ");
-  }
-  return text;
-}
 
 ModelSpec KernelSpec() {
   ModelSpec spec = FullSpec();
@@ -142,19 +73,17 @@ TEST_F(Models, TpuKernelsInsideTheProgram_GiveTheSameGradients) {
   ASSERT_TRUE(program) << ToText(program.error());
   const Result<std::vector<KernelText>> texts = chosen->attention->Kernels(true);
   ASSERT_TRUE(texts) << ToText(texts.error());
-  Kernels().clear();
-  for (const KernelText& text : *texts) Kernels().push_back(mosaic::Parse(text.text).value());
-  size_t calls = 0;
-  program->text = CallTheInterpreter(std::move(program->text), calls);
-  ASSERT_EQ(calls, texts->size());
-  ASSERT_EQ(calls, 4U) << "forward and backward of two masks";
+  Result<InterpretedProgram> interpreted = InterpretKernels(std::move(program->text));
+  ASSERT_TRUE(interpreted) << ToText(interpreted.error());
+  program->text = std::move(interpreted->text);
+  ASSERT_EQ(interpreted->calls, texts->size());
+  ASSERT_EQ(interpreted->calls, 4U) << "forward and backward of two masks";
 
   const std::shared_ptr<EngineState>& state = EngineAccess::Of(engine());
   lanes::xla::Session session;
   const Decision open = state->xla->clients.Open(options.xla, TargetKind::kCpu, &session);
   ASSERT_TRUE(open.accepted) << open.detail;
-  const pjrt::HostFunction function{kInterpret, &pjrt::Answer<&RunKernel>};
-  ASSERT_TRUE(pjrt::Register(session.client->plugin(), pjrt::kHostPlatform, std::span(&function, 1)));
+  ASSERT_TRUE(RegisterInterpreter(session.client->plugin()));
   const Result<lanes::xla::FoundProgram> made =
       state->xla->programs.Make(session, {*program, "gradients", options.xla});
   ASSERT_TRUE(made) << ToText(made.error());

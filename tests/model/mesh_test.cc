@@ -100,6 +100,97 @@ TEST_F(MeshTrainers, HeadsForTokens_AsOnOneDevice) {
   }
 }
 
+// Each batch is cut anew: its documents change places among the devices and only tiles that somebody needs go, all by
+// the tables that one compiled program takes.
+TEST_F(MeshTrainers, PlacedDocuments_AsOnOneDevice) {
+  Proves("R79 R83");
+  std::mt19937_64 rng(PrintedSeed());
+  struct Case {
+    const char* mesh;
+    std::optional<CutForm> cut;
+    std::optional<Exchange> exchange;
+    const char* reason;
+  };
+  ModelSpec spec = Spec(FullSpec());
+  spec.row_tokens = 64;
+  ModelSpec windows = Spec(TinySpec());
+  windows.row_tokens = 64;
+  windows.masks = {"causal and window(5, 0)"};
+  const std::pair<ModelSpec, std::vector<Case>> models[] = {
+      {spec,
+       {{"data=2,context=4", {}, {}, "by batch: the least cost; sparse"},
+        {"context=2,data=2", CutForm::kReordered, Exchange::kAllGather, "reordered: asked for; allgather: asked for"},
+        {"data=2,context=2,model=2", CutForm::kZigzag, Exchange::kSparse, "zigzag: asked for; sparse: asked for"}}},
+      {windows,
+       {{"context=2", {}, {}, "contiguous: least to do for the largest shard of whole rows; sparse: at most"}}}};
+  for (const auto& [model, cases] : models) {
+    Result<Trainer> one = Over(model, "", "xla_chunked");
+    ASSERT_TRUE(one) << ToText(one.error());
+    for (const Case& c : cases) {
+      SCOPED_TRACE(std::string(c.mesh) + ", " + c.reason);
+      TrainerOptions options = Options();
+      options.mesh = ParseMesh(c.mesh).value();
+      options.cut = c.cut;
+      options.exchange = c.exchange;
+      Result<Trainer> trainer = Make(model, options);
+      ASSERT_TRUE(trainer) << ToText(trainer.error());
+      constexpr int64_t kBatches = 4;
+      for (int64_t i = 0; i < kBatches; ++i) {
+        const RowBatch rows = DrawRows(rng, model);
+        const Result<GradientsResult> want = one->Gradients(rows);
+        ASSERT_TRUE(want) << ToText(want.error());
+        const Result<GradientsResult> got = trainer->Gradients(rows);
+        ASSERT_TRUE(got) << ToText(got.error());
+        EXPECT_EQ(got->tokens, want->tokens);
+        EXPECT_NEAR(got->loss_sum, want->loss_sum, std::abs(want->loss_sum) * kGradientTolerance);
+        ExpectNear(got->gradients, want->gradients, kGradientTolerance);
+        // The same bits again.
+        EXPECT_EQ(Digest(trainer->Gradients(rows)->gradients), Digest(got->gradients));
+      }
+      EXPECT_EQ(trainer->compiles(), 2);
+      const ContextUse& use = trainer->sharding()->context.value();
+      EXPECT_THAT(use.reason, HasSubstr(c.reason));
+      int64_t batches = 0;
+      for (const int64_t count : use.batches) batches += count;
+      EXPECT_EQ(batches, 2 * kBatches * options.mesh->SizeOf(kDataAxis));
+      if (c.cut) {
+        EXPECT_EQ(use.batches[static_cast<size_t>(*c.cut)], batches);
+      }
+      EXPECT_GT(use.allgather_bytes, 0);
+      EXPECT_GE(use.worst_balance, 1.0);
+      if (use.exchange == Exchange::kSparse) {
+        EXPECT_LT(use.bytes, use.allgather_bytes);
+      } else {
+        EXPECT_EQ(use.bytes, use.allgather_bytes);
+      }
+      std::printf("%s: %s; %.4f of an all-gather's bytes, largest shard %.3f of the mean\n", c.mesh, use.reason.c_str(),
+                  static_cast<double>(use.bytes) / static_cast<double>(use.allgather_bytes), use.worst_balance);
+    }
+  }
+}
+
+TEST_F(MeshTrainers, ACutThatAModelCannotHave_IsRefused) {
+  Proves("R80");
+  const auto refuse = [&](const ModelSpec& spec, std::optional<CutForm> cut, std::optional<Exchange> exchange,
+                          const char* text) {
+    TrainerOptions options = Options();
+    options.mesh = ParseMesh("context=2").value();
+    options.cut = cut;
+    options.exchange = exchange;
+    const Result<Trainer> trainer = Make(spec, options);
+    ASSERT_FALSE(trainer) << text;
+    EXPECT_EQ(CodeText(trainer.error().code), "TSR-S020");
+    EXPECT_THAT(ToText(trainer.error()), HasSubstr(text));
+  };
+  ModelSpec spec = TinySpec();
+  refuse(spec, {}, Exchange::kRing, "a ring's hops are compiled");
+  refuse(FullSpec(), {}, Exchange::kHeads, "sink logits are not traded");
+  spec.num_kv_heads = 1;
+  refuse(spec, {}, Exchange::kHeads, "1 key heads do not divide by 2 shards");
+  spec.masks = {"causal"};
+  refuse(spec, CutForm::kReordered, {}, "the mask has no documents");
+}
+
 // Every number moved by one rounding, up or down.
 TensorMap Shaken(TensorMap state, std::mt19937_64& rng) {
   for (auto& [name, tensor] : state) {

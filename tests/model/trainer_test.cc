@@ -45,6 +45,38 @@ TEST_F(Trainers, ManyBatches_OneCompile) {
   }
 }
 
+// Windows of one class are data as documents are: whoever goes on with another window has the programs that are there.
+TEST_F(Trainers, AnotherWindowOfTheClass_CompilesNothing) {
+  Proves("R91");
+  std::mt19937_64 rng(PrintedSeed());
+  ModelSpec spec = TinySpec();
+  ModelSpec wider = spec;
+  wider.masks[1] = "causal and documents and window(9, 0)";
+  RowBatch rows = EmptyRows(spec);
+  for (int64_t row = 0; row < spec.rows; ++row) AddDocument(DrawDocument(rng, spec, spec.row_tokens), row, rows);
+  const uint64_t seed = rng();
+  for (const std::string attention : {"cpu", "xla_chunked"}) {
+    Result<Trainer> first = Make(spec, Options(attention, seed));
+    ASSERT_TRUE(first) << ToText(first.error());
+    const std::vector<const RowBatch*> batches = {&rows};
+    ASSERT_TRUE(first->Step(batches, {1e-2, 1}));
+    const double narrow = first->Evaluate(rows).value().loss_sum;
+    Result<Trainer> second = Make(wider, Options(attention, seed));
+    ASSERT_TRUE(second) << ToText(second.error());
+    ASSERT_TRUE(second->SetState(first->State().value()));
+    EXPECT_NE(second->Evaluate(rows).value().loss_sum, narrow) << "a window is not passed over";
+    ASSERT_TRUE(second->Step(batches, {1e-2, 2}));
+    EXPECT_EQ(second->class_keys(), first->class_keys());
+    EXPECT_EQ(second->contract_keys()[0], first->contract_keys()[0]);
+    EXPECT_NE(second->contract_keys()[1], first->contract_keys()[1]);
+    ASSERT_EQ(second->programs().size(), 3U);
+    for (size_t i = 0; i < 3; ++i) {
+      EXPECT_EQ(second->programs()[i].source, "disk") << attention << second->programs()[i].note;
+      EXPECT_EQ(second->programs()[i].key, first->programs()[i].key);
+    }
+  }
+}
+
 // Barriers stand where the schedule has them, once forward and once backward, and change no number.
 TEST_F(Trainers, Barriers_CutTheProgramAndChangeNothing) {
   Proves("R89");
@@ -88,9 +120,12 @@ TEST_F(Trainers, SevenKeys_EachWithAReason) {
   }
   EXPECT_EQ(keys, (std::vector<std::string>{"norm", "linear_qkv", "linear_proj", "linear_fc1", "linear_fc2",
                                             "attention", "layernorm_mlp"}));
-  ASSERT_EQ(trainer->notes().size(), 2U);
+  ASSERT_EQ(trainer->notes().size(), 3U);
   EXPECT_THAT(trainer->notes()[0], HasSubstr("f32 everywhere"));
   EXPECT_THAT(trainer->notes()[1], HasSubstr("use_te_all_linears"));
+  EXPECT_THAT(trainer->notes()[2], HasSubstr("temporal_, lora_: of this model wte,"));
+  EXPECT_THAT(trainer->notes()[2], HasSubstr("lm_head"));
+  EXPECT_THAT(trainer->notes()[2], testing::Not(HasSubstr("layers.0")));
 }
 
 // AdamW in double from the same gradients: decay first, then the moments, then the step.
