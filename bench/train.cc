@@ -1,7 +1,9 @@
 // Training steps beside the same model in jitted JAX (bench/peers/train_jax.py): equal parameters, rows, optimizer and
-// order of batches, one after the other in one run, in turns, so that whoever else is on the machine disturbs both. The
-// losses of both are compared: a peer that computes something else is no peer. The figure is the median step of the
-// better turn, by the clock and by the time of all threads on cores, which a busy machine does not add to.
+// order of batches. `tiny` has the sizes of examples/tiny_code.toml, without its structure columns and on random bytes:
+// what a step takes does not depend on what is learnt. Both run one after the other in one run, in turns, so that
+// whoever else is on the machine disturbs both. The losses of both are compared: a peer that computes something else is
+// no peer. The figure is the median step of the better turn, by the clock and by the time of all threads on cores,
+// which a busy machine does not add to.
 #include "tessera/train.h"
 
 #include <fmt/format.h>

@@ -79,6 +79,7 @@ struct LayerTelemetry {
   double max_magnitude = 0.0;        // of the residual stream behind the layer, as the next
   double outliers = 0.0;             // fraction of values beyond six standard deviations
   double excess_kurtosis = 0.0;
+  std::string telemetry_class = {};  // "CLEAN", "SINK_ONLY", "SPIKE_ONLY", "BOTH"
   bool operator==(const LayerTelemetry&) const = default;
 };
 // One line of a run's log: a logging step, or one with an evaluation.
@@ -117,9 +118,11 @@ struct TrainReceipt {
   int64_t tokens = 0;  // trained by this process
   int64_t vocab = 0;
   int64_t padded_vocab = 0;
+  int64_t vocab_multiple = 0;
   std::string tokenizer;
   std::string packer;
-  int64_t compiles = 0;
+  int64_t compiles = 0;              // by this process, for every size of a micro-batch that was tried
+  std::vector<ProgramUse> programs;  // one for each: whether it was compiled or on disk, and its key
   int64_t retries = 0;
   int64_t micro_batch_rows = 0;    // after retries
   std::string calibration;         // SHA-256 of what the need of memory depends on (docs/training.md)
@@ -136,7 +139,8 @@ struct TrainReceipt {
   std::optional<double> last_loss;
   std::optional<double> held_out_loss;
   std::optional<double> bigram_loss;
-  double tokens_per_s = 0.0;  // in steps after the first
+  std::vector<LayerTelemetry> telemetry;  // of the last logging step, where there was any
+  double tokens_per_s = 0.0;              // in steps after the first
   Goodput goodput;
   TrainChecks checks;
   std::optional<ShardingUse> sharding = {};  // over a mesh; every number above is then of all devices
@@ -149,10 +153,12 @@ enum class TrainPhase : uint8_t { kCompile, kStep };
 struct TrainOptions {
   std::string folder;  // of the run; made where it is not there
   Target target;
-  TrainerOptions trainer = {};             // attention, plugin, threads, mesh, compile_only; the rest is the run file's
-  bool resume = false;                     // from the newest checkpoint
-  int64_t max_steps = 0;                   // of this call; 0: as many as the run file says
-  std::function<bool()> should_stop = {};  // asked after every step
+  TrainerOptions trainer = {};  // attention, plugin, threads, mesh, compile_only; the rest is the run file's
+  bool resume = false;          // from the newest checkpoint
+  int64_t max_steps = 0;        // of this call; 0: as many as the run file says
+  // Asked between steps, and between and within everything that comes before the first: a signal may answer it. Once it
+  // says yes the run ends, and it is not asked again.
+  std::function<bool()> should_stop = {};
   // Asked before programs are compiled and before every step, with the rows of a micro-batch: an error is as if the
   // device had given it, so that one of memory is tried again with fewer rows.
   std::function<Status(TrainPhase phase, int64_t rows)> may_go_on = {};

@@ -19,7 +19,8 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "checkpoint-";
 constexpr std::string_view kSuffix = ".safetensors";
-constexpr const char* kVersion = "1";
+constexpr const char* kVersion = "2";
+constexpr const char* kDigest = "digest";
 
 tl::unexpected<Error> Damaged(std::string why, const std::string& path) {
   return Fail(ErrorCode::kCheckpointInvalid, std::move(why), path);
@@ -43,6 +44,18 @@ Result<int64_t> NumberOf(const TensorMetadata& metadata, const std::string& key,
   const std::optional<int64_t> number = ParseNumber(text);
   if (!number) return Damaged(fmt::format("its metadata has '{}' as {}", text, key), path);
   return *number;
+}
+
+// Of the tensors and of everything that the metadata says beside them.
+std::string DigestOf(const TensorMetadata& metadata, const TensorMap& state) {
+  Hasher hasher;
+  for (const auto& [key, value] : metadata) {
+    if (key == kDigest) continue;
+    hasher.Text(key);
+    hasher.Text(value);
+  }
+  hasher.Text(Digest(state));
+  return Hex(hasher.Finish());
 }
 
 Status CheckFinite(const TensorMap& state, const std::string& path) {
@@ -79,19 +92,26 @@ Status WriteCheckpoint(const std::string& folder, const Checkpoint& checkpoint) 
     tensors.push_back(
         {name, tensor.type, tensor.shape, {reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size()}});
   }
-  const TensorMetadata metadata = {{"tessera_checkpoint", kVersion},
-                                   {"step", std::to_string(checkpoint.step)},
-                                   {"place", std::to_string(checkpoint.place)},
-                                   {"tokens", std::to_string(checkpoint.tokens)},
-                                   {"model", checkpoint.identity.model},
-                                   {"data", checkpoint.identity.data},
-                                   {"schedule", checkpoint.identity.schedule},
-                                   {"digest", Digest(checkpoint.state)}};
+  TensorMetadata metadata = {{"tessera_checkpoint", kVersion},
+                             {"step", std::to_string(checkpoint.step)},
+                             {"place", std::to_string(checkpoint.place)},
+                             {"tokens", std::to_string(checkpoint.tokens)},
+                             {"model", checkpoint.identity.model},
+                             {"data", checkpoint.identity.data},
+                             {"schedule", checkpoint.identity.schedule}};
+  metadata[kDigest] = DigestOf(metadata, checkpoint.state);
   return WriteFile(folder + "/" + CheckpointName(checkpoint.step), ToSafetensors(std::move(tensors), metadata));
 }
 
 Result<Checkpoint> ReadCheckpoint(const std::string& path) {
   const std::string bytes = TESSERA_TRY(ReadFile(path));
+  Checkpoint checkpoint = TESSERA_TRY(ParseCheckpoint(bytes, path));
+  const std::string name = fs::path(path).filename().string();
+  if (name == CheckpointName(checkpoint.step)) return checkpoint;
+  return Damaged(fmt::format("it is of step {}, which its name does not say", checkpoint.step), path);
+}
+
+Result<Checkpoint> ParseCheckpoint(std::string_view bytes, const std::string& path) {
   auto view = ViewSafetensors(bytes, path);
   if (!view) return Damaged(view.error().message, path);
   const TensorMetadata& metadata = view->metadata;
@@ -108,8 +128,9 @@ Result<Checkpoint> ReadCheckpoint(const std::string& path) {
     const auto* begin = reinterpret_cast<const std::byte*>(tensor.bytes.data());
     checkpoint.state[tensor.name] = {tensor.type, tensor.shape, {begin, begin + tensor.bytes.size()}};
   }
-  const std::string digest = TESSERA_TRY(TextOf(metadata, "digest", path));
-  if (Digest(checkpoint.state) != digest) return Damaged("its tensors are not those that it was written with", path);
+  const std::string digest = TESSERA_TRY(TextOf(metadata, kDigest, path));
+  if (DigestOf(metadata, checkpoint.state) != digest)
+    return Damaged("its tensors, or what it says of them, are not those that it was written with", path);
   TESSERA_TRY(CheckFinite(checkpoint.state, path));
   return checkpoint;
 }

@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tessera/tensor.h"
@@ -30,8 +31,9 @@ struct Checkpoint {
 // "checkpoint-00000100.safetensors" in the folder of a run.
 std::string CheckpointName(int64_t step);
 Status WriteCheckpoint(const std::string& folder, const Checkpoint& checkpoint);
-// TSR-T103 for what is no whole checkpoint, or has a number that is not finite.
+// TSR-T103 for what is no whole checkpoint, has a number that is not finite, or another name than its step's.
 Result<Checkpoint> ReadCheckpoint(const std::string& path);
+Result<Checkpoint> ParseCheckpoint(std::string_view bytes, const std::string& path);  // of any name
 // The same as before a file is read: TSR-T104 names what differs.
 Status CheckIdentity(const RunIdentity& found, const RunIdentity& wanted, const std::string& where);
 

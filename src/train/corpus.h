@@ -3,6 +3,7 @@
 // is checked against the model before the first step.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -26,14 +27,19 @@ struct Corpus {
   std::string tokenizer;
   std::string packer;
 };
-// Rows of files lie in RUN_FOLDER/rows. `keep` goes on with those that are there, whatever became of the files.
-Result<Corpus> PrepareCorpus(const RunFile& run, const std::string& run_folder, bool keep);
+// Whether somebody wants the run to end. Once it says so it goes on saying so: what returns early because of it returns
+// something unfinished, and its caller asks again.
+using StopFunction = std::function<bool()>;
+// Rows of files lie in RUN_FOLDER/rows. `keep` goes on with those that are there, whatever became of the files; else
+// they are made anew, and TSR-T102 where something is in their place that no run has made.
+Result<Corpus> PrepareCorpus(const RunFile& run, const std::string& run_folder, bool keep,
+                             const StopFunction& should_stop = {});
 
 // Rows of a folder in any order, each batch of the shape that the model takes.
 class RowSource {
  public:
   // Reads every row: TSR-D005 and D006 for damaged shards, TSR-T102 for rows that the model cannot take.
-  static Result<RowSource> Open(const RowFolder& folder, const ModelSpec& model);
+  static Result<RowSource> Open(const RowFolder& folder, const ModelSpec& model, const StopFunction& should_stop = {});
   int64_t rows() const { return rows_; }
   // A row that is not there (-1) is one of padding.
   RowBatch Read(const std::vector<int64_t>& rows) const;

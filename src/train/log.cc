@@ -25,18 +25,23 @@ void Write(const LogPoint& point, JsonWriter& json) {
   json.Key("tokens_per_s").Real(point.tokens_per_s).Key("goodput").Real(point.goodput);
   if (point.held_out_loss) json.Key("held_out_loss").Real(*point.held_out_loss);
   if (!point.layers.empty()) {
-    json.Key("layers").BeginArray();
-    for (const LayerTelemetry& layer : point.layers) {
-      json.BeginObject();
-      VisitTelemetry(layer, [&](const char* name, double value) { json.Key(name).Real(value); });
-      json.EndObject();
-    }
-    json.EndArray();
+    json.Key("layers");
+    WriteTelemetry(point.layers, json);
   }
   json.EndObject();
 }
 
 }  // namespace
+
+void WriteTelemetry(const std::vector<LayerTelemetry>& layers, JsonWriter& json) {
+  json.BeginArray();
+  for (const LayerTelemetry& layer : layers) {
+    json.BeginObject();
+    VisitTelemetry(layer, [&](const char* name, double value) { json.Key(name).Real(value); });
+    json.Key("class").Text(layer.telemetry_class).EndObject();
+  }
+  json.EndArray();
+}
 
 std::string ToJsonl(const std::vector<LogPoint>& points) {
   std::string text;
@@ -79,6 +84,8 @@ std::vector<LogPoint> ParseLog(std::string_view text, int64_t last_step) {
           if (const DocumentValue* value = reader.Find(item, "layers", name); value != nullptr)
             reader.Read(*value, name, out);
         });
+        if (const DocumentValue* value = item.Find("class"); value != nullptr)
+          reader.Read(*value, "class", layer.telemetry_class);
       }
     }
     if (reader.violations.empty() && point.step <= last_step) points.push_back(point);

@@ -181,6 +181,8 @@ std::string Facts(const TrainReceipt& receipt) {
   table += Row("idle", fmt::format("{:.2f} s", receipt.goodput.idle_s));
   table += Row("programs compiled", std::to_string(receipt.compiles));
   for (const Substitute& substitute : receipt.substitutes) table += Row(substitute.key, substitute.name);
+  for (size_t i = 0; i < receipt.telemetry.size(); ++i)
+    table += Row(fmt::format("sinks and spikes of layer {}", i), receipt.telemetry[i].telemetry_class);
   table += Row("target", receipt.target);
   table += Row("model", receipt.model_digest);
   table += Row("data", receipt.data_digest);
@@ -188,19 +190,19 @@ std::string Facts(const TrainReceipt& receipt) {
 }
 
 // Of each layer, by telemetry; nothing where there was none.
-std::string SinkPlot(const std::vector<LogPoint>& points) {
+std::string LayerPlot(const std::string& title, const std::vector<LogPoint>& points, double LayerTelemetry::*value) {
   size_t layers = 0;
   for (const LogPoint& point : points) layers = std::max(layers, point.layers.size());
   std::vector<Series> series;
   constexpr std::array<const char*, 4> kStyles = {"a", "b", "d", "c"};
   for (size_t i = 0; i < layers; ++i) {
     series.push_back(SeriesOf(fmt::format("layer {}", i), kStyles[i % kStyles.size()], points,
-                              [i](const LogPoint& point) -> std::optional<double> {
+                              [i, value](const LogPoint& point) -> std::optional<double> {
                                 if (i >= point.layers.size()) return std::nullopt;
-                                return point.layers[i].document_sink_ratio;
+                                return point.layers[i].*value;
                               }));
   }
-  return series.empty() ? "" : Plot("Share of attention on a document's first token", std::move(series)).Draw();
+  return series.empty() ? "" : Plot(title, std::move(series)).Draw();
 }
 
 }  // namespace
@@ -224,7 +226,10 @@ std::string ToHtml(const TrainReceipt& receipt, const std::vector<LogPoint>& poi
     page += Plot("Tokens a second",
                  {SeriesOf("tokens/s", "a", points, [](const LogPoint& point) { return point.tokens_per_s; })})
                 .Draw();
-    page += SinkPlot(points);
+    page += LayerPlot("Share of attention on a document's first token", points, &LayerTelemetry::document_sink_ratio);
+    page += LayerPlot("Spikes: the largest magnitude behind a layer", points, &LayerTelemetry::max_magnitude);
+    page += LayerPlot("Spikes: excess kurtosis behind a layer", points, &LayerTelemetry::excess_kurtosis);
+    page += LayerPlot("Spikes: values beyond six standard deviations", points, &LayerTelemetry::outliers);
   }
   return page + Facts(receipt);
 }

@@ -10,6 +10,7 @@
 #include "tessera/train.h"
 #include "tessera/version.h"
 #include "train/calibration.h"
+#include "train/log.h"
 #include "train/schedule.h"
 
 namespace tessera {
@@ -39,11 +40,32 @@ void WriteTexts(JsonWriter& json, const char* key, const std::vector<std::string
   json.Key(key).Texts({texts.begin(), texts.end()});
 }
 
+void WritePrograms(const std::vector<ProgramUse>& programs, JsonWriter& json) {
+  json.Key("programs").BeginArray();
+  for (const ProgramUse& program : programs) {
+    json.BeginObject().Key("pass").Text(program.pass).Key("source").Text(program.source).Key("key").Text(program.key);
+    json.Key("compile_s").Real(static_cast<double>(program.compile_ns) * 1e-9);
+    if (program.code_bytes >= 0) json.Key("code_bytes").Int(program.code_bytes);
+    if (!program.custom_calls.empty()) json.Key("custom_calls").Text(program.custom_calls);
+    if (!program.fingerprint.empty()) json.Key("fingerprint").Text(program.fingerprint);
+    json.EndObject();
+  }
+  json.EndArray();
+}
+
 void WriteGoodput(const Goodput& goodput, JsonWriter& json) {
   json.Key("goodput").BeginObject();
   json.Key("wall_s").Real(goodput.wall_s).Key("spans_s").BeginObject();
   for (size_t i = 0; i < kNumSpans; ++i) json.Key(ToText(static_cast<SpanKind>(i))).Real(goodput.spans_s[i]);
   json.EndObject().Key("goodput").Real(goodput.goodput).Key("idle_s").Real(goodput.idle_s).EndObject();
+}
+
+void WriteContext(const ContextUse& use, JsonWriter& json) {
+  json.Key("context").BeginObject().Key("exchange").Text(ToText(use.exchange)).Key("reason").Text(use.reason);
+  json.Key("cuts").BeginObject();
+  for (const CutForm form : kCutForms) json.Key(ToText(form)).Int(use.batches[static_cast<size_t>(form)]);
+  json.EndObject().Key("bytes").Int(use.bytes).Key("allgather_bytes").Int(use.allgather_bytes);
+  json.Key("worst_balance").Real(use.worst_balance).EndObject();
 }
 
 void WriteSharding(const ShardingUse& sharding, JsonWriter& json) {
@@ -58,7 +80,9 @@ void WriteSharding(const ShardingUse& sharding, JsonWriter& json) {
     WriteTexts(json, "collectives", program.collectives);
     json.EndObject();
   }
-  json.EndArray().EndObject();
+  json.EndArray();
+  if (sharding.context) WriteContext(*sharding.context, json);
+  json.EndObject();
 }
 
 }  // namespace
@@ -74,10 +98,11 @@ std::string ToJson(const TrainReceipt& receipt) {
   json.Key("last").Int(receipt.last_step).Key("tokens").Int(receipt.tokens);
   json.Key("tokens_per_s").Real(receipt.tokens_per_s).EndObject();
   json.Key("vocabulary").BeginObject().Key("vocab").Int(receipt.vocab).Key("padded_vocab").Int(receipt.padded_vocab);
-  json.Key("pad_multiple").Int(kVocabMultiple).Key("platform_vocab").Int(kPlatformVocab);
+  json.Key("pad_multiple").Int(receipt.vocab_multiple).Key("platform_vocab").Int(kPlatformVocab);
   json.Key("platform_cap").Int(kPlatformIds).Key("tokenizer").Text(receipt.tokenizer);
   json.Key("packing").Text(receipt.packer).EndObject();
   json.Key("compiles").Int(receipt.compiles);
+  WritePrograms(receipt.programs, json);
   WriteTexts(json, "contract_keys", receipt.contract_keys);
   WriteTexts(json, "class_keys", receipt.class_keys);
   json.Key("substitutes").BeginArray();
@@ -103,6 +128,10 @@ std::string ToJson(const TrainReceipt& receipt) {
   WriteReal(json, "held_out", receipt.held_out_loss);
   WriteReal(json, "bigram_held_out", receipt.bigram_loss);
   json.EndObject();
+  if (!receipt.telemetry.empty()) {
+    json.Key("telemetry");
+    train::WriteTelemetry(receipt.telemetry, json);
+  }
   if (receipt.sharding) WriteSharding(*receipt.sharding, json);
   WriteGoodput(receipt.goodput, json);
   json.Key("checks").BeginObject();
@@ -127,6 +156,10 @@ class ReceiptChecker : public TreeReader {
     CheckSteps(receipt);
     CheckGoodput(receipt);
     CheckSharding(receipt);
+    if (const DocumentValue* programs = Find(receipt, "", "programs");
+        programs != nullptr && IsArray(*programs, "programs") &&
+        static_cast<int64_t>(programs->items.size()) != Int(receipt, "", "compiles"))
+      Violate("compiles", "as many as there are programs");
     const DocumentValue* checks = Find(receipt, "", "checks");
     if (checks == nullptr || !IsTable(*checks, "checks")) return;
     TrainChecks found;
@@ -138,8 +171,9 @@ class ReceiptChecker : public TreeReader {
     if (found.exit_code_zero != is_good) Violate("checks.exit_code_zero", "what `ended` says");
     if (found.has_steps != (steps_ > 0)) Violate("checks.has_steps", "what steps.made says");
     if (const DocumentValue* substitutes = Find(receipt, "", "substitutes");
-        substitutes != nullptr && IsArray(*substitutes, "substitutes") && substitutes->items.size() != 7)
-      Violate("substitutes", "one for each of the seven keys");
+        substitutes != nullptr && IsArray(*substitutes, "substitutes") && substitutes->items.size() != 7 &&
+        (!substitutes->items.empty() || ended != "interrupted" || found.has_steps))
+      Violate("substitutes", "one for each of the seven keys, or none where the run ended before they were chosen");
   }
 
  private:
@@ -196,13 +230,35 @@ class ReceiptChecker : public TreeReader {
     if (Text(*sharding, "sharding", "fingerprint").size() != kHexDigits) {
       Violate("sharding.fingerprint", fmt::format("{} hex digits", kHexDigits));
     }
+    CheckContext(*sharding);
     if (Text(*sharding, "sharding", "metrics") != "global") Violate("sharding.metrics", "global");
+  }
+
+  // Only with an axis context.
+  void CheckContext(const DocumentValue& sharding) {
+    const DocumentValue* context = sharding.Find("context");
+    if (context == nullptr || !IsTable(*context, "sharding.context")) return;
+    if (!ParseExchange(Text(*context, "sharding.context", "exchange"))) {
+      Violate("sharding.context.exchange", "allgather, heads or sparse");
+    }
+    if (Int(*context, "sharding.context", "bytes") < 0) Violate("sharding.context.bytes", "0 or more");
   }
 
   int64_t steps_ = 0;
 };
 
 }  // namespace
+
+bool train::IsFinishedWith(std::string_view json, std::string_view state_digest) {
+  const auto tree = ReadJsonTree(json, kLimits);
+  const DocumentValue* digests = tree ? tree->Find("digests") : nullptr;
+  const DocumentValue* ended = tree ? tree->Find("ended") : nullptr;
+  const DocumentValue* state = digests != nullptr ? digests->Find("state") : nullptr;
+  const auto is = [](const DocumentValue* value, std::string_view text) {
+    return value != nullptr && value->text == text;
+  };
+  return is(ended, "finished") && is(state, state_digest);
+}
 
 Status CheckTrainReceipt(std::string_view json) {
   const auto tree = ReadJsonTree(json, kLimits);

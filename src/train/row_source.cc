@@ -74,7 +74,7 @@ uint64_t NextRandom(uint64_t& state) {
 
 }  // namespace
 
-Result<RowSource> RowSource::Open(const RowFolder& folder, const ModelSpec& model) {
+Result<RowSource> RowSource::Open(const RowFolder& folder, const ModelSpec& model, const StopFunction& should_stop) {
   const RowsManifest& manifest = folder.manifest;
   if (!manifest.is_complete)
     return Fail(ErrorCode::kRunData, "the packing of these rows has not ended: tessera rows pack --resume",
@@ -85,10 +85,11 @@ Result<RowSource> RowSource::Open(const RowFolder& folder, const ModelSpec& mode
                 folder.path);
   }
   if (manifest.rows == 0) return Fail(ErrorCode::kRunData, "there are no rows", folder.path);
-  TESSERA_TRY(CheckFolder(folder.path, manifest));
+  TESSERA_TRY(CheckFolder(folder.path, manifest, should_stop));
   RowSource source;
   source.row_tokens_ = model.row_tokens;
   for (const ShardRecord& record : manifest.shards) {
+    if (should_stop && should_stop()) break;
     RowShard shard = TESSERA_TRY(OpenShard(folder.path, record));
     const std::string where = folder.path + "/" + record.file;
     if (shard.vocab().value_or(0) > model.vocab) {

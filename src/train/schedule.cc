@@ -32,8 +32,6 @@ int64_t MicroBatchesAt(const MicroBatchWarmup& warmup, int64_t step) {
   return RoundHalfEven(static_cast<double>(least) + more);
 }
 
-int64_t DefaultWarmupSteps(bool is_xla, int64_t otherwise) { return is_xla ? 0 : otherwise; }
-
 std::string_view ExecutionMode(int64_t barriers) { return barriers > 0 ? "barrier_split" : "compiled_fwd_bwd"; }
 
 namespace {

@@ -24,8 +24,6 @@ struct MicroBatchWarmup {
   int64_t steps = 0;
 };
 int64_t MicroBatchesAt(const MicroBatchWarmup& warmup, int64_t step);
-// The warm-up that a run has when nobody asks for one: none where each new count would be traced anew.
-int64_t DefaultWarmupSteps(bool is_xla, int64_t otherwise);
 
 // Of a program with so many barriers (model/barriers.h).
 std::string_view ExecutionMode(int64_t barriers);  // "barrier_split", "compiled_fwd_bwd"

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <future>
 #include <map>
 
 #include "base/try.h"
@@ -29,7 +30,13 @@ namespace train {
 namespace {
 
 constexpr int64_t kMaxBigramVocab = 4096;  // its table has the square of it
-constexpr const char* kDeterminism = "same_machine";
+
+// The tier (docs/training.md) that is tested where programs run on this machine's processor; elsewhere what a plugin
+// does in its own products is not ours to promise.
+std::string DeterminismOf(const TrainOptions& options) {
+  if (options.trainer.compile_only) return "none";
+  return options.target.kind == TargetKind::kCpu ? "same_machine" : "same_target";
+}
 
 // Of this process so far.
 double PeakGib() {
@@ -38,19 +45,40 @@ double PeakGib() {
   return static_cast<double>(usage.ru_maxrss) / (1024.0 * 1024.0);
 }
 
+// Which devices share what, as far as the need of memory depends on it.
+void AddMesh(const Mesh& mesh, CalibrationInputs& inputs) {
+  Parallelism& parallelism = inputs.parallelism;
+  for (const MeshAxis& axis : mesh.axes) {
+    if (axis.name == kDataAxis) {
+      parallelism.dp = axis.size;
+    } else if (axis.name == kModelAxis) {
+      parallelism.tp = axis.size;
+    } else if (axis.name == kExpertAxis) {
+      parallelism.ep = axis.size;
+    } else {
+      inputs.features.push_back(fmt::format("{}={}", axis.name, axis.size));
+    }
+  }
+}
+
 class Run {
  public:
   Run(const Engine& engine, const RunFile& run, const TrainOptions& options)
       : engine_(engine), run_(run), options_(options), model_(run.model) {}
 
   Result<TrainReceipt> CompileOnly() {
+    if (WantsStop()) return EndEarly();
     // The texts need no plugin, and are there for other compilers also where none is.
     const ModelPrograms texts = TESSERA_TRY(LowerModel(engine_, model_, options_.target, OfTrainer()));
     TESSERA_TRY(WritePrograms(options_.folder, texts));
     for (const Substitute& one : texts.substitutes) {
       if (one.key == "attention") Note(fmt::format("attention {}: {}", one.name, one.reason));
     }
-    TESSERA_TRY(Compile());
+    if (WantsStop()) return EndEarly();
+    if (Status made = meter_.During(SpanKind::kCompilation, [&] { return Compile(); }); !made) {
+      if (is_stopped_) return EndEarly();
+      return tl::unexpected(made.error());
+    }
     Describe();
     receipt_.mode = "compile_only";
     receipt_.ended = "finished";
@@ -63,12 +91,18 @@ class Run {
   Result<TrainReceipt> Go() {
     TESSERA_TRY(FindCheckpoint());
     TESSERA_TRY(meter_.During(SpanKind::kDataLoading, [&] { return OpenData(); }));
+    if (WantsStop()) return EndEarly();
     model_.rows = RowsToTry();
-    TESSERA_TRY(meter_.During(SpanKind::kCompilation, [&] { return Compile(); }));
+    if (Status made = meter_.During(SpanKind::kCompilation, [&] { return Compile(); }); !made) {
+      if (is_stopped_) return EndEarly();  // its programs were not wanted any more
+      return tl::unexpected(made.error());
+    }
     if (start_) TESSERA_TRY(trainer_->SetState(start_->state));
     start_.reset();
     Describe();
+    if (WantsStop()) return EndEarly();
     if (Status made = MakeSteps(); !made) {
+      if (is_stopped_ && !trainer_) return EndEarly();  // while programs of half the size were made
       // What was reached is told all the same; the error is what the caller gets.
       receipt_.ended = fmt::format("{}: {}", CodeText(made.error().code), made.error().message);
       Finish(receipt_.ended);
@@ -83,6 +117,31 @@ class Run {
     if (options_.on_note) options_.on_note(text);
   }
 
+  // Once somebody wants the run to end, that stays so.
+  bool WantsStop() {
+    is_stopped_ = is_stopped_ || (options_.should_stop && options_.should_stop());
+    return is_stopped_;
+  }
+  StopFunction Stop() {
+    return [this] { return WantsStop(); };
+  }
+
+  // Before the first step of this process there is nothing to keep; what earlier ones told stays.
+  Result<TrainReceipt> EndEarly() {
+    Note("interrupted before the first step");
+    receipt_.mode = options_.trainer.compile_only ? "compile_only" : "train";
+    receipt_.model_digest = Digest(run_.model);
+    receipt_.data_digest = identity_.data;
+    receipt_.target = options_.target.name;
+    receipt_.first_step = step_ + 1;
+    receipt_.last_step = step_;
+    receipt_.determinism = "none";
+    TellVocabulary();
+    Finish("interrupted");
+    if (step_ == 0) TESSERA_TRY(WriteReceipt());
+    return receipt_;
+  }
+
   Status FindCheckpoint() {
     const std::vector<int64_t> steps = ListCheckpoints(options_.folder);
     if (steps.empty()) return {};
@@ -91,7 +150,10 @@ class Run {
                   "there is a run already: --resume goes on with it, or name another folder", options_.folder);
     }
     start_path_ = options_.folder + "/" + CheckpointName(steps.back());
-    start_ = TESSERA_TRY(ReadCheckpoint(start_path_));
+    auto read = ReadCheckpoint(start_path_);
+    if (!read && steps.size() > 1)
+      read.error().message += fmt::format("; without this file a run goes on from {}", CheckpointName(steps.end()[-2]));
+    start_ = TESSERA_TRY(std::move(read));
     step_ = start_->step;
     place_ = start_->place;
     tokens_ = start_->tokens;
@@ -100,9 +162,11 @@ class Run {
   }
 
   Status OpenData() {
-    const Corpus corpus = TESSERA_TRY(PrepareCorpus(run_, options_.folder, start_.has_value()));
-    train_rows_ = TESSERA_TRY(RowSource::Open(corpus.train, run_.model));
-    held_out_rows_ = TESSERA_TRY(RowSource::Open(corpus.held_out, run_.model));
+    const Corpus corpus = TESSERA_TRY(PrepareCorpus(run_, options_.folder, start_.has_value(), Stop()));
+    if (WantsStop()) return {};
+    train_rows_ = TESSERA_TRY(RowSource::Open(corpus.train, run_.model, Stop()));
+    held_out_rows_ = TESSERA_TRY(RowSource::Open(corpus.held_out, run_.model, Stop()));
+    if (WantsStop()) return {};
     identity_ = {Digest(run_.model), corpus.digest, ScheduleDigest(run_.train)};
     if (start_) TESSERA_TRY(CheckIdentity(start_->identity, identity_, start_path_));
     if (run_.model.vocab <= kMaxBigramVocab)
@@ -118,17 +182,19 @@ class Run {
     return {};
   }
 
-  TrainerOptions OfTrainer() const {
+  TrainerOptions OfTrainer() {
     TrainerOptions options = options_.trainer;
     options.optimizer = run_.train.optimizer;
     options.seed = run_.train.seed;
     options.barrier_every = run_.train.barrier_every;
+    options.should_stop = [this] { return WantsStop(); };
     return options;
   }
 
   CalibrationInputs Calibration(int64_t rows) const {
     CalibrationInputs inputs{.code = kVersion, .hardware = options_.target.name, .model = Digest(run_.model)};
-    inputs.parallelism.device_batch = rows;
+    if (options_.trainer.mesh) AddMesh(*options_.trainer.mesh, inputs);
+    inputs.parallelism.device_batch = rows / inputs.parallelism.dp;
     inputs.parallelism.accum = run_.train.micro_batches * run_.model.rows / rows;
     inputs.features.push_back("attention=" + options_.trainer.attention);
     if (run_.train.barrier_every > 0) inputs.features.push_back(fmt::format("barriers={}", run_.train.barrier_every));
@@ -195,8 +261,7 @@ class Run {
     receipt_.target = options_.target.name;
     receipt_.first_step = step_ + 1;
     receipt_.last_step = step_;
-    receipt_.vocab = run_.model.vocab;
-    receipt_.padded_vocab = run_.model.PaddedVocab();
+    TellVocabulary();
     receipt_.contract_keys = trainer_->contract_keys();
     receipt_.class_keys = trainer_->class_keys();
     receipt_.substitutes = trainer_->substitutes();
@@ -205,32 +270,60 @@ class Run {
         trainer_->device().platform_version.empty() ? trainer_->device().plugin : trainer_->device().platform_version;
     receipt_.execution_mode =
         ExecutionMode(static_cast<int64_t>(model::BarriersAfter(run_.model.layers, run_.train.barrier_every).size()));
-    receipt_.determinism = kDeterminism;
-    receipt_.compiles = trainer_->compiles();
+    receipt_.determinism = DeterminismOf(options_);
+    TellPrograms();
     receipt_.micro_batch_rows = model_.rows;
     receipt_.calibration = CalibrationSignature(Calibration(model_.rows));
     receipt_.sharding = trainer_->sharding();
   }
 
-  // The micro-batches of the next step, and where the order of rows is after them.
-  std::vector<RowBatch> ReadBatches(int64_t& place) {
-    const int64_t count = MicroBatchesAt({run_.train.micro_batches, run_.train.micro_batch_warmup}, step_);
-    const int64_t rows = count * run_.model.rows;
+  void TellVocabulary() {
+    receipt_.vocab = run_.model.vocab;
+    receipt_.padded_vocab = run_.model.PaddedVocab();
+    receipt_.vocab_multiple = run_.model.vocab_multiple;
+  }
+
+  // Those of this process, also for micro-batches of a size that there was no memory for.
+  void TellPrograms() {
+    receipt_.programs = discarded_;
+    if (trainer_) {
+      const std::vector<ProgramUse>& made = trainer_->programs();
+      receipt_.programs.insert(receipt_.programs.end(), made.begin(), made.end());
+    }
+    receipt_.compiles = static_cast<int64_t>(receipt_.programs.size());
+  }
+
+  // The micro-batches of a step, and where the order of rows is after them.
+  struct StepBatches {
     std::vector<RowBatch> batches;
+    int64_t place = 0;
+  };
+  StepBatches ReadBatches(int64_t steps_before, int64_t place) {
+    const int64_t count = MicroBatchesAt({run_.train.micro_batches, run_.train.micro_batch_warmup}, steps_before);
+    const int64_t rows = count * run_.model.rows;
+    StepBatches read{{}, place};
     for (int64_t first = 0; first < rows; first += model_.rows) {
       std::vector<int64_t> chosen;
-      for (int64_t i = 0; i < model_.rows; ++i) chosen.push_back(order_->At(place++));
-      batches.push_back(train_rows_->Read(chosen));
+      for (int64_t i = 0; i < model_.rows; ++i) chosen.push_back(order_->At(read.place++));
+      read.batches.push_back(train_rows_->Read(chosen));
     }
-    return batches;
+    return read;
+  }
+  // Those of this step, which were read while the last one was made; then a thread reads those of the next.
+  StepBatches TakeBatches() {
+    StepBatches taken = ahead_.valid() ? ahead_.get() : ReadBatches(step_, place_);
+    if (step_ + 1 < run_.train.steps) {
+      ahead_ = std::async(std::launch::async,
+                          [this, step = step_ + 1, place = taken.place] { return ReadBatches(step, place); });
+    }
+    return taken;
   }
 
   Result<StepResult> StepOnce() {
     TESSERA_TRY(MayGoOn(TrainPhase::kStep));
-    int64_t place = place_;
-    const std::vector<RowBatch> batches = meter_.During(SpanKind::kDataLoading, [&] { return ReadBatches(place); });
+    const StepBatches taken = meter_.During(SpanKind::kDataLoading, [&] { return TakeBatches(); });
     std::vector<const RowBatch*> pointers;
-    for (const RowBatch& batch : batches) pointers.push_back(&batch);
+    for (const RowBatch& batch : taken.batches) pointers.push_back(&batch);
     const StepScalars scalars{LearningRateAt(run_.train, step_ + 1), step_ + 1};
     const int64_t compiles = trainer_->compiles();
     const Clock clock;
@@ -240,7 +333,7 @@ class Run {
     meter_.Add(has_compiled ? SpanKind::kCompilation : SpanKind::kStep, clock.Ns());
     if (!result) return result;
     if (!has_compiled) timed_tokens_ += result->tokens;
-    place_ = place;
+    place_ = taken.place;
     return result;
   }
 
@@ -248,8 +341,11 @@ class Run {
     while (true) {
       auto result = StepOnce();
       if (result) return result;
+      if (ahead_.valid()) ahead_.get();  // of a step that is not made next
       auto state = trainer_->State();
       if (!Halve(result.error().message) || !state) return result;
+      discarded_.insert(discarded_.end(), trainer_->programs().begin(), trainer_->programs().end());
+      trainer_.reset();
       TESSERA_TRY(meter_.During(SpanKind::kCompilation, [&] { return Compile(); }));
       TESSERA_TRY(trainer_->SetState(*state));
       receipt_.micro_batch_rows = model_.rows;
@@ -257,11 +353,13 @@ class Run {
     }
   }
 
-  Result<double> HeldOutLoss() {
+  // Nothing where somebody wants the run to end before all rows are through.
+  Result<std::optional<double>> HeldOutLoss() {
     const int64_t most = run_.train.eval_rows == 0 ? held_out_rows_->rows() : run_.train.eval_rows;
     const int64_t rows = std::min(most, held_out_rows_->rows());
     EvalResult sum;
     for (int64_t first = 0; first < rows; first += model_.rows) {
+      if (WantsStop()) return std::nullopt;
       std::vector<int64_t> chosen;
       for (int64_t i = first; i < first + model_.rows; ++i) chosen.push_back(i < rows ? i : -1);
       const EvalResult one = TESSERA_TRY(trainer_->Evaluate(held_out_rows_->Read(chosen)));
@@ -276,8 +374,11 @@ class Run {
   Status MakeSteps() {
     const TrainSpec& spec = run_.train;
     const int64_t last = options_.max_steps > 0 ? std::min(spec.steps, step_ + options_.max_steps) : spec.steps;
-    bool is_interrupted = false;
-    while (step_ < last && !is_interrupted) {
+    if (step_ == spec.steps) {  // gone on with after its end
+      Note("every step of this run is made");
+      receipt_.held_out_loss = TESSERA_TRY(meter_.During(SpanKind::kEval, [&] { return HeldOutLoss(); }));
+    }
+    while (step_ < last && !WantsStop()) {
       const StepResult result = TESSERA_TRY(StepOrRetry());
       ++step_;
       ++receipt_.steps;
@@ -295,17 +396,15 @@ class Run {
                                 result.loss_finite ? "gradient" : "loss", step_),
                     options_.folder);
       }
-      is_interrupted = options_.should_stop && options_.should_stop();
-      const bool is_end = step_ == last || is_interrupted;
       if (IsEvery(step_, spec.log_every) || IsEvery(step_, spec.eval_every) || step_ == spec.steps)
         TESSERA_TRY(Log(result));
-      if (is_end) break;
+      if (step_ == last || WantsStop()) break;
       if (IsEvery(step_, spec.checkpoint_every)) {
         // A full disk may have room again later, and what was written before is untouched.
         if (Status written = Save(); !written) Note("no checkpoint: " + ToText(written.error()));
       }
     }
-    return End(is_interrupted || step_ < spec.steps);
+    return End(is_stopped_ || step_ < spec.steps);
   }
 
   Status End(bool is_interrupted) {
@@ -313,6 +412,10 @@ class Run {
     receipt_.state_digest = Digest(state);
     if (receipt_.steps > 0) TESSERA_TRY(Save());
     Finish(is_interrupted ? "interrupted" : "finished");
+    // Whoever made the last step has told more of it than can be told now.
+    if (const auto told = ReadFile(options_.folder + "/train.json");
+        receipt_.steps == 0 && told && IsFinishedWith(*told, receipt_.state_digest))
+      return {};
     return WriteReceipt();
   }
 
@@ -346,9 +449,11 @@ class Run {
     const ModelProbe probe = TESSERA_TRY(ProbeModel(engine_, model_, state, held_out_rows_->Read({0})));
     std::vector<LayerTelemetry> layers;
     for (const LayerProbe& layer : probe.layers) {
+      const double sink = std::max(layer.sink_ratio, layer.document_sink_ratio);
       layers.push_back({layer.sink_ratio, layer.document_sink_ratio, layer.spikes.max_magnitude, layer.spikes.outliers,
-                        layer.spikes.excess_kurtosis});
+                        layer.spikes.excess_kurtosis, std::string(ToText(Classify(sink, layer.spikes)))});
     }
+    receipt_.telemetry = layers;
     return layers;
   }
 
@@ -369,13 +474,13 @@ class Run {
 
   void Finish(const std::string& ended) {
     receipt_.ended = ended;
+    TellPrograms();
     int64_t bytes = 0;
-    for (const ProgramUse& program : trainer_->programs())
+    for (const ProgramUse& program : receipt_.programs)
       bytes = std::max(bytes, program.argument_bytes + program.output_bytes + program.temp_bytes);
     constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
     receipt_.estimated_gib = static_cast<double>(bytes) / kGib;
-    receipt_.compiles = trainer_->compiles();
-    receipt_.sharding = trainer_->sharding();
+    if (trainer_) receipt_.sharding = trainer_->sharding();
     receipt_.tokens_per_s = TokensPerSecond();
     receipt_.goodput = meter_.Now();
     const bool is_good = ended == "finished" || ended == "interrupted";
@@ -414,6 +519,9 @@ class Run {
   bool all_finite_ = true;
   bool has_nan_ = false;
   bool has_oom_ = false;
+  bool is_stopped_ = false;
+  std::vector<ProgramUse> discarded_;  // of trainers that there was no memory for
+  std::future<StepBatches> ahead_;     // reads from the rows above, so that it goes first
 };
 
 }  // namespace

@@ -83,6 +83,30 @@ TEST(Checkpoints, Damaged_AreRefused) {
   }
 }
 
+// Nothing of the header is taken on trust: step, place and tokens are as much a run's state as its numbers.
+TEST(Checkpoints, EveryBitOfTheHeader_Counts) {
+  Proves("R90");
+  std::mt19937_64 random(PrintedSeed());
+  const TemporaryFolder folder;
+  const Checkpoint checkpoint = Any(random);
+  ASSERT_TRUE(WriteCheckpoint(folder.path(), checkpoint));
+  const std::string good = ReadWhole(folder.File(CheckpointName(checkpoint.step)));
+  ASSERT_TRUE(ParseCheckpoint(good, "c"));
+  const size_t data = checkpoint.state.size() * 15 * sizeof(float);
+  for (size_t at = 0; at + data < good.size(); ++at) {
+    for (int bit = 0; bit < 8; ++bit) {
+      std::string other = good;
+      other[at] = static_cast<char>(other[at] ^ (1 << bit));
+      const auto read = ParseCheckpoint(other, "c");
+      ASSERT_FALSE(read) << "bit " << bit << " of byte " << at;
+      EXPECT_EQ(read.error().code, ErrorCode::kCheckpointInvalid);
+    }
+  }
+  // A whole one under the name of another step.
+  WriteWhole(folder.File(CheckpointName(7)), good);
+  EXPECT_THAT(ErrorOf(folder.File(CheckpointName(7))), HasSubstr("it is of step 100, which its name does not say"));
+}
+
 TEST(Checkpoints, OfAnotherRun_AreRefusedByName) {
   const RunIdentity one{"a", "b", "c"};
   EXPECT_TRUE(CheckIdentity(one, one, ""));

@@ -98,6 +98,88 @@ TEST_F(Data, Rows_HoldEveryByteOnce) {
   EXPECT_NE(Prepare(run)->digest, corpus->digest);
 }
 
+// What a user keeps where a run's rows would go stays, and the run says so; rows of an earlier run are made anew.
+TEST_F(Data, WhatNoRunMade_IsLeftWhereItIs) {
+  const RunFile run = ParsedRun(RunText(), folder_.path());
+  const std::string rows = folder_.File("run/rows");
+  std::filesystem::create_directories(rows);
+  const auto refused = [&](const std::string& file) {
+    WriteWhole(rows + "/" + file, "mine");
+    const auto corpus = Prepare(run);
+    ASSERT_FALSE(corpus) << file;
+    EXPECT_EQ(corpus.error().code, ErrorCode::kRunData);
+    EXPECT_THAT(corpus.error().message, HasSubstr(file + " is there, which no run has made"));
+    EXPECT_EQ(ReadWhole(rows + "/" + file), "mine");
+    std::filesystem::remove(rows + "/" + file);
+  };
+  refused("notes.txt");
+  refused("rows-00000.safetensors");
+  ASSERT_TRUE(Prepare(run));
+  std::filesystem::create_directory(rows + "/train/sub");
+  EXPECT_FALSE(Prepare(run));
+  std::filesystem::remove(rows + "/train/sub");
+  refused("train/notes.txt");
+  const std::string shard = ReadWhole(rows + "/train/rows-00000.safetensors");
+  ASSERT_FALSE(shard.empty()) << "a refusal removes nothing";
+  // Rows that the user has packed, in the very place.
+  std::filesystem::remove_all(rows + "/train");
+  WriteWhole(folder_.File("d.jsonl"), "{\"tokens\": [1, 2, 3]}\n");
+  PackOptions options;
+  options.documents.row_tokens = 64;
+  ASSERT_TRUE(PackFiles({folder_.File("d.jsonl")}, rows + "/train", options));
+  const std::string theirs = ReadWhole(rows + "/train/rows-00000.safetensors");
+  EXPECT_FALSE(Prepare(run));
+  EXPECT_EQ(ReadWhole(rows + "/train/rows-00000.safetensors"), theirs);
+  std::filesystem::remove_all(rows + "/train");
+  // A run that was killed while it packed: a shard without rows.json, and the documents beside it.
+  std::filesystem::create_directory(rows + "/train");
+  WriteWhole(rows + "/train/rows-00000.safetensors", shard);
+  EXPECT_FALSE(Prepare(run)) << "whose it is nobody knows";
+  WriteWhole(rows + "/train.documents.safetensors", "half");
+  WriteWhole(rows + "/train/.tessera-1-1.tmp", "half");
+  ASSERT_TRUE(Prepare(run));
+  EXPECT_EQ(ReadWhole(rows + "/train/rows-00000.safetensors"), shard);
+  EXPECT_FALSE(std::filesystem::exists(rows + "/train/.tessera-1-1.tmp"));
+  std::filesystem::remove_all(rows);
+  WriteWhole(rows, "a file");
+  EXPECT_FALSE(Prepare(run));
+  EXPECT_EQ(ReadWhole(rows), "a file");
+}
+
+// Shards hold some tens of megabytes, however short their rows are.
+TEST_F(Data, Shards_AreChosenByTheirBytes) {
+  for (int i = 0; i < 12; ++i) WriteWhole(folder_.File(fmt::format("texts/long{}.cc", i)), std::string(20000, 'x'));
+  const RunFile run = ParsedRun(RunText(), folder_.path());
+  const auto corpus = Prepare(run);
+  ASSERT_TRUE(corpus) << ToText(corpus.error());
+  EXPECT_GT(corpus->train.manifest.rows, 1000);
+  EXPECT_EQ(corpus->train.manifest.shards.size(), 1u);
+}
+
+// Rows that are there already say themselves how they were made.
+TEST_F(Data, PackedRows_TellTokenizerAndPacker) {
+  Proves("R78");
+  WriteWhole(folder_.File("d.jsonl"), "{\"tokens\": [1, 2, 3]}\n");
+  PackOptions options;
+  options.documents.row_tokens = 64;
+  options.tokenizer = "bpe of somebody";
+  options.packer = Packer::kBestFit;
+  ASSERT_TRUE(PackFiles({folder_.File("d.jsonl")}, folder_.File("a"), options));
+  options.tokenizer.clear();
+  ASSERT_TRUE(PackFiles({folder_.File("d.jsonl")}, folder_.File("b"), options));
+  RunFile run = ParsedRun(RunText(), folder_.path());
+  run.data.files.clear();
+  run.data.rows = run.data.held_out_rows = folder_.File("a");
+  auto corpus = Prepare(run);
+  ASSERT_TRUE(corpus) << ToText(corpus.error());
+  EXPECT_EQ(corpus->tokenizer, "bpe of somebody");
+  EXPECT_EQ(corpus->packer, "best_fit");
+  run.data.held_out_rows = folder_.File("b");
+  corpus = Prepare(run);
+  ASSERT_TRUE(corpus) << ToText(corpus.error());
+  EXPECT_EQ(corpus->tokenizer, "bpe of somebody, held out: not said");
+}
+
 TEST_F(Data, RowsThatTheModelCannotTake_AreRefused) {
   const RunFile run = ParsedRun(RunText(), folder_.path());
   const auto corpus = Prepare(run);

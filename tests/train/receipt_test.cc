@@ -54,6 +54,12 @@ TEST(TrainReceipts, KeepTheirRules) {
   receipt = Good();
   receipt.substitutes.pop_back();
   EXPECT_THAT(ErrorOf(receipt), HasSubstr("substitutes"));
+  receipt.substitutes.clear();
+  EXPECT_THAT(ErrorOf(receipt), HasSubstr("substitutes"));
+  receipt.ended = "interrupted";
+  receipt.steps = 0;
+  receipt.checks.has_steps = false;
+  EXPECT_EQ(ErrorOf(receipt), "") << "it ended before they were chosen";
   EXPECT_FALSE(CheckTrainReceipt("{}"));
   EXPECT_FALSE(CheckTrainReceipt("no"));
 }
@@ -64,6 +70,7 @@ TEST(TrainLog, IsReadAsItWasWritten_UpToAStep) {
   std::vector<LogPoint> points;
   for (int64_t step = 10; step <= 100; step += 10) {
     LogPoint point{step, any(), any(), any(), step * 100, any(), any(), {}};
+    if (step % 20 == 0) point.layers = {{any(), any(), any(), any(), any(), "BOTH"}, {any(), 0, 0, 0, 0, "CLEAN"}};
     if (step % 50 == 0) point.held_out_loss = any();
     points.push_back(point);
   }
@@ -74,14 +81,21 @@ TEST(TrainLog, IsReadAsItWasWritten_UpToAStep) {
 }
 
 TEST(TrainPage, HasEveryPlot_AndAsksNobody) {
+  Proves("R87");
   std::vector<LogPoint> points;
   for (int64_t step = 1; step <= 50; ++step)
     points.push_back({step, 3.0 / static_cast<double>(step), 1, 1e-3, step, 1e4, 0.5, {}});
   points.back().held_out_loss = 0.5;
+  for (LogPoint& point : points) point.layers = {{0.1, 0.2, 60.0, 0.002, 12.0, "SPIKE_ONLY"}};
   TrainReceipt receipt = Good();
+  receipt.telemetry = points.back().layers;
+  EXPECT_THAT(ToJson(receipt), HasSubstr("\"class\": \"SPIKE_ONLY\""));
+  EXPECT_EQ(ErrorOf(receipt), "");
   receipt.ended = "<b>&\"";
   const std::string page = ToHtml(receipt, points);
-  for (const char* title : {"Loss, nats", "Goodput", "Tokens a second", "bigram, held out", "prefers-color-scheme"})
+  for (const char* title :
+       {"Loss, nats", "Goodput", "Tokens a second", "bigram, held out", "prefers-color-scheme", "Share of attention",
+        "Spikes: the largest magnitude", "Spikes: excess kurtosis", "Spikes: values beyond six", "SPIKE_ONLY"})
     EXPECT_THAT(page, HasSubstr(title));
   EXPECT_THAT(page, HasSubstr("&lt;b&gt;&amp;&quot;"));
   EXPECT_THAT(page, Not(HasSubstr("http")));

@@ -57,13 +57,19 @@ TEST_F(Runs, TiersOneAndTwo_GiveTheSameBits) {
   EXPECT_EQ(Good("again").state_digest, whole.state_digest);
   const std::vector<LogPoint> log = points_;
   TrainReceipt part;
-  for (int64_t done = 0; done < 6;) {
+  for (int64_t done = 0; part.ended != "finished";) {
     TrainOptions options;
     options.resume = done > 0;
-    int64_t left = 1 + static_cast<int64_t>(random() % 3);
-    options.should_stop = [&left] { return --left == 0; };
+    const int64_t wanted = 1 + static_cast<int64_t>(random() % 3);
+    int64_t begun = 0;
+    options.may_go_on = [&](TrainPhase phase, int64_t) -> Status {
+      begun += phase == TrainPhase::kStep ? 1 : 0;
+      return {};
+    };
+    options.should_stop = [&] { return begun >= wanted; };
     part = Good("parts", options);
-    ASSERT_GT(part.last_step, done);
+    // A stop that comes with the last step leaves the held-out rows to the next run.
+    ASSERT_TRUE(part.last_step > done || (done == 6 && part.ended == "finished"));
     EXPECT_EQ(part.first_step, done + 1);
     EXPECT_LE(part.compiles, 3) << "programs are made once, whatever the batches hold";
     done = part.last_step;
@@ -84,6 +90,8 @@ TEST_F(Runs, LeaveAReceiptALogAndAPage) {
   EXPECT_TRUE(receipt.checks == (TrainChecks{true, true, true, true, true}));
   EXPECT_EQ(receipt.contract_keys.size(), receipt.class_keys.size());
   EXPECT_EQ(receipt.padded_vocab, 256);
+  EXPECT_THAT(json, HasSubstr("\"pad_multiple\": 64"));
+  EXPECT_THAT(json, testing::Not(HasSubstr("\"code_bytes\": -1")));
   EXPECT_GT(receipt.goodput.spans_s[static_cast<size_t>(SpanKind::kStep)], 0.0);
   ASSERT_EQ(points_.size(), 4U);  // steps 2, 3, 4 and 6
   EXPECT_TRUE(points_[1].held_out_loss);
@@ -91,6 +99,75 @@ TEST_F(Runs, LeaveAReceiptALogAndAPage) {
   EXPECT_EQ(points_[3].held_out_loss, receipt.held_out_loss);
   EXPECT_THAT(ReadWhole(folder_.File("run/train.html")), HasSubstr("Loss, nats"));
   EXPECT_EQ(ListCheckpoints(folder_.File("run")).size(), 2U) << "the last two of those after steps 2, 4 and 6";
+}
+
+// A model that looks at more than the byte before learns more than one that does not: on files that neither has seen,
+// and whose order of bytes neither could know, at most half of what a bigram model of the same training rows loses.
+TEST_F(Runs, SixtySteps_EndFarBelowTheBigram) {
+  std::string text = RunText("warmup_steps = 4\n");
+  for (const auto& [from, to] :
+       {std::pair{"steps = 6", "steps = 60"}, std::pair{"learning_rate = 1e-2", "learning_rate = 2e-2"},
+        std::pair{"width = 16", "width = 32"}, std::pair{"head_dim = 8", "head_dim = 16"},
+        std::pair{"mlp_width = 16", "mlp_width = 64"}, std::pair{"\nrows = 2", "\nrows = 8"}})
+    text.replace(text.find(from), std::strlen(from), to);
+  const TrainReceipt receipt = Good("run", {}, text);
+  ASSERT_TRUE(receipt.held_out_loss && receipt.bigram_loss && receipt.first_loss);
+  EXPECT_GT(*receipt.bigram_loss, 1.0);
+  EXPECT_GT(*receipt.first_loss, 4.0) << "it begins by knowing nothing";
+  EXPECT_LT(*receipt.held_out_loss, 0.5 * *receipt.bigram_loss);
+}
+
+// The multiple is the model's own.
+TEST_F(Runs, PadMultiple_IsTheModels) {
+  Proves("R78");
+  std::string text = RunText();
+  text.replace(text.find("vocab = 256"), 11, "vocab = 256\nvocab_multiple = 96");
+  TrainOptions options;
+  options.trainer.compile_only = true;
+  const TrainReceipt receipt = Good("run", options, text);
+  EXPECT_EQ(receipt.padded_vocab, 288);
+  EXPECT_THAT(ReadWhole(folder_.File("run/train.json")), HasSubstr("\"pad_multiple\": 96"));
+}
+
+// Whenever somebody wants it to: between and within everything that comes before the first step, and after it.
+TEST_F(Runs, Stopped_EndsSoonAndWell_Anywhere) {
+  Proves("R88 R90");
+  const std::string text = RunText("eval_every = 1\n");
+  const TrainReceipt whole = Good("whole", {}, text);
+  TrainReceipt receipt;
+  int before = 0;
+  int64_t asked = 0;
+  for (int64_t most = 0; receipt.ended != "finished"; most += most < 12 ? 2 : 7) {
+    ASSERT_LT(most, 400);
+    const std::string out = "run" + std::to_string(most);
+    TrainOptions options;
+    asked = 0;
+    options.should_stop = [&] { return asked++ >= most; };
+    receipt = Good(out, options, text);
+    EXPECT_LE(asked, most + 1) << "once it was said it is not asked again";
+    const std::string json = ReadWhole(folder_.File(out) + "/train.json");
+    EXPECT_TRUE(CheckTrainReceipt(json)) << json;
+    EXPECT_EQ(receipt.steps, static_cast<int64_t>(ListCheckpoints(folder_.File(out)).empty() ? 0 : receipt.last_step));
+    EXPECT_EQ(receipt.checks.has_steps, receipt.steps > 0);
+    before += receipt.steps == 0 ? 1 : 0;
+    if (receipt.ended == "finished") break;
+    EXPECT_EQ(receipt.ended, "interrupted");
+    if (most % 5 != 0) continue;
+    TrainOptions resume;
+    resume.resume = true;
+    EXPECT_EQ(Good(out, resume, text).state_digest, whole.state_digest);
+  }
+  EXPECT_GE(before, 4) << "files, packing, checks and programs come before the first step";
+  TrainOptions compile;
+  compile.trainer.compile_only = true;
+  for (int64_t most = 0; most < 4; ++most) {
+    asked = 0;
+    compile.should_stop = [&] { return asked++ >= most; };
+    const TrainReceipt ended = Good("compiled" + std::to_string(most), compile, text);
+    EXPECT_EQ(ended.ended, "interrupted");
+    EXPECT_EQ(ended.mode, "compile_only");
+    EXPECT_LT(ended.compiles, 3);
+  }
 }
 
 // To look at a run, and to keep checkpoints of it, changes none of its numbers.
@@ -125,6 +202,12 @@ TEST_F(Runs, WhatDoesNotBelongTogether_IsRefused_AndNothingIsLost) {
   const std::string newest = Newest("run");
   WriteWhole(newest, before.substr(0, before.size() - 1));
   EXPECT_EQ(code(resume), "TSR-T103");
+  const std::string older = folder_.File("run/") + CheckpointName(1);
+  WriteWhole(older, before);
+  const auto pointed = Go("run", resume);
+  ASSERT_FALSE(pointed);
+  EXPECT_THAT(pointed.error().message, HasSubstr("without this file a run goes on from " + CheckpointName(1)));
+  std::filesystem::remove(older);
   WriteWhole(newest, before);
   auto checkpoint = ReadCheckpoint(newest);
   ASSERT_TRUE(checkpoint);
@@ -133,6 +216,25 @@ TEST_F(Runs, WhatDoesNotBelongTogether_IsRefused_AndNothingIsLost) {
   EXPECT_EQ(code(resume), "TSR-T103");
   WriteWhole(newest, before);
   EXPECT_EQ(code(resume), "");
+}
+
+// A run that has all its steps is looked at again, and its receipt stays.
+TEST_F(Runs, AFinishedRun_ResumedIsAsItWas) {
+  Proves("R90");
+  const TrainReceipt whole = Good("run");
+  const std::string receipt = ReadWhole(folder_.File("run/train.json"));
+  TrainOptions resume;
+  resume.resume = true;
+  const TrainReceipt again = Good("run", resume);
+  EXPECT_EQ(again.ended, "finished");
+  EXPECT_EQ(again.steps, 0);
+  EXPECT_EQ(again.state_digest, whole.state_digest);
+  EXPECT_EQ(again.held_out_loss, whole.held_out_loss);
+  EXPECT_EQ(ReadWhole(folder_.File("run/train.json")), receipt);
+  // One that was killed between its last checkpoint and its receipt gets one.
+  std::filesystem::remove(folder_.File("run/train.json"));
+  Good("run", resume);
+  EXPECT_THAT(ReadWhole(folder_.File("run/train.json")), HasSubstr("\"ended\": \"finished\""));
 }
 
 TEST_F(Runs, MicroBatchWarmup_GoesOnWhereItWas) {
@@ -165,6 +267,9 @@ TEST_F(Runs, WithoutMemory_TheFirstStepIsTriedAgainSmaller) {
   };
   const TrainReceipt halved = Good("halved", small, text);
   EXPECT_EQ(halved.retries, 1);
+  EXPECT_EQ(halved.compiles, whole.compiles + 2) << "two for the whole micro-batch, which were never run";
+  EXPECT_EQ(halved.programs.size(), static_cast<size_t>(halved.compiles));
+  EXPECT_TRUE(CheckTrainReceipt(ToJson(halved)));
   EXPECT_EQ(halved.micro_batch_rows, 2);
   EXPECT_EQ(asked, (std::vector<int64_t>{4, 2, 2, 2, 2, 2, 2}));
   EXPECT_TRUE(halved.checks.no_oom) << "it ended well";
@@ -250,7 +355,10 @@ TEST_F(Runs, CompileOnly_LeavesTheTexts_AlsoWithoutACompiler) {
   options.trainer.compile_only = true;
   const TrainReceipt compiled = Good("compiled", options);
   EXPECT_EQ(compiled.mode, "compile_only");
-  EXPECT_EQ(compiled.compiles, 2);
+  EXPECT_EQ(compiled.compiles, 3);
+  ASSERT_EQ(compiled.programs.size(), 3U);
+  EXPECT_EQ(compiled.programs[2].pass, "evaluate");
+  EXPECT_GT(compiled.goodput.spans_s[static_cast<size_t>(SpanKind::kCompilation)], 0.0);
   EXPECT_THAT(ReadWhole(folder_.File("compiled/gradients.mlir")), HasSubstr("tessera_model_attention_backward"));
   const Engine none{EngineOptions{}};  // knows of no plugin
   std::string text = RunText();

@@ -45,8 +45,7 @@ TEST(Schedule, MicroBatches_RiseFromAnEighth) {
   EXPECT_THAT(table(4, 6), ElementsAre(1, 2, 2, 2, 3, 4, 4));  // 1.5 is 2 and 2.5 is 2, where std::round has 3
   EXPECT_THAT(table(1, 3), ElementsAre(1, 1, 1, 1));
   EXPECT_EQ(MicroBatchesAt({8, 0}, 0), 8);
-  EXPECT_EQ(DefaultWarmupSteps(true, 100), 0);
-  EXPECT_EQ(DefaultWarmupSteps(false, 100), 100);
+  EXPECT_EQ(TrainSpec{}.micro_batch_warmup, 0) << "nobody asked for one";
 }
 
 TEST(Schedule, LearningRate_RisesAndFalls) {

@@ -80,25 +80,153 @@ RowBatch AnyRow(const ModelSpec& spec, std::mt19937_64& random) {
   return batch;
 }
 
-// With one probed query in three the mean is of a third of the terms: within what a mean of so many terms of [0, 1] can
-// differ, which Hoeffding bounds by sqrt(ln(2 / p) / 2n); p = 1e-9 makes it no chance.
-TEST(Telemetry, SampledQueries_AgreeWithAll) {
+// The place of each token in its document; -1 in padding.
+std::vector<int64_t> PlacesOf(const RowBatch& row) {
+  std::vector<int64_t> places;
+  for (size_t i = 0; i < row.doc_ids.size(); ++i) {
+    const bool goes_on = i > 0 && row.doc_ids[i] == row.doc_ids[i - 1];
+    places.push_back(row.doc_ids[i] < 0 ? -1 : goes_on ? places.back() + 1 : 0);
+  }
+  return places;
+}
+
+// Where queries and keys are zero every token that is seen has the same share: a query at a place of its document gives
+// 1 / (place + 1) to the first, if its window reaches so far.
+struct UniformShares {
+  double mean = 0.0;
+  double deviation = 0.0;
+  double row = 0.0;  // the mean over queries of the row's first document
+};
+UniformShares UniformOf(const RowBatch& row, const std::vector<int64_t>& queries, int64_t window) {
+  const std::vector<int64_t> places = PlacesOf(row);
+  std::vector<double> shares;
+  std::vector<double> first;
+  for (const int64_t query : queries) {
+    const int64_t place = places[static_cast<size_t>(query)];
+    if (place < 0 || place > window) continue;
+    shares.push_back(1.0 / static_cast<double>(place + 1));
+    if (row.doc_ids[static_cast<size_t>(query)] == row.doc_ids[0]) first.push_back(shares.back());
+  }
+  UniformShares uniform;
+  const auto mean = [](const std::vector<double>& values) {
+    double sum = 0.0;
+    for (const double value : values) sum += value;
+    return values.empty() ? 0.0 : sum / static_cast<double>(values.size());
+  };
+  uniform.mean = mean(shares);
+  uniform.row = mean(first);
+  for (double& share : shares) share = (share - uniform.mean) * (share - uniform.mean);
+  uniform.deviation = std::sqrt(mean(shares));
+  return uniform;
+}
+
+TensorMap WithoutScores(const ModelSpec& spec, uint64_t seed) {
+  TensorMap parameters = InitialParameters(spec, seed);
+  for (auto& [name, tensor] : parameters) {
+    if (name.ends_with(".qkv")) tensor = Tensor::Zeros(tensor.type, tensor.shape);
+  }
+  return parameters;
+}
+
+TEST(Telemetry, SinkRatio_OfUniformAttention_IsExact) {
   Proves("R87");
   std::mt19937_64 random(PrintedSeed());
   const ModelSpec spec = Small();
   const RowBatch row = AnyRow(spec, random);
-  const TensorMap parameters = InitialParameters(spec, random());
-  const auto all = ProbeModel(TestEngine(), spec, parameters, row, spec.row_tokens);
-  const auto sampled = ProbeModel(TestEngine(), spec, parameters, row, 16);
-  ASSERT_TRUE(all && sampled);
-  EXPECT_EQ(all->loss_sum, sampled->loss_sum);
-  const double bound = std::sqrt(std::log(2e9) / (2.0 * 16));
-  for (size_t i = 0; i < 2; ++i) {
-    EXPECT_NEAR(all->layers[i].document_sink_ratio, sampled->layers[i].document_sink_ratio, bound);
-    EXPECT_GT(all->layers[i].document_sink_ratio, 0.0);
-    EXPECT_LE(all->layers[i].document_sink_ratio, 1.0);
-    EXPECT_EQ(all->layers[i].spikes.max_magnitude, sampled->layers[i].spikes.max_magnitude);
+  const TensorMap parameters = WithoutScores(spec, random());
+  for (const int64_t most : {spec.row_tokens, int64_t{16}}) {
+    const auto probe = ProbeModel(TestEngine(), spec, parameters, row, most);
+    ASSERT_TRUE(probe) << ToText(probe.error());
+    const std::vector<int64_t> queries = ProbeQueries(spec.row_tokens, most);
+    for (const auto& [layer, window] : {std::pair<size_t, int64_t>{0, spec.row_tokens}, {1, 9}}) {
+      const UniformShares uniform = UniformOf(row, queries, window);
+      EXPECT_NEAR(probe->layers[layer].document_sink_ratio, uniform.mean, 1e-12) << layer;
+      EXPECT_NEAR(probe->layers[layer].sink_ratio, uniform.row, 1e-12) << layer;
+    }
   }
+}
+
+// One query in eight of a long row: what the mean of so many shares is off by, as their own deviation says.
+TEST(Telemetry, SampledQueries_AgreeWithAll_WithinTheirNoise) {
+  Proves("R87");
+  std::mt19937_64 random(PrintedSeed());
+  ModelSpec spec = Small();
+  spec.layers = 1;
+  spec.row_tokens = 1024;
+  const RowBatch row = AnyRow(spec, random);
+  const auto probe = ProbeModel(TestEngine(), spec, WithoutScores(spec, random()), row);
+  ASSERT_TRUE(probe) << ToText(probe.error());
+  const UniformShares all = UniformOf(row, ProbeQueries(1024, 1024), 1024);
+  EXPECT_NEAR(probe->layers[0].document_sink_ratio, all.mean,
+              6.0 * all.deviation / std::sqrt(static_cast<double>(kProbeQueries)));
+  EXPECT_EQ(ProbeQueries(1024).size(), static_cast<size_t>(kProbeQueries));
+}
+
+// Attention of two heads that is far from uniform, in double and by its definition alone.
+TEST(Telemetry, SinkRatio_IsThatOfItsDefinition) {
+  Proves("R87");
+  std::mt19937_64 random(PrintedSeed());
+  ModelSpec spec = Small();
+  spec.layers = 1;
+  const RowBatch row = AnyRow(spec, random);
+  TensorMap parameters = InitialParameters(spec, random());
+  const auto width = static_cast<size_t>(spec.width);
+  const auto dim = static_cast<size_t>(spec.head_dim);
+  Tensor& qkv = parameters.at("layers.0.qkv");
+  for (int64_t i = 0; i < qkv.NumElements(); ++i) qkv.Set(i, 4.0 * qkv.At(i));
+  const Tensor& table = parameters.at("wte");
+  const Tensor& weight = parameters.at("layers.0.attention_norm");
+  const std::vector<int64_t> places = PlacesOf(row);
+  const size_t columns = (static_cast<size_t>(spec.num_q_heads) + 2 * static_cast<size_t>(spec.num_kv_heads)) * dim;
+  // A head's vector of a token, turned by the token's place.
+  const auto head = [&](size_t token, size_t first) {
+    std::vector<double> x(width);
+    double squares = 0.0;
+    for (size_t i = 0; i < width; ++i) {
+      x[i] = table.At(row.input_ids[token] * spec.width + static_cast<int64_t>(i));
+      squares += x[i] * x[i];
+    }
+    std::vector<double> flat(dim);
+    for (size_t i = 0; i < width; ++i) {
+      x[i] *= weight.At(static_cast<int64_t>(i)) / std::sqrt(squares / static_cast<double>(width) + spec.norm_eps);
+      for (size_t d = 0; d < dim; ++d) flat[d] += x[i] * qkv.At(static_cast<int64_t>(i * columns + first * dim + d));
+    }
+    std::vector<double> turned(dim);
+    for (size_t d = 0; d < dim / 2; ++d) {
+      const double angle = static_cast<double>(places[token]) *
+                           std::pow(spec.rope_base, -2.0 * static_cast<double>(d) / static_cast<double>(dim));
+      turned[d] = flat[d] * std::cos(angle) - flat[d + dim / 2] * std::sin(angle);
+      turned[d + dim / 2] = flat[d + dim / 2] * std::cos(angle) + flat[d] * std::sin(angle);
+    }
+    return turned;
+  };
+  double sum = 0.0;
+  double farthest = 0.0;
+  int count = 0;
+  for (size_t h = 0; h < static_cast<size_t>(spec.num_q_heads); ++h) {
+    const size_t group = static_cast<size_t>(spec.num_q_heads / spec.num_kv_heads);
+    for (size_t i = 0; i < places.size(); ++i) {
+      if (places[i] < 0) continue;
+      const std::vector<double> q = head(i, h);
+      const size_t first = i - static_cast<size_t>(places[i]);
+      double all = 0.0;
+      double sink = 0.0;
+      for (size_t j = first; j <= i; ++j) {
+        const std::vector<double> k = head(j, static_cast<size_t>(spec.num_q_heads) + h / group);
+        double score = 0.0;
+        for (size_t d = 0; d < dim; ++d) score += q[d] * k[d] / std::sqrt(static_cast<double>(dim));
+        all += std::exp(score);
+        if (j == first) sink = std::exp(score);
+      }
+      sum += sink / all;
+      farthest = std::max(farthest, std::abs(sink / all - 1.0 / static_cast<double>(places[i] + 1)));
+      ++count;
+    }
+  }
+  EXPECT_GT(farthest, 0.1) << "it is far from uniform";
+  const auto probe = ProbeModel(TestEngine(), spec, parameters, row);
+  ASSERT_TRUE(probe) << ToText(probe.error());
+  EXPECT_NEAR(probe->layers[0].document_sink_ratio, sum / count, 1e-5);
 }
 
 // What telemetry looks at is the model: its loss is the program's.
@@ -143,8 +271,15 @@ TEST(TelemetryRuns, OnOrOff_TheRunHasTheSameBits) {
   EXPECT_TRUE(points[0].layers.empty());
   EXPECT_EQ(digest("on", "telemetry = true\n"), off);
   ASSERT_EQ(points.size(), 6U);
+  const std::string json = ReadWhole(folder.File("on/train.json"));
+  EXPECT_THAT(json, testing::HasSubstr("\"class\": \"" + points.back().layers.at(0).telemetry_class + "\""));
+  EXPECT_THAT(ReadWhole(folder.File("on/log.jsonl")), testing::HasSubstr("\"class\":"));
   for (size_t i = 0; i < 3; ++i) {
     ASSERT_EQ(points[3 + i].layers.size(), 1U);
+    const LayerTelemetry& layer = points[3 + i].layers[0];
+    const double sink = std::max(layer.sink_ratio, layer.document_sink_ratio);
+    EXPECT_EQ(layer.telemetry_class,
+              ToText(Classify(sink, {layer.max_magnitude, layer.outliers, layer.excess_kurtosis})));
     EXPECT_EQ(points[3 + i].loss, points[i].loss);
   }
 }
