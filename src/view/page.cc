@@ -55,7 +55,8 @@ Result<std::string> MakeViewHtml(const ViewSubject& subject) {
   for (const std::string& receipt : subject.receipts) data.Raw(receipt);
   data.EndArray().EndObject();
   std::string script;
-  for (const char* part : {view::kPlanJs, view::kMapJs, view::kPanelsJs, view::kMainJs}) script += part;
+  for (const char* part : {view::kPlanJs, view::kDifferencesJs, view::kMapJs, view::kPanelsJs, view::kMainJs})
+    script += part;
   // From the last place to the first: a place is then found before anything that was put in after it.
   std::string page = view::kPageHtml;
   Replace(page, "@SCRIPT@", script);

@@ -1,37 +1,14 @@
 #!/usr/bin/env python3
 """`tessera view` in a real browser: what is drawn is what the plan says, every control works, and no name is markup.
 
-    view_test.py [--shots FOLDER] TESSERA SOURCE_DIR [TEST...]     View.test_... alone; keeps the screenshots in FOLDER
+    view_test.py [--shots FOLDER] TESSERA [TEST...]     Shown.test_... alone; keeps the screenshots in FOLDER
 Exit status 77 where there is no Chromium.
 """
 
-import argparse
-import ast
-import contextlib
-import json
-import os
-import pathlib
-import random
-import subprocess
 import sys
-import tempfile
-import unittest
 
-import chromium
-
-SKIP = 77
-TESSERA, SOURCE, SHOTS = None, None, None
-SEED = int(os.environ.get("TESSERA_SEED") or random.SystemRandom().randrange(1 << 32))
-
-SHAPE = "version = 1\n[shape]\nbatch = {batch}\nq_len = {q}\nkv_len = {kv}\nnum_q_heads = {heads}\ndim_qk = 8\n" \
-        "[tiles]\nq = {tile}\nkv = {tile}\nreason = \"a test\"\n[mask]\n"
-
-
-def contract(mask, q=200, kv=200, heads=1, batch=1, tile=16):
-    heads_of = mask if isinstance(mask, list) else [mask]
-    named = f'expr = "{mask}"' if isinstance(mask, str) else "heads = " + json.dumps(heads_of)
-    return SHAPE.format(q=q, kv=kv, heads=heads, batch=batch, tile=tile) + named + "\n"
-
+import fixture
+from fixture import SEED, contract, run
 
 # Every kind of item and condition: bands, diagonals, documents, validity, sinks, stored bits, picked rows, heads.
 CASES = {
@@ -46,95 +23,10 @@ CASES = {
 }
 
 
-def read_npy(path):
-    """(shape, bytes) of a .npy of one-byte cells."""
-    data = pathlib.Path(path).read_bytes()
-    end = 10 + int.from_bytes(data[8:10], "little")
-    header = ast.literal_eval(data[10:end].decode())
-    return header["shape"], data[end:]
-
-
-def run(*arguments, cwd=None):
-    done = subprocess.run([TESSERA, *map(str, arguments)], cwd=cwd, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, (arguments, done.stdout, done.stderr)
-    return done.stdout
-
-
-class View(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.page = chromium.Page(chromium.find())
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.page.close()
-
-    def setUp(self):
-        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
-        self.random = random.Random(SEED)
-        self.page.errors.clear()
-
-    def tearDown(self):
-        self.assertEqual(self.page.errors, [], f"the console has errors (TESSERA_SEED={SEED})")
-        if SHOTS:
-            self.page.screenshot(os.path.join(SHOTS, self.id().rsplit(".", 1)[-1] + ".png"))
-
-    if not hasattr(unittest.TestCase, "enterContext"):  # before Python 3.11
-        def enterContext(self, context):
-            stack = contextlib.ExitStack()
-            self.addCleanup(stack.close)
-            return stack.enter_context(context)
-
-    def write(self, name, case):
-        """(arguments of the contract and batch, .html)."""
-        text, batch = CASES[case] if isinstance(case, str) else case
-        path = self.folder / (name + ".toml")
-        path.write_text(text)
-        arguments = [path]
-        if batch is not None:
-            (self.folder / (name + ".json")).write_text(json.dumps(batch))
-            arguments += ["--batch", self.folder / (name + ".json")]
-        return arguments
-
-    def show(self, name, case, *more):
-        arguments = self.write(name, case)
-        html = self.folder / (name + ".html")
-        run("view", *arguments, "--no-open", "--out", html, *more)
-        self.page.open(html)
-        return arguments, html
-
-    def state(self, **values):
-        self.page.evaluate(f"Object.assign(tessera.state, {json.dumps(values)}); tessera.draw()")
-
-    def pixels(self, pairs, which=0):
-        """The kinds that the canvas shows at the middles of these pairs, by colour."""
-        return self.page.evaluate("""(() => {
-          const map = tessera.maps[%d], state = tessera.state;
-          const context = map.canvas.getContext("2d");
-          const style = getComputedStyle(document.documentElement);
-          const names = {};
-          for (const kind of ["empty", "full", "partial", "denied", "outside", "differs"]) {
-            const hex = style.getPropertyValue("--" + kind).trim();
-            names[[1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16)).join()] = kind;
-          }
-          return %s.map(([q, k]) => {
-            const half = state.scale / 2;
-            const at = context.getImageData(Math.floor(map.screenX(state, k) + half),
-                                            Math.floor(map.screenY(state, q) + half), 1, 1).data;
-            const colour = [at[0], at[1], at[2]].join();
-            return names[colour] || colour;
-          });
-        })()""" % (which, json.dumps(pairs)))
-
-    def dense(self, arguments, batch_row, head):
-        out = self.folder / "dense.npy"
-        run("explain", *arguments, "--batch-row", batch_row, "--head", head, "--dense", out)
-        shape, cells = read_npy(out)
-        return [cells[q * shape[1]:(q + 1) * shape[1]] for q in range(shape[0])]
-
+class Shown(fixture.View):
     def test_pairs_and_pixels_are_the_plans(self):
         for name in CASES:
-            arguments, _ = self.show(name, name)
+            arguments, _ = self.show(name, CASES[name])
             facts = self.page.evaluate("(({batch, heads, q_len, kv_len, directions}) => ({batch, heads, q_len, kv_len, "
                                        "tiles: directions.map((d) => [d.tile_q, d.tile_kv])}))(tessera.plans[0])")
             for batch_row in range(facts["batch"]):
@@ -174,7 +66,7 @@ class View(unittest.TestCase):
             self.assertIn(kind, ("full",) if mask[q][k] else ("empty", "denied"), (q, k))
 
     def test_every_control_works(self):
-        self.show("documents", "documents")
+        self.show("documents", CASES["documents"])
         page = self.page
         where = page.evaluate("(({left, top}) => [left + 300, top + 300])("
                               "tessera.maps[0].canvas.getBoundingClientRect())")
@@ -205,7 +97,7 @@ class View(unittest.TestCase):
         self.assertIn("3 workers", page.evaluate("document.getElementById('panels').textContent"))
 
     def test_keyboard_alone_is_enough(self):
-        self.show("documents", "documents")
+        self.show("documents", CASES["documents"])
         page = self.page
         page.evaluate("tessera.maps[0].canvas.focus()")
         page.key("ArrowDown")
@@ -223,7 +115,7 @@ class View(unittest.TestCase):
         self.assertEqual(page.evaluate("tessera.state.scale"), page.evaluate("tessera.maps[0].fitScale()"))
 
     def test_a_link_reopens_the_view(self):
-        _, html = self.show("heads", "heads")
+        _, html = self.show("heads", CASES["heads"])
         self.state(head=1, direction=2, q=70, k=60, scale=9, q0=50, k0=40)
         fragment = self.page.evaluate("location.hash")
         shown = self.page.evaluate("document.getElementById('pointer').textContent")
@@ -232,21 +124,9 @@ class View(unittest.TestCase):
                                             "tessera.state.k, tessera.state.scale]"), [1, 2, 70, 60, 9])
         self.assertEqual(self.page.evaluate("document.getElementById('pointer').textContent"), shown)
 
-    def test_two_plans_show_their_differences(self):
-        plans = []
-        for name, mask in (("a", "causal"), ("b", "causal and window(99, 0)")):
-            plans += ["--plan", self.folder / (name + ".plan")]
-            run("plan", *self.write(name, (contract(mask), None)), "--out", plans[-1])
-        html = self.folder / "two.html"
-        run("view", *plans, "--no-open", "--out", html)
-        self.page.open(html)
-        # (150, 10) is in the first only; (150, 140) in both; (10, 150) in neither.
-        for which in (0, 1):
-            self.assertEqual(self.pixels([[150, 10], [152, 100], [10, 150]], which), ["differs", "full", "empty"])
-
     def test_no_name_becomes_markup(self):
         hostile = "<img src=x onerror=document.title=1>&lt;'\"@DATA@@SCRIPT@"
-        arguments, html = self.show(hostile, "causal")
+        arguments, html = self.show(hostile, CASES["causal"])
         self.assertIn(hostile, self.page.evaluate("document.title"))
         self.assertEqual(self.page.evaluate("document.images.length + document.scripts.length"), 2)
         plan = self.folder / "<!--<script>.plan"
@@ -256,7 +136,7 @@ class View(unittest.TestCase):
         self.assertIn("<!--<script>", self.page.evaluate("document.querySelector('figcaption').textContent"))
 
     def test_a_receipt_is_shown_with_its_plan_or_alone(self):
-        arguments = self.write("causal", "causal")
+        arguments = self.write("causal", CASES["causal"])
         receipt = self.folder / "receipt.json"
         run("run", *arguments, "--seed", "3", "--receipt", receipt)
         html = self.folder / "receipt.html"
@@ -293,7 +173,7 @@ class View(unittest.TestCase):
         self.assertEqual(allowed, [k <= 40 and k // 16 in blocks for k in range(96)])
 
     def test_dark_print_and_screen_readers(self):
-        _, html = self.show("documents", "documents")
+        _, html = self.show("documents", CASES["documents"])
         page = self.page
         light = page.evaluate("getComputedStyle(document.body).backgroundColor")
         page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
@@ -320,30 +200,12 @@ class View(unittest.TestCase):
         self.assertEqual(self.pixels([[500_010, 500_003], [500_003, 500_010]]), ["full", "denied"])
 
     def test_the_page_itself_is_small_and_needs_no_network(self):
-        _, html = self.show("causal", "causal")
+        _, html = self.show("causal", CASES["causal"])
         text = html.read_text()
         self.assertLess(len(text), 400 * 1024)
         for word in ("http://", "https://", "src=", "import("):
             self.assertNotIn(word, text.split("</style>")[1], word)
 
 
-def main():
-    global TESSERA, SOURCE, SHOTS
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shots")
-    parser.add_argument("tessera")
-    parser.add_argument("source")
-    parser.add_argument("test", nargs="*")  # never a folder: a test's name once made one in the tree
-    given = parser.parse_args()
-    TESSERA, SOURCE, SHOTS = os.path.abspath(given.tessera), given.source, given.shots
-    if SHOTS:
-        os.makedirs(SHOTS, exist_ok=True)
-    if chromium.find() is None:
-        print("skipped: there is no Chromium here (script/setup --dev installs it)")
-        return SKIP
-    result = unittest.main(argv=["view_test", *given.test], exit=False).result
-    return 0 if result.wasSuccessful() else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(fixture.main(__doc__))

@@ -4,7 +4,12 @@ const $ = (id) => document.getElementById(id);
 const plans = data.plans.map((plan) => new Plan(plan));
 const plan = plans[0];
 const maps = [];
+// Of the longer one where two plans are shown.
+const qLen = Math.max(...plans.map((which) => which.q_len));
+const kvLen = Math.max(...plans.map((which) => which.kv_len));
+const fitScale = () => Math.min(...maps.map((map) => map.fitScale()));
 const schedules = new Map();
+const differences = new Map();
 const state = {batchRow: 0, head: 0, direction: 0, colour: "kind", workers: 1, q: 0, k: 0, q0: 0, k0: 0, scale: 1};
 
 function scheduled(which) {
@@ -14,6 +19,13 @@ function scheduled(which) {
 }
 state.workerOf = (map, row, index) => workerOfSlot(map.plan, state.direction, scheduled(map.plan), row, index);
 
+// Of the two plans, for what is shown.
+function difference() {
+  const key = `${state.direction} ${state.batchRow} ${state.head}`;
+  if (!differences.has(key)) differences.set(key, differencesOf(plans[0], plans[1], state));
+  return differences.get(key);
+}
+
 const between = (value, low, high) => Math.max(low, Math.min(high, Number.isFinite(value) ? value : low));
 
 // Brings every member into its range.
@@ -22,13 +34,13 @@ function settle() {
   state.head = between(Math.floor(state.head), 0, Math.min(...plans.map((p) => p.heads)) - 1);
   state.direction = between(Math.floor(state.direction), 0, plan.directions.length - 1);
   state.workers = between(Math.floor(state.workers), 1, 4096);
-  state.q = between(Math.floor(state.q), 0, plan.q_len - 1);
-  state.k = between(Math.floor(state.k), 0, plan.kv_len - 1);
+  state.q = between(Math.floor(state.q), 0, qLen - 1);
+  state.k = between(Math.floor(state.k), 0, kvLen - 1);
   if (state.colour !== "worker") state.colour = "kind";
-  const fit = maps[0].fitScale();
+  const fit = fitScale();
   state.scale = between(state.scale, Math.min(fit, 1) / 2, 64 * (window.devicePixelRatio || 1));
-  state.q0 = between(state.q0, -plan.q_len / 4, plan.q_len);
-  state.k0 = between(state.k0, -plan.kv_len / 4, plan.kv_len);
+  state.q0 = between(state.q0, -qLen / 4, qLen);
+  state.k0 = between(state.k0, -kvLen / 4, kvLen);
 }
 
 const SAVED = {b: "batchRow", h: "head", d: "direction", c: "colour", w: "workers", q: "q", k: "k", y: "q0", x: "k0",
@@ -121,7 +133,13 @@ function refresh() {
 function draw() {
   settle();
   const rasters = maps.map((map) => map.raster(state));
-  if (maps.length > 1 && state.colour === "kind") markDifferences(rasters[0], rasters[1], plans[0], plans[1]);
+  if (maps.length > 1) {
+    if (state.colour === "kind") markDifferences(rasters[0], rasters[1], state, difference().areas);
+    const {count} = difference();
+    $("difference").textContent = `${count === 0 ? "No tile differs" : count === 1 ? "1 tile differs"
+        : `${grouped(count)} tiles differ`}: ${plan.directions[state.direction].name}, batch row ${state.batchRow}, ` +
+        `head ${state.head}.`;
+  }
   maps.forEach((map, i) => map.draw(state, rasters[i]));
   for (const [id, name] of [["batch-row", "batchRow"], ["head", "head"], ["direction", "direction"],
                             ["colour", "colour"], ["workers", "workers"], ["query", "q"], ["key", "k"]]) {
@@ -149,7 +167,7 @@ function refreshPanels() {
 }
 
 function fit() {
-  state.scale = maps[0].fitScale();
+  state.scale = fitScale();
   state.q0 = 0;
   state.k0 = 0;
   refresh();
@@ -191,8 +209,8 @@ function onKey(event) {
   const [down, right] = state.scale >= PAIR_PIXELS ? [1, 1] : [list.tile_q, list.tile_kv];
   const moves = {ArrowUp: [-down, 0], ArrowDown: [down, 0], ArrowLeft: [0, -right], ArrowRight: [0, right]};
   if (moves[event.key]) {
-    state.q = between(state.q + moves[event.key][0], 0, plan.q_len - 1);
-    state.k = between(state.k + moves[event.key][1], 0, plan.kv_len - 1);
+    state.q = between(state.q + moves[event.key][0], 0, qLen - 1);
+    state.k = between(state.k + moves[event.key][1], 0, kvLen - 1);
     follow();
   } else if (event.key === "+" || event.key === "=") {
     zoom(2);
@@ -256,8 +274,8 @@ function start() {
   }
   maps.forEach(listen);
   plan.directions.forEach((d, i) => $("direction").append(element("option", d.name, {value: i})));
-  for (const [id, most] of [["batch-row", plan.batch], ["head", plan.heads], ["query", plan.q_len],
-                            ["key", plan.kv_len]]) {
+  for (const [id, most] of [["batch-row", plan.batch], ["head", plan.heads], ["query", qLen],
+                            ["key", kvLen]]) {
     $(id).max = most - 1;
   }
   state.workers = plan.workers;
@@ -288,7 +306,7 @@ function start() {
   });
   window.addEventListener("resize", refresh);
   window.addEventListener("hashchange", () => { recall(); refresh(); });
-  if (!saved) state.scale = maps[0].fitScale();
+  if (!saved) state.scale = fitScale();
   draw();
   refreshPanels();
   // For tests and the console: what is shown, and where.

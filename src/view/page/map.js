@@ -16,6 +16,12 @@ const workerColour = (worker) => {
   return [f(0), f(8), f(4)];
 };
 
+// The pixels of [0, count) that tokens [begin, end) take; in view, one at least: a tile smaller than a pixel still shows.
+const pixelsOf = (begin, end, origin, scale, count) => {
+  const at = (token) => Math.max(0, Math.min(count, Math.floor((token - origin) * scale)));
+  return [at(begin), Math.max(at(end), Math.min(count, at(begin) + 1))];
+};
+
 class TileMap {
   constructor(plan, canvas) {
     this.plan = plan;
@@ -42,14 +48,12 @@ class TileMap {
     const plan = this.plan;
     const list = plan.directions[state.direction];
     const mask = plan.maskOf(state.batchRow, state.head);
-    const x = (k) => Math.max(0, Math.min(width, Math.floor((k - state.k0) * state.scale)));
-    const y = (q) => Math.max(0, Math.min(height, Math.floor((q - state.q0) * state.scale)));
     const paint = (q, qEnd, k, kEnd, kind, mark) => {
-      // A tile smaller than a pixel still shows; partial over full, full over empty.
-      const right = Math.max(x(kEnd), Math.min(width, x(k) + 1));
-      const bottom = Math.max(y(qEnd), Math.min(height, y(q) + 1));
-      for (let row = y(q); row < bottom; ++row) {
-        for (let at = row * width + x(k), end = row * width + right; at < end; ++at) {
+      // Partial over full, full over empty.
+      const [left, right] = pixelsOf(k, kEnd, state.k0, state.scale, width);
+      const [top, bottom] = pixelsOf(q, qEnd, state.q0, state.scale, height);
+      for (let row = top; row < bottom; ++row) {
+        for (let at = row * width + left, end = row * width + right; at < end; ++at) {
           if (kind === EMPTY ? cells[at] === OUTSIDE : cells[at] === OUTSIDE || kind >= cells[at]) {
             cells[at] = kind;
             marks[at] = mark;
@@ -237,19 +241,25 @@ class TileMap {
   }
 }
 
-// Marks, in both pictures, what one of them shows and the other does not.
-function markDifferences(a, b, planA, planB) {
-  if (a.cells.length !== b.cells.length) return 0;
+// Marks, in both pictures, what one of them shows and the other does not: pairs where pairs are drawn, else tiles.
+// `areas` is [q, qEnd, k, kEnd, ...].
+function markDifferences(a, b, state, areas) {
+  if (a.cells.length !== b.cells.length) return;
   const meaning = (kind) => kind === PAIR ? FULL : kind === DENIED ? EMPTY : kind;
-  let count = 0;
+  const singly = state.scale >= PAIR_PIXELS;
   for (let at = 0; at < a.cells.length; ++at) {
     const kinds = [meaning(a.cells[at]), meaning(b.cells[at])];
-    const differs = kinds[0] !== kinds[1] || (kinds[0] === PARTIAL && a.marks[at] > 0 && b.marks[at] > 0 &&
-        planA.signature(a.marks[at]) !== planB.signature(b.marks[at]));
-    if (!differs) continue;
-    a.cells[at] = DIFFERS;
-    b.cells[at] = DIFFERS;
-    ++count;
+    if (kinds[0] === kinds[1] || !(singly || kinds.includes(OUTSIDE))) continue;
+    a.cells[at] = b.cells[at] = DIFFERS;
   }
-  return count;
+  if (singly) return;
+  const {width, height} = a;
+  for (let i = 0; i < areas.length; i += 4) {
+    const [top, bottom] = pixelsOf(areas[i], areas[i + 1], state.q0, state.scale, height);
+    const [left, right] = pixelsOf(areas[i + 2], areas[i + 3], state.k0, state.scale, width);
+    for (let row = top; row < bottom; ++row) {
+      a.cells.fill(DIFFERS, row * width + left, row * width + right);
+      b.cells.fill(DIFFERS, row * width + left, row * width + right);
+    }
+  }
 }

@@ -104,6 +104,15 @@ class Plan {
             diagBegin, diagEnd, bits: bits >>> 0};
   }
 
+  // What is stored for a pair of the tile; an item that stores rows has one bit for each of its queries.
+  hasBit(d, item, row, column) {
+    // 64-bit words came as two halves, the low one first.
+    const words = item.kind === 1 ? Math.ceil(this.directions[d].tile_kv / 64) : 0;
+    const bit = item.kind === 1 ? column : row;
+    const word = 2 * (this.bit_offsets[item.bits] + (item.kind === 1 ? row * words : 0)) + (bit >> 5);
+    return (this.bit_words[word] >>> (bit & 31) & 1) !== 0;
+  }
+
   itemPasses(d, i, batchRow, q, k) {
     const list = this.directions[d];
     const item = this.item(i);
@@ -112,13 +121,7 @@ class Plan {
     if (row < item.qBegin || row >= item.qEnd) return false;
     if (column < Math.max(item.kvBegin, row + item.diagBegin)) return false;
     if (column >= Math.min(item.kvEnd, row + item.diagEnd)) return false;
-    if (item.kind !== 0) {
-      // 64-bit words came as two halves, the low one first.
-      const words = item.kind === 1 ? Math.ceil(list.tile_kv / 64) : 0;
-      const bit = item.kind === 1 ? column : row;
-      const word = 2 * (this.bit_offsets[item.bits] + (item.kind === 1 ? row * words : 0)) + (bit >> 5);
-      if ((this.bit_words[word] >>> (bit & 31) & 1) === 0) return false;
-    }
+    if (item.kind !== 0 && !this.hasBit(d, item, row, column)) return false;
     for (let c = 0; c < this.conditions.length; ++c) {
       if ((item.conditions >> c & 1) !== 0 && !this.holds(this.conditions[c], batchRow, q, k)) return false;
     }
@@ -140,7 +143,16 @@ class Plan {
     return cleanup === 0 || (cleanup > 0 && this.passingItem(d, cleanup, batchRow, q, k) >= 0);
   }
 
-  // Equal for two cleanups, also of two plans, that pass the same pairs for the same stated reasons.
+  // The conditions that items of a cleanup have; none for a full tile.
+  conditionsOf(cleanup) {
+    let bits = 0;
+    for (let i = this.cleanup_offsets[cleanup]; i < this.cleanup_offsets[cleanup + 1]; ++i) {
+      bits |= this.item(i).conditions;
+    }
+    return this.conditions.filter((_, c) => (bits >> c & 1) !== 0);
+  }
+
+  // Equal for two cleanups, also of two plans, that pass the same pairs where their conditions hold for the same ones.
   signature(cleanup) {
     let found = this.signatures.get(cleanup);
     if (found === undefined) {
