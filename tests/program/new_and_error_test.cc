@@ -1,6 +1,9 @@
 // `tessera new` hands out contracts that are good, and `tessera error` knows every code and reason there is.
 #include <fmt/format.h>
 
+#include <set>
+#include <sstream>
+
 #include "program_test.h"
 #include "tessera/tessera.h"
 
@@ -36,6 +39,74 @@ TEST(New, WhatNoContractMayHave_IsRefusedAndNothingIsWritten) {
     EXPECT_NE(result.err.find("TSR-"), std::string::npos) << result.err;
   }
   EXPECT_EQ(folder.NumFiles(), 0u);
+}
+
+// A contract that somebody filled in is worth more than a fresh one.
+TEST(New, AFileThatIsThere_IsLeftAsItIs) {
+  const TemporaryFolder folder;
+  const ProgramOptions here{.folder = folder.path()};
+  const ProgramResult made = Tessera({"new", "mine.toml"}, here);
+  EXPECT_EQ(made.exit_code, 0) << made.err;
+  EXPECT_EQ(ReadWhole(folder.File("mine.toml")), Tessera({"new"}).out);
+  WriteWhole(folder.File("mine.toml"), "edited");
+  for (const std::vector<std::string>& again :
+       std::vector<std::vector<std::string>>{{"new", "mine.toml"}, {"new", "--out", "mine.toml"}}) {
+    const ProgramResult refused = Tessera(again, here);
+    EXPECT_EQ(refused.exit_code, 2) << refused.out;
+    EXPECT_NE(refused.err.find("mine.toml: it is there already"), std::string::npos) << refused.err;
+    EXPECT_EQ(ReadWhole(folder.File("mine.toml")), "edited");
+  }
+}
+
+// What follows a value is said in one column, however long the values are.
+TEST(New, Comments_StandInOneColumn) {
+  const std::string text = Tessera({"new", "--length", "131072", "--heads", "128/16", "--dtype", "f32"}).out;
+  std::set<size_t> columns;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const size_t at = line.find("# ", 1);
+    if (at != std::string::npos && line[at - 1] == ' ') columns.insert(at);
+  }
+  EXPECT_EQ(columns, std::set<size_t>{26}) << text;
+}
+
+// The likeliest slips, and the words that lead on from each.
+TEST(Messages, SlipsOfThePen_AreToldTheNextStep) {
+  struct Slip {
+    std::vector<std::string> arguments;
+    std::string says;
+  };
+  for (const Slip& slip : std::vector<Slip>{
+           {{"run", "causal"}, "has a length too: causal:8192"},
+           {{"run", "causal,window=63"}, "causal,window=63:8192"},
+           {{"plan", "causal:eight"}, "'eight' is no length"},
+           {{"error", "TSR-C03"}, "did you mean TSR-C003?"},
+           {{"error", "cpu.isaa"}, "did you mean cpu.isa?"},
+           {{"verify", "causal-1k-f23"}, "did you mean causal-1k-f32?"},
+           {{"receipt"}, "A subcommand is required: show, "},
+           {{"shard"}, ", run"},
+           {{"ledger"}, "A subcommand is required: "},
+           {{"view", "--receipt", TESSERA_SOURCE_DIR "/examples/causal.toml", "--no-open"}, "this is a contract"}}) {
+    SCOPED_TRACE(testing::PrintToString(slip.arguments));
+    const ProgramResult result = Tessera(slip.arguments);
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_NE(result.err.find(slip.says), std::string::npos) << result.err;
+  }
+  // A file that is not there and no mask either has no such advice.
+  EXPECT_EQ(Tessera({"run", "casual"}).err.find("has a length"), std::string::npos);
+}
+
+TEST(Lanes, Table_HasItsColumnsUnderTheirHeads) {
+  const std::string text = Tessera({"lanes"}).out;
+  const size_t column = text.substr(0, text.find('\n')).find("what it is");
+  ASSERT_NE(column, std::string::npos) << text;
+  const nlohmann::json json = OnlyDocument(Tessera({"lanes", "--json"}));
+  std::istringstream lines(text.substr(text.find('\n') + 1));
+  std::string line;
+  for (const nlohmann::json& lane : json["lanes"]) {
+    ASSERT_TRUE(std::getline(lines, line));
+    EXPECT_EQ(line.find(lane["description"].get<std::string>()), column) << line;
+  }
 }
 
 TEST(Error, EveryCodeAndReason_IsExplained) {

@@ -135,6 +135,8 @@ TEST_F(Ignored, NoOption_ByAnyInput) {
       {"ledger advise", {{"c.toml"}}},
       {"shard show", {{"t.toml", "--mesh", "data=2"}}},
       {"shard check", {{"t.toml", "--mesh", "data=2"}}},
+      {"shard run", {{"c.toml", "--mesh", "context=2"}}},
+      {"shard compile", {{"c.toml", "--topology", "v6e:2x2", "--emit", "programs"}}},
   };
   for (const HelpCommand& command : AllCommands()) {
     const auto found = inputs.find(command.Text());

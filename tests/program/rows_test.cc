@@ -116,6 +116,36 @@ TEST_F(RowsCommand, AFullDisk_LeavesWholeShards_AndIsResumed) {
   EXPECT_EQ(Tessera({"rows", "check", "out"}, here_).exit_code, 0);
 }
 
+// What was left out or cut is told when it is packed and whenever rows are asked; so is a packing that has not ended.
+TEST_F(RowsCommand, Stats_TellsWhatDidNotComeIn) {
+  WriteWhole(folder_.File("d.jsonl"), "{\"tokens\": [1, 2, 3, 4, 5]}\n{\"tokens\": []}\n{\"tokens\": [1, 2]}\n");
+  const std::vector<std::string> pack = {"rows", "pack", "d.jsonl", "--length", "4", "--shard-rows", "1"};
+  const auto packed = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), pack.begin(), pack.end());
+    return Tessera(more, here_).out;
+  };
+  const std::string skipped = "1 documents skipped: longer than a row, 5 tokens";
+  EXPECT_NE(packed({"--long", "skip", "--out", "skip"}).find(skipped), std::string::npos);
+  EXPECT_NE(Tessera({"rows", "stats", "skip"}, here_).out.find(skipped), std::string::npos);
+  const std::string split = "1 documents split: longer than a row";
+  EXPECT_NE(packed({"--long", "split", "--out", "split"}).find(split), std::string::npos);
+  const ProgramResult stats = Tessera({"rows", "stats", "split"}, here_);
+  EXPECT_NE(stats.out.find(split), std::string::npos) << stats.out;
+  EXPECT_NE(stats.out.find("1 documents empty"), std::string::npos) << stats.out;
+  EXPECT_EQ(stats.out.find("--resume"), std::string::npos) << stats.out;
+  const ProgramResult json = Tessera({"rows", "stats", "split", "--json"}, here_);
+  EXPECT_NE(json.out.find("\"split\":1"), std::string::npos) << json.out;
+  EXPECT_NE(json.out.find("\"complete\":true"), std::string::npos) << json.out;
+  // A folder in the way of the second shard ends the packing after the first.
+  fs::create_directories(folder_.File("open/rows-00001.safetensors"));
+  packed({"--long", "split", "--out", "open"});
+  for (const char* verb : {"check", "stats"}) {
+    const ProgramResult told = Tessera({"rows", verb, "open"}, here_);
+    EXPECT_EQ(told.exit_code, 0) << told.err;
+    EXPECT_NE(told.out.find("the packing has not ended"), std::string::npos) << told.out;
+  }
+}
+
 TEST_F(RowsCommand, Check_OfAChangedShard_Fails) {
   Documents(50);
   ASSERT_EQ(Tessera(Pack("out"), here_).exit_code, 0);
@@ -128,6 +158,47 @@ TEST_F(RowsCommand, Check_OfAChangedShard_Fails) {
   EXPECT_NE(checked.err.find("digest"), std::string::npos) << checked.err;
   EXPECT_EQ(Tessera({"rows", "check", "out/none"}, here_).exit_code, 2);
   EXPECT_EQ(Tessera({"rows", "pack", "d.jsonl", "--out", "new"}, here_).exit_code, 2) << "--length is missing";
+}
+
+// What the options of packing cannot be is refused by their names, and nothing is packed.
+TEST_F(RowsCommand, Pack_RefusesByTheOptionsName) {
+  Proves("R69 R74 R78");
+  WriteWhole(folder_.File("d.jsonl"), "{\"tokens\": [1, 2, 30, 4], \"token_ast_depth\": [1, 1, 1, 1]}\n");
+  WriteWhole(folder_.File("t.jsonl"), "{\"text\": \"int x;\"}\n");
+  struct Case {
+    std::vector<std::string> words;
+    const char* says;
+  };
+  const std::vector<Case> cases = {
+      {{"d.jsonl", "--fim", "101"}, "--fim"},
+      {{"d.jsonl", "--fim", "50"}, "--fim-tokens"},
+      {{"d.jsonl", "--fim", "50", "--fim-tokens", "1,2,3"}, "--fim-tokens"},
+      {{"d.jsonl", "--fim", "50", "--fim-tokens", "1,2,3,4,5"}, "--fim-tokens"},
+      {{"d.jsonl", "--fim", "50", "--fim-tokens", "1,2,3,x"}, "--fim-tokens"},
+      {{"d.jsonl", "--fim", "50", "--fim-tokens", "7,7,7,7"}, "four different tokens"},
+      {{"d.jsonl", "--fim", "50", "--fim-tokens", "1,2,3,40", "--vocab", "40"}, "fim_sentinels"},
+      {{"d.jsonl", "--fim-tokens", "1,2,3,4"}, "--fim"},
+      {{"d.jsonl", "--fim-seed", "3"}, "--fim"},
+      {{"d.jsonl", "--require", "token_ast"}, "token_ast"},
+      {{"d.jsonl", "--require", "token_def_use"}, "token_def_use is required, and missing"},
+      {{"d.jsonl", "--vocab", "0"}, "--vocab"},
+      {{"d.jsonl", "--vocab", "30"}, "holds 30"},
+      {{"t.jsonl"}, "--bytes takes its bytes"},
+      {{"t.jsonl", "--bytes", "--vocab", "100"}, "TSR-D003"},
+  };
+  for (const Case& bad : cases) {
+    std::vector<std::string> words = {"rows", "pack", "--length", "16", "--out", "bad"};
+    words.insert(words.end(), bad.words.begin(), bad.words.end());
+    const ProgramResult result = Tessera(words, here_);
+    EXPECT_EQ(result.exit_code, 2) << testing::PrintToString(bad.words);
+    EXPECT_NE(result.err.find(bad.says), std::string::npos) << testing::PrintToString(bad.words) << result.err;
+    EXPECT_FALSE(fs::exists(folder_.File("bad/rows-00000.safetensors")));
+  }
+  const std::vector<std::string> good = {"rows",  "pack",         "d.jsonl",    "--length",        "16",
+                                         "--out", "good",         "--require",  "token_ast_depth", "--fim",
+                                         "100",   "--fim-tokens", "41,42,43,44"};
+  EXPECT_EQ(Tessera(good, here_).exit_code, 0);
+  EXPECT_EQ(Tessera({"rows", "pack", "t.jsonl", "--length", "16", "--out", "text", "--bytes"}, here_).exit_code, 0);
 }
 
 // Every number of rows.json that the shards or the other numbers know better: a check finds it, and packing goes on

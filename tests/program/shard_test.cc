@@ -1,4 +1,6 @@
 // `tessera shard`: the worked example of docs/sharding.md, and what goes wrong.
+#include <filesystem>
+
 #include "program_test.h"
 
 namespace tessera {
@@ -73,6 +75,62 @@ TEST(ShardCommand, BadInput_IsNamed) {
   expect({kDecoder, "--mesh", "data=2", "--specs", "s.toml"}, "TSR-S004", "did you mean layers.0.qkv?");
   WriteWhole(folder.File("s.toml"), "version = 1\n[[spec]\n");
   expect({kDecoder, "--mesh", "data=2", "--specs", "s.toml"}, "TSR-S004", "s.toml");
+}
+
+// The texts need no plugin; what cannot be is refused by number, whatever is installed.
+TEST(ShardCommand, Compile_WritesProgramsOfSeveralChips) {
+  const TemporaryFolder folder;
+  const ProgramOptions here = {.folder = folder.path()};
+  const std::string wide = "causal:512:h4:d128:bf16";
+  const auto compile = [&](std::vector<std::string> more, const std::string& topology) {
+    std::vector<std::string> arguments = {"shard", "compile", wide, "--topology", topology};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return Tessera(arguments, here);
+  };
+  struct Case {
+    std::vector<std::string> options;
+    const char* call;  // that the text must have
+  };
+  for (const Case& c :
+       {Case{{"--exchange", "allgather"}, "stablehlo.all_gather"},
+        Case{{"--exchange", "heads"}, "stablehlo.all_to_all"}, Case{{"--exchange", "sparse"}, "@ragged_all_to_all"},
+        Case{{"--exchange", "ring", "--lane", "xla_chunked"}, "stablehlo.collective_permute"},
+        Case{{"--axis", "model"}, "sdy.manual_computation"}}) {
+    const std::string name = c.options[1];
+    std::vector<std::string> options = c.options;
+    options.insert(options.end(), {"--emit", name, "--tile", "128x128"});
+    const ProgramResult result = compile(options, "v6e:2x2");
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_TRUE(Has(result.out + result.err, "wrote " + name)) << result.err;
+    int files = 0;
+    for (const auto& file : std::filesystem::directory_iterator(folder.path() + "/" + name)) {
+      const std::string text = ReadWhole(file.path().string());
+      EXPECT_TRUE(Has(text, c.call)) << file.path();
+      EXPECT_TRUE(Has(text, "num_partitions = 4")) << file.path();
+      EXPECT_EQ(Has(text, "tpu_custom_call"), c.options.size() == 2) << file.path();
+      ++files;
+    }
+    EXPECT_EQ(files, 1);
+  }
+  const auto expect = [&](const ProgramResult& result, int exit_code, const char* code) {
+    EXPECT_EQ(result.exit_code, exit_code) << result.err;
+    EXPECT_TRUE(Has(result.err, code)) << result.err;
+    EXPECT_TRUE(result.out.empty()) << result.out;
+  };
+  expect(compile({}, "v6e"), 2, "TSR-R007");
+  expect(compile({}, "v6e:2x"), 2, "TSR-R007");
+  expect(compile({}, "v6e:1x1"), 2, "TSR-S002");
+  expect(compile({"--axis", "expert"}, "v6e:2x2"), 2, "TSR-S001");
+  expect(compile({"--axis", "model"}, "v6e:4x4"), 1, "TSR-S005");
+  expect(compile({"--exchange", "heads", "--tile", "128x128"}, "v6e:4x4"), 2, "TSR-S020");
+  expect(compile({"--exchange", "ring", "--tile", "128x128"}, "v6e:2x2"), 2, "TSR-S020");
+  // Less than q, k and v alone: before anything is compiled.
+  for (const char* axis : {"context", "model"}) {
+    const ProgramResult result =
+        compile({"--axis", axis, "--tile", "128x128", "--max-device-bytes", "1000"}, "v6e:2x2");
+    expect(result, 1, "TSR-S005");
+    EXPECT_TRUE(Has(result.err, "bytes of a device")) << result.err;
+  }
 }
 
 }  // namespace

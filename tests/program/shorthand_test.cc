@@ -54,6 +54,9 @@ TEST(Shorthand, IsTakenWhereAFileIs) {
       if (command.Text() == "export") arguments.insert(arguments.end(), {"--to", "flex"});
       if (command.Text() == "emit") arguments.insert(arguments.end(), {"--lane", "xla_chunked", "--out", "emitted"});
       if (command.Text() == "compile") arguments.insert(arguments.end(), {"--emit", "programs"});
+      if (command.Text() == "shard compile")
+        arguments.insert(arguments.end(), {"--topology", "v6e:2x2", "--emit", "sharded"});
+      if (command.Text() == "shard run") arguments.insert(arguments.end(), {"--mesh", "context=2"});
       if (command.Text() == "view") arguments.emplace_back("--no-open");
       if (option.name == "contract" && command.words[0] == "bench") {
         arguments.insert(arguments.end(), {"--repeat", "1"});
@@ -62,7 +65,9 @@ TEST(Shorthand, IsTakenWhereAFileIs) {
       // What a command says of this contract is its own affair; that it read it is asked here.
       EXPECT_EQ(result.err.find("TSR-R002"), std::string::npos) << testing::PrintToString(arguments) << result.err;
       EXPECT_EQ(result.err.find("no such file"), std::string::npos) << testing::PrintToString(arguments) << result.err;
-      const bool may_refuse = command.words[0] == "route" || command.words[0] == "ledger";
+      // Routing and ledgers want more than a contract, shards a plugin and dims that kernels have.
+      const bool may_refuse =
+          command.words[0] == "route" || command.words[0] == "ledger" || command.words[0] == "shard";
       EXPECT_TRUE(result.exit_code == 0 || may_refuse) << testing::PrintToString(arguments) << result.err;
     }
   }

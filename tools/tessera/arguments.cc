@@ -71,6 +71,14 @@ Error ArgumentError(const CLI::App& app, const CLI::ParseError& error) {
                                                    : fmt::format("'{}' was not expected", first);
     message += Guess(Reached(app), first);
   }
+  // A command whose verbs are missing: their names are the next step.
+  if (is_missing && extras.empty()) {
+    std::string verbs;
+    for (const CLI::App* verb : Reached(app).get_subcommands([](const CLI::App*) { return true; })) {
+      verbs += (verbs.empty() ? "" : ", ") + verb->get_name();
+    }
+    if (!verbs.empty() && !is_root) message += ": " + verbs;
+  }
   return Error{ErrorCode::kBadArgument, fmt::format("{} (see {} --help)", message, command), is_root ? "" : command};
 }
 

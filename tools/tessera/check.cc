@@ -13,6 +13,7 @@ Batch WithPicks(Batch batch, const std::optional<Picks>& picks) {
 Result<CheckReport> CheckRun(const CheckedRun& run) {
   CheckOptions options;
   options.layout = run.layout;
+  options.meter = run.meter;
   const bool is_reference = run.outcome.receipt.executed == "reference";
   options.arithmetic = is_reference ? Arithmetic::Double() : Arithmetic::Single();
   return CheckOutputs(run.contract, run.batch, run.inputs, run.outcome.outputs, options);

@@ -18,6 +18,7 @@ struct CheckedRun {
   const TensorMap& inputs;
   const RunOutcome& outcome;
   Layout layout = Layout::kBhtd;
+  RunMeter* meter = nullptr;
 };
 Result<CheckReport> CheckRun(const CheckedRun& run);
 std::string ToJson(const CheckReport& report);

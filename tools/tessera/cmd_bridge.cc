@@ -34,7 +34,9 @@ int RunBridge(const Options& options) {
                     use.library));
   for (const BridgeCase& one : health->cases) {
     const std::string nans = one.nans == 0 ? "" : fmt::format(", {} NaN", one.nans);
-    Print(fmt::format("  {:<24} {}{}: {}\n", one.name, one.pass ? "pass" : "FAIL", nans, one.note));
+    const size_t end = one.note.find('\n');  // what follows, of a failed check, is a line for each output
+    Print(fmt::format("  {:<24} {}{}: {}\n", one.name, one.pass ? "pass" : "FAIL", nans, one.note.substr(0, end)));
+    if (end != std::string::npos) Print(Indented(one.note.substr(end + 1), "    "));
   }
   Print(fmt::format("{} calls: {} bytes in, of which {} were copied; {} bytes out, each copied once\n",
                     Grouped(use.calls), Grouped(use.bytes_in), Grouped(use.copied_in), Grouped(use.bytes_out)));

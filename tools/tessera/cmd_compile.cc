@@ -112,7 +112,7 @@ std::string InWords(const ProgramUse& use) {
   if (!use.custom_calls.empty()) text += fmt::format("  custom calls: {}\n", use.custom_calls);
   if (!use.fingerprint.empty()) text += fmt::format("  fingerprint {}\n", use.fingerprint);
   if (use.vector_bytes >= 0) {
-    text += fmt::format("  vector memory {} of {}\n", Bytes(use.vector_bytes), Bytes(use.vector_limit));
+    text += fmt::format("  vector memory {} of {}\n", Bytes(use.vector_bytes), Size(use.vector_limit));
   }
   if (use.bundles >= 0) {
     text += fmt::format("  {} bundles in the kernels' schedules, which is no time\n", Grouped(use.bundles));
@@ -192,8 +192,11 @@ int CompileCommand(Options options) {
   if (!options.emit.empty()) {
     if (Status emitted = Emit(options, *problem, outcome); !emitted) return Report(emitted.error(), options.json);
   }
+  RunMeter meter;
+  run.meter = &meter;
   outcome.compiled = [&] {
-    const Progress progress(run.backward ? "compiling forward and backward" : "compiling forward", options.progress);
+    const Progress progress(run.backward ? "compiling forward and backward" : "compiling forward", options.progress,
+                            &meter);
     return Compile(TheEngine(), problem->contract, problem->batch, problem->target, run, problem->inputs);
   }();
   std::optional<Error>& error = outcome.compiled.error;

@@ -126,8 +126,10 @@ int Demo(const Command& command, const Options& options) {
   run.digests = true;
   run.input_source = fmt::format("seed {}", options.seed);
   run.batch_source = "made by tessera demo";
+  RunMeter meter;
+  run.meter = &meter;
   RunOutcome outcome = [&] {
-    const Progress progress("running forward and backward", options.progress);
+    const Progress progress("running forward and backward", options.progress, &meter);
     return Run(TheEngine(), *contract, batch, inputs, *target, run);
   }();
   if (outcome.error) return Report(*outcome.error, options.json);
@@ -136,13 +138,13 @@ int Demo(const Command& command, const Options& options) {
 
   const Stopwatch check_watch;
   auto mask = [&] {
-    const Progress progress("comparing the plan with the dense mask", options.progress);
-    return CheckMask(*contract, batch, planned->plan.view());
+    const Progress progress("comparing the plan with the dense mask", options.progress, &meter);
+    return CheckMask(*contract, batch, planned->plan.view(), kMaskCheckPairs, &meter);
   }();
   if (!mask) return Report(mask.error(), options.json);
   auto check = [&] {
-    const Progress progress("checking the outputs", options.progress);
-    return CheckRun({*contract, batch, inputs, outcome, Layout::kBhtd});
+    const Progress progress("checking the outputs", options.progress, &meter);
+    return CheckRun({*contract, batch, inputs, outcome, Layout::kBhtd, &meter});
   }();
   if (!check) return Report(check.error(), options.json);
   const bool pass = mask->pass && check->pass;

@@ -58,6 +58,13 @@ std::string Operands(const std::vector<ProgramOperand>& operands, int64_t chips)
   return JsonList(list);
 }
 
+// Of XLA's ExecutableBuildOptions, by its names: what a program of several chips must be compiled with.
+std::string CompileOptionsOf(int64_t chips) {
+  JsonObject object;
+  object.Int("num_replicas", 1).Int("num_partitions", chips);
+  return object.Bool("use_spmd_partitioning", true).Bool("use_shardy_partitioner", true).Done();
+}
+
 std::string OperandsDocument(const std::vector<ProgramText>& programs) {
   std::vector<std::string> list;
   for (const ProgramText& program : programs) {
@@ -66,42 +73,22 @@ std::string OperandsDocument(const std::vector<ProgramText>& programs) {
     JsonObject object;
     object.Text("pass", program.pass).Text("file", program.pass + ".mlir").Text("module", program.name);
     object.Int("parts", program.parts).Int("chips", program.chips).Raw("kernels", JsonList(kernels));
+    if (program.chips > 1) object.Raw("compile_options", CompileOptionsOf(program.chips));
     object.Raw("operands", Operands(program.operands, program.chips));
     list.push_back(object.Raw("results", Operands(program.results, program.chips)).Done());
   }
   return JsonObject().Raw("programs", JsonList(list)).Done() + "\n";
 }
 
-// Of a file's bytes, as those of a receipt's tensors.
-std::string DigestOf(std::string_view text) {
-  const auto* begin = reinterpret_cast<const std::byte*>(text.data());
-  const Tensor bytes{ElementType::kI8, {static_cast<int64_t>(text.size())}, {begin, begin + text.size()}};
-  return Digest({{"bytes", bytes}});
+FileUse UseOf(const File& file) {
+  return {.name = file.name, .bytes = static_cast<int64_t>(file.text.size()), .digest = FileDigest(file.text)};
 }
 
-Result<std::string> ReceiptDocument(const Problem& problem, const std::vector<ProgramText>& programs,
-                                    const TensorMap& tables, const std::vector<File>& files) {
-  const Result<std::string> key = ContractKey(problem.contract);
-  if (!key) return tl::unexpected(key.error());
-  std::vector<std::string> list;
-  for (const File& file : files) {
-    JsonObject object;
-    object.Text("file", file.name).Int("bytes", static_cast<int64_t>(file.text.size()));
-    list.push_back(object.Text("digest", DigestOf(file.text)).Done());
-  }
-  JsonObject object;
-  object.Text("what", "programs that were written, and neither compiled nor run");
-  object.Text("tessera", kVersion).Text("lane", programs[0].lane).Text("target", problem.target.name);
-  object.Text("contract_key", *key).Text("contract_text", ToToml(problem.contract));
-  object.Text("batch_digest", BatchDigest(problem.batch)).Text("tables_digest", Digest(tables));
-  return object.Raw("files", JsonList(list)).Done() + "\n";
-}
-
-Status WriteFolder(const std::string& folder, const std::vector<File>& files, const TensorMap& tables) {
+Status WriteFolder(const std::string& folder, const std::vector<File>& files) {
   for (const File& file : files) {
     if (Status ok = WriteFile(folder + "/" + file.name, file.text); !ok) return ok;
   }
-  return WriteSafetensors(folder + "/tables.safetensors", tables);
+  return {};
 }
 
 Status FailFolder(const std::string& path, const std::error_code& error) {
@@ -109,7 +96,7 @@ Status FailFolder(const std::string& path, const std::error_code& error) {
 }
 
 // Written beside its place under another name, and then moved there.
-Status WriteWhole(const std::string& out, const std::vector<File>& files, const TensorMap& tables) {
+Status WriteWhole(const std::string& out, const std::vector<File>& files) {
   namespace fs = std::filesystem;
   std::error_code error;
   const fs::path place = fs::path(out).has_filename() ? fs::path(out) : fs::path(out).parent_path();
@@ -120,7 +107,7 @@ Status WriteWhole(const std::string& out, const std::vector<File>& files, const 
   if (error) return FailFolder(out, error);
   const std::string beside = fmt::format("{}.partial.{}", place.string(), getpid());
   if (!fs::create_directory(beside, error)) return FailFolder(beside, error);
-  Status written = WriteFolder(beside, files, tables);
+  Status written = WriteFolder(beside, files);
   if (written) {
     fs::rename(beside, place, error);
     if (!error) return {};
@@ -135,30 +122,37 @@ int EmitCommand(Options options) {
   auto problem = ReadProblem(options.problem);
   if (!problem) return Report(problem.error(), options.json);
   options.run.plan = problem->options;
-  auto programs =
-      LowerPrograms(TheEngine(), problem->contract, problem->batch, problem->target, options.run, problem->inputs);
-  if (!programs) return Report(programs.error(), options.json);
+  options.run.digests = true;
+  options.run.contract_source = SourceOf(options.problem.contract);
+  options.run.batch_source = SourceOf(options.problem.batch);
+  if (!problem->inputs.empty()) {
+    options.run.input_source = options.problem.inputs.empty() ? fmt::format("seed {}", options.problem.seed)
+                                                              : "file " + options.problem.inputs;
+  }
+  EmitOutcome emitted =
+      Emit(TheEngine(), problem->contract, problem->batch, problem->target, options.run, problem->inputs);
+  if (emitted.run.error) return Report(*emitted.run.error, options.json);
   std::vector<File> files;
   TensorMap tables;
-  for (const ProgramText& program : *programs) {
+  for (const ProgramText& program : emitted.programs) {
     files.push_back({program.pass + ".mlir", program.text});
     for (const KernelText& kernel : program.kernels) files.push_back({kernel.name + ".mosaic", kernel.text});
     for (const ProgramOperand& operand : program.operands) {
       if (operand.source == "plan") tables[operand.name] = operand.tensor;
     }
   }
-  files.push_back({"operands.json", OperandsDocument(*programs)});
-  auto receipt = ReceiptDocument(*problem, *programs, tables, files);
-  if (!receipt) return Report(receipt.error(), options.json);
-  files.push_back({"receipt.json", std::move(*receipt)});
-  if (Status ok = WriteWhole(options.out, files, tables); !ok) return Report(ok.error(), options.json);
+  files.push_back({"operands.json", OperandsDocument(emitted.programs)});
+  files.push_back({"tables.safetensors", ToSafetensors(tables)});
+  Receipt& receipt = emitted.run.receipt;
+  for (const File& file : files) receipt.files.push_back(UseOf(file));
+  files.push_back({"receipt.json", ToJson(receipt) + "\n"});
+  if (Status ok = WriteWhole(options.out, files); !ok) return Report(ok.error(), options.json);
   if (options.json) {
     Print(files.back().text);
     return kGood;
   }
   for (const File& file : files) Print(fmt::format("wrote {}/{}\n", options.out, file.name));
-  Print(fmt::format("wrote {}/tables.safetensors\n", options.out));
-  Print(fmt::format("{} for {}: nothing was compiled and nothing ran\n", programs->front().lane, problem->target.name));
+  Print(ToLine(receipt) + "\n");
   return kGood;
 }
 

@@ -83,13 +83,16 @@ int Explain(const Options& options) {
     }
     return kGood;
   }
+  std::vector<std::string_view> names;
+  for (const Entry& entry : entries) names.push_back(entry.name);
   for (const Entry& entry : entries) {
     if (!IsNamed(entry.name, options.name)) continue;
     Print(fmt::format("{}: {}\n", entry.name, Plain(entry.text)));
     return kGood;
   }
   return Report(Error{ErrorCode::kBadArgument,
-                      fmt::format("there is no error or reason '{}': tessera error lists them all", options.name),
+                      fmt::format("there is no error or reason '{}'{}; tessera error lists them all", options.name,
+                                  DidYouMean(options.name, names)),
                       "tessera error",
                       {}},
                 options.json);

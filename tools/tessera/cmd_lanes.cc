@@ -1,6 +1,7 @@
 // `tessera lanes`: the lanes there are; with a contract, which one the target's table names and what each says.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 
@@ -104,7 +105,13 @@ int ListLanes(const Options& options) {
   auto chosen = ChooseLane(options);
   if (!chosen) return Report(chosen.error(), options.json);
   std::vector<std::string> documents;
-  if (!options.json) Print(fmt::format("{:<12} {:<12} {:<16} {}\n", "lane", "mode", "instruction sets", "what it is"));
+  const auto here = [](const LaneInfo& lane) {
+    return lane.isas.empty() ? "not built" : fmt::format("{}", fmt::join(lane.isas, ", "));
+  };
+  constexpr std::string_view kIsas = "instruction sets";
+  size_t width = kIsas.size();
+  for (const LaneInfo& lane : TheEngine().Lanes()) width = std::max(width, here(lane).size());
+  if (!options.json) Print(fmt::format("{:<12} {:<12} {:<{}} {}\n", "lane", "mode", kIsas, width, "what it is"));
   for (const LaneInfo& lane : TheEngine().Lanes()) {
     JsonObject object;
     object.Text("lane", lane.name).Text("runtime_mode", lane.runtime_mode).Text("description", lane.description);
@@ -112,8 +119,7 @@ int ListLanes(const Options& options) {
     for (const std::string& isa : lane.isas) isas.push_back(JsonString(isa));
     documents.push_back(object.Raw("isas", JsonList(isas)).Done());
     if (options.json) continue;
-    const std::string here = lane.isas.empty() ? "not built" : fmt::format("{}", fmt::join(lane.isas, ", "));
-    Print(fmt::format("{:<12} {:<12} {:<16} {}\n", lane.name, lane.runtime_mode, here, lane.description));
+    Print(fmt::format("{:<12} {:<12} {:<{}} {}\n", lane.name, lane.runtime_mode, here(lane), width, lane.description));
   }
   const std::vector<PluginReport> plugins = TheEngine().Plugins(options.plugin);
   if (options.json) {

@@ -66,7 +66,9 @@ Result<Receipt> RunAgain(const Receipt& receipt, const std::string& path, bool c
   }
   RunOutcome best;
   for (int time = 0; time < kTimesAgain; ++time) {
-    const Progress progress(fmt::format("running {} again", receipt.executed), options.progress);
+    RunMeter meter;
+    arguments.run.meter = &meter;
+    const Progress progress(fmt::format("running {} again", receipt.executed), options.progress, &meter);
     RunOutcome outcome = Run(TheEngine(), *files.contract, *files.batch, *files.inputs, *files.target, arguments.run);
     if (outcome.error) return tl::unexpected(*outcome.error);
     if (Status same = CompareRepeat(repeat, outcome.receipt, path); !same) {
@@ -75,9 +77,10 @@ Result<Receipt> RunAgain(const Receipt& receipt, const std::string& path, bool c
     if (time == 0 || PassesNs(outcome.receipt) < PassesNs(best.receipt)) best = std::move(outcome);
   }
   if (!check) return std::move(best.receipt);
-  const Progress progress("checking the outputs", options.progress);
+  RunMeter meter;
+  const Progress progress("checking the outputs", options.progress, &meter);
   const Batch batch = WithPicks(*files.batch, best.picks);
-  auto report = CheckRun({*files.contract, batch, *files.inputs, best, arguments.run.layout});
+  auto report = CheckRun({*files.contract, batch, *files.inputs, best, arguments.run.layout, &meter});
   if (!report) return tl::unexpected(report.error());
   best.receipt.options["check"] = CheckWord(*report);
   if (report->pass) return std::move(best.receipt);

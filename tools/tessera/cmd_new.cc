@@ -1,6 +1,7 @@
 // `tessera new`: a contract to start from, with every field said in a comment.
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <memory>
 
 #include "program.h"
@@ -9,6 +10,7 @@ namespace tessera::program {
 namespace {
 
 struct Options {
+  std::string file;
   std::string out;
   std::string mask = "causal";
   int64_t length = 8192;
@@ -19,8 +21,10 @@ struct Options {
 };
 
 constexpr const char* kFooter =
+    "A file that is there already is left as it is.\n\n"
     "Examples:\n"
     "  tessera new\n"
+    "  tessera new packed.toml\n"
     "  tessera new --mask 'causal and documents' --length 4096 --heads 16/4 --out packed.toml";
 
 // 8 or 8/2: query heads, and key heads where they are fewer.
@@ -60,30 +64,36 @@ version = 1
 [shape]
 batch = {}
 q_len = {}
-# kv_len = {}            # where keys are more or fewer than queries
+{:<26}# where keys are more or fewer than queries
 num_q_heads = {}
-num_kv_heads = {}          # must divide num_q_heads
+{:<26}# must divide num_q_heads
 dim_qk = {}
-# dim_v = {}             # where values have another width
-dtype = "{}"          # f32, bf16 or f16
+{:<26}# where values have another width
+{:<26}# f32, bf16 or f16
 
 [mask]
 # Terms: full, causal, window(left, right), chunk(size), prefix(count), sink(count), sink(count, document), documents,
 # documents(equal), valid, blocks, bitmap("file.npy"); joined by and, or and parentheses.
 # documents, valid and blocks are filled in by a batch: tessera run THIS --batch BATCH.json
 expr = {}
-# heads = ["causal", ...]  # instead of expr: one mask for each query head
+# heads = ["causal", ...] # instead of expr: one mask for each query head
 
 [score]
-# scale = 0.0884         # default 1/sqrt(dim_qk)
-# softcap = 30.0         # default 0: off
-# sink_logits = true     # one learnable logit for each query head
+# scale = 0.0884          # default 1/sqrt(dim_qk)
+# softcap = 30.0          # default 0: off
+# sink_logits = true      # one learnable logit for each query head
 )",
-      options.batch, options.length, options.length, heads.query, heads.key, options.dim, options.dim, options.dtype,
-      Quoted(options.mask));
+      options.batch, options.length, fmt::format("# kv_len = {}", options.length), heads.query,
+      fmt::format("num_kv_heads = {}", heads.key), options.dim, fmt::format("# dim_v = {}", options.dim),
+      fmt::format("dtype = \"{}\"", options.dtype), Quoted(options.mask));
 }
 
-int WriteNew(const Options& options) {
+int WriteNew(Options options) {
+  if (!options.out.empty() && !options.file.empty()) {
+    return Report(Error{ErrorCode::kBadArgument, "two files are named, and one contract is written", "tessera new", {}},
+                  false);
+  }
+  if (options.out.empty()) options.out = options.file;
   const Result<Heads> heads = ParseHeads(options.heads);
   if (!heads) return Report(heads.error(), false);
   const std::string text = ContractText(options, *heads);
@@ -93,6 +103,12 @@ int WriteNew(const Options& options) {
   if (options.out.empty()) {
     Print(text);
     return kGood;
+  }
+  // Somebody may have filled it in since; a pipe or a device has nothing to lose.
+  std::error_code ignored;
+  if (std::filesystem::is_regular_file(options.out, ignored)) {
+    return Report(Error{ErrorCode::kFileWrite, "it is there already; give another name, or remove it", options.out, {}},
+                  false);
   }
   if (auto written = WriteFile(options.out, text); !written) return Report(written.error(), false);
   Print(fmt::format("wrote {}; try: tessera explain {}\n", options.out, options.out));
@@ -111,6 +127,7 @@ void AddNew(Command& app, Action& action) {
   sub->AddNumber("--dim", options->dim, {1}, "Head dim")->TypeName("N")->ShowDefault();
   sub->AddOption("--dtype", options->dtype, "Type of the tensors")->OneOf({"f32", "bf16", "f16"})->ShowDefault();
   sub->AddOption("--out", options->out, "Write to this file; without it, to standard output")->Writes("FILE.toml");
+  sub->AddOption("file", options->file, "The same as --out")->Writes("FILE.toml");
   sub->Footer(kFooter);
   sub->OnParsed([options, &action] { action = [options] { return WriteNew(*options); }; });
 }

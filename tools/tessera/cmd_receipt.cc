@@ -64,6 +64,20 @@ std::string WorkText(const WorkUse& work) {
   return text;
 }
 
+std::string LimitText(int64_t limit) { return limit == 0 ? "no limit" : Grouped(limit); }
+
+void EmittedFields(std::string& text, const Receipt& receipt) {
+  for (const KernelUse& use : receipt.kernels) {
+    Field(
+        text, "kernel",
+        fmt::format("{}: vector memory {} of {}, scalar memory {} of {}", OneLine(use.name), Grouped(use.vector_bytes),
+                    LimitText(use.vector_limit), Grouped(use.scalar_bytes), LimitText(use.scalar_limit)));
+  }
+  for (const FileUse& use : receipt.files) {
+    Field(text, "file", fmt::format("{}: {} bytes, {}", OneLine(use.name), Grouped(use.bytes), use.digest));
+  }
+}
+
 std::string Fields(const Receipt& receipt) {
   std::string text = OneLine(ToLine(receipt)) + "\n\n";
   Field(text, "failed at", receipt.failed_at);
@@ -109,6 +123,7 @@ std::string Fields(const Receipt& receipt) {
   for (const ProgramUse& program : receipt.programs) {
     Field(text, "program " + program.pass, fmt::format("{}, {}", program.name, program.source));
   }
+  EmittedFields(text, receipt);
   Field(text, "work", WorkText(receipt.work));
   Field(text, "cache", CacheText(receipt.cache));
   Field(text, "cache key", receipt.cache.key);

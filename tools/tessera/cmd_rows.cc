@@ -49,6 +49,7 @@ std::string CountsJson(const DocumentCounts& counts) {
   object.Int("documents", counts.documents).Int("tokens", counts.tokens).Int("empty", counts.empty);
   object.Int("skipped", counts.skipped).Int("skipped_tokens", counts.skipped_tokens).Int("split", counts.split);
   object.Int("permuted", counts.permuted).Int("dropped_chunks", counts.dropped_chunks);
+  object.Int("cut_chunks", counts.cut_chunks);
   object.Int("dropped_edges", counts.dropped_edges).Int("dropped_platform_ids", counts.dropped_platform_ids);
   return object.Done();
 }
@@ -64,6 +65,7 @@ std::string CountsText(const DocumentCounts& counts) {
   add(counts.empty, "documents empty");
   add(counts.permuted, "documents with the middle last");
   add(counts.dropped_chunks, "chunks dropped: without tokens, across a cut, or too many");
+  add(counts.cut_chunks, "chunks ended early: the next one begins inside of them");
   add(counts.dropped_edges, "edges dropped: an end is no chunk");
   add(counts.dropped_platform_ids, "platform ids dropped: too many");
   return text;
@@ -159,6 +161,8 @@ struct Shards {
   std::optional<RowsManifest> manifest;  // of a folder
 
   size_t Count() const { return manifest ? manifest->shards.size() : 1; }
+  // A shard alone is whole; a folder's packing may have been interrupted.
+  bool IsComplete() const { return !manifest || manifest->is_complete; }
   Result<RowShard> Open(size_t i) const {
     return manifest ? OpenShard(path, manifest->shards[i]) : RowShard::Open(path);
   }
@@ -282,6 +286,10 @@ int Show(const Options& options) {
   return kGood;
 }
 
+const char* OpenEnd(const Shards& shards) {
+  return shards.IsComplete() ? "" : "; the packing has not ended: rows pack --resume goes on";
+}
+
 int Check(const Options& options) {
   auto shards = ShardsOf(options.path);
   if (!shards) return Report(shards.error(), options.json);
@@ -301,11 +309,11 @@ int Check(const Options& options) {
     const ErrorCode code = good.error().code;
     return code == ErrorCode::kRowsInvalid || code == ErrorCode::kRowsMismatch ? kCheckFailed : status;
   }
-  Say(options.json, fmt::format("{} rows in {} shards are good", Grouped(rows), shards->Count()));
+  Say(options.json, fmt::format("{} rows in {} shards are good{}", Grouped(rows), shards->Count(), OpenEnd(*shards)));
   if (options.json) {
     JsonObject object;
-    Print(object.Int("rows", rows).Int("shards", static_cast<int64_t>(shards->Count())).Bool("good", true).Done() +
-          "\n");
+    object.Int("rows", rows).Int("shards", static_cast<int64_t>(shards->Count())).Bool("good", true);
+    Print(object.Bool("complete", shards->IsComplete()).Done() + "\n");
   }
   return kGood;
 }
@@ -345,13 +353,16 @@ int Stats(const Options& options) {
     }
   }
   const double filled = places == 0 ? 0.0 : 100.0 * static_cast<double>(tokens) / static_cast<double>(places);
-  Say(options.json, fmt::format("rows          {} in {} shards", Grouped(rows), shards->Count()));
+  Say(options.json, fmt::format("rows          {} in {} shards{}", Grouped(rows), shards->Count(), OpenEnd(*shards)));
   Say(options.json, fmt::format("tokens        {} of {}, {:.2f} % filled", Grouped(tokens), Grouped(places), filled));
   Say(options.json, fmt::format("documents     {}, the longest of {} tokens", Grouped(documents), Grouped(longest)));
   Say(options.json, fmt::format("trained       {} tokens", Grouped(trained)));
   Say(options.json, fmt::format("chunks        {}", Grouped(chunks)));
   Say(options.json,
       fmt::format("columns       {}", columns.empty() ? "none" : fmt::format("{}", fmt::join(columns, ", "))));
+  // What did not come into rows as it was is told of as long as they are there.
+  if (const std::string text = shards->manifest ? CountsText(shards->manifest->counts) : ""; !text.empty())
+    Say(options.json, "of what was read:\n" + text.substr(0, text.size() - 1));
   if (options.json) {
     JsonObject object;
     object.Int("rows", rows).Int("shards", static_cast<int64_t>(shards->Count())).Int("tokens", tokens);
@@ -359,6 +370,8 @@ int Stats(const Options& options) {
     std::vector<std::string> names;
     for (const std::string& name : columns) names.push_back(JsonString(name));
     object.Int("trained_tokens", trained).Int("chunks", chunks).Raw("columns", JsonList(names));
+    object.Bool("complete", shards->IsComplete());
+    if (shards->manifest) object.Raw("counts", CountsJson(shards->manifest->counts));
     Print(object.Done() + "\n");
   }
   return kGood;

@@ -43,9 +43,11 @@ void MarkFailed(RunOutcome& outcome, std::string step, Error error) {
 }
 
 // The plan that ran against the mask of the contract it was made for, which of a run at a class is the padded one.
-Result<MaskCheck> CheckPlan(const RunFiles& files, const Options& options, const RunOutcome& outcome) {
+Result<MaskCheck> CheckPlan(const RunFiles& files, const Options& options, const RunOutcome& outcome, RunMeter& meter) {
   const PlanView& plan = outcome.bound->plan().view();
-  if (!options.at_class) return CheckMask(*files.contract, WithPicks(*files.batch, outcome.picks), plan);
+  if (!options.at_class) {
+    return CheckMask(*files.contract, WithPicks(*files.batch, outcome.picks), plan, kMaskCheckPairs, &meter);
+  }
   auto at = Normalise(*files.contract, *files.target, options.arguments.run.plan);
   if (!at) return tl::unexpected(at.error());
   // Picks of the outcome are the request's, and a contract that routes takes none.
@@ -53,13 +55,16 @@ Result<MaskCheck> CheckPlan(const RunFiles& files, const Options& options, const
   picked.routing.reset();
   auto batch = AtClass(picked, WithPicks(*files.batch, outcome.picks), *at);
   if (!batch) return tl::unexpected(batch.error());
-  return CheckMask(outcome.bound->contract(), *batch, plan);
+  return CheckMask(outcome.bound->contract(), *batch, plan, kMaskCheckPairs, &meter);
 }
 
 void CheckOutcome(const RunFiles& files, const Options& options, RunOutcome& outcome) {
   const Stopwatch watch;
-  const Progress mask_progress("checking the plan", options.progress);
-  auto mask = CheckPlan(files, options, outcome);
+  RunMeter meter;
+  auto mask = [&] {
+    const Progress progress("checking the plan", options.progress, &meter);
+    return CheckPlan(files, options, outcome, meter);
+  }();
   if (!mask) return MarkFailed(outcome, "check", mask.error());
   Say(options.json, "  " + mask->text);
   if (!mask->pass) {
@@ -69,9 +74,9 @@ void CheckOutcome(const RunFiles& files, const Options& options, RunOutcome& out
         Error{ErrorCode::kCheckFailed, "the plan is not the contract's mask: " + mask->text, "--check", {}});
   }
   auto report = [&] {
-    const Progress progress("checking the outputs", options.progress);
+    const Progress progress("checking the outputs", options.progress, &meter);
     const Batch batch = WithPicks(*files.batch, outcome.picks);
-    return CheckRun({*files.contract, batch, *files.inputs, outcome, options.arguments.run.layout});
+    return CheckRun({*files.contract, batch, *files.inputs, outcome, options.arguments.run.layout, &meter});
   }();
   outcome.receipt.timings.push_back({"check", watch.Ns()});
   if (!report) return MarkFailed(outcome, "check", report.error());

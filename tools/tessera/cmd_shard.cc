@@ -20,7 +20,7 @@ struct Options {
   bool json = false;
 };
 
-constexpr const char* kFooter =
+constexpr const char* kFooterOfTensors =
     "The file is TOML or JSON: names and types of parameters, buffers and activations. Those the built-in table is "
     "not\n"
     "about need a spec of their own, in the file of --specs. docs/sharding.md explains both. Examples:\n"
@@ -87,9 +87,10 @@ int Check(const Options& options) {
 
 void AddShard(Command& app, Action& action) {
   auto options = std::make_shared<Options>();
-  Command* sub = app.AddCommand("shard", "See how a model's tensors lie on several devices, and audit it");
+  Command* sub = app.AddCommand(
+      "shard", "See how a model's tensors lie on several devices and audit it; run and compile attention over several");
   sub->RequireCommand(1, 1);
-  sub->Footer(kFooter);
+  sub->Footer(kFooterOfTensors);
   const auto add = [&](const char* name, const char* about, int (*command)(const Options&)) {
     Command* verb = sub->AddCommand(name, about);
     verb->AddOption("file", options->parameters, "Names and types of the tensors")->Reads("FILE")->Required();
@@ -97,7 +98,7 @@ void AddShard(Command& app, Action& action) {
     verb->AddOption("--specs", options->specs, "Specs of your own, before those of the table")->Reads("FILE");
     verb->AddFlag("--zero3", options->zero3, "Cut each parameter's largest free dimension along data");
     verb->AddFlag("--json", options->json, "Print one JSON document");
-    verb->Footer(kFooter);
+    verb->Footer(kFooterOfTensors);
     verb->OnParsed([options, command, &action] { action = [options, command] { return command(*options); }; });
     return verb;
   };
@@ -111,6 +112,8 @@ void AddShard(Command& app, Action& action) {
   verb->AddNumber("--max-replicated", options->replicated_percent, {.low = 0, .high = 100},
                   "Ceiling of what is whole on every device, in percent of all bytes")
       ->TypeName("N");
+  AddShardRun(*sub, action);
+  AddShardCompile(*sub, action);
 }
 
 }  // namespace tessera::program

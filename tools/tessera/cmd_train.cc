@@ -20,6 +20,9 @@ struct Options {
   std::string attention = "auto";
   std::string plugin;
   std::string mesh;
+  std::optional<int64_t> max_device_bytes;
+  std::string cut;
+  std::string exchange;
   int64_t steps = 0;
   int64_t threads = 0;
   bool resume = false;
@@ -32,7 +35,9 @@ constexpr int64_t kMaxRunFileBytes = 1 << 20;
 constexpr const char* kFooter =
     "A run file says which model, which data and how long: docs/training.md explains it by examples/tiny_code.toml. "
     "Ctrl-C\n"
-    "ends a run after the step at hand, with a checkpoint; --resume goes on from it, to the same bits.\n\n"
+    "ends a run after the step at hand, with a checkpoint; --resume goes on from it, to the same bits. Before the "
+    "first\n"
+    "step there is nothing to keep, and the run ends at once.\n\n"
     "Examples:\n"
     "  tessera train examples/tiny_code.toml\n"
     "  tessera train examples/tiny_code.toml --steps 20 --out run\n"
@@ -40,7 +45,7 @@ constexpr const char* kFooter =
     "  tessera train examples/tiny_code.toml --out wide --mesh data=2,model=2\n"
     "  tessera train examples/tiny_code.toml --target v6e --compile-only --out compiled";
 
-// Set by a signal, read between steps. A second one has nothing to add: the run is ending.
+// Set by a signal, read between steps and while a run is prepared. A second one has nothing to add: the run is ending.
 std::atomic<bool>& IsStopWanted() {
   static std::atomic<bool> is_wanted = false;
   return is_wanted;
@@ -64,12 +69,27 @@ std::string Line(const LogPoint& point, int64_t steps) {
 }
 
 std::string Summary(const TrainReceipt& receipt, const std::string& folder) {
+  if (receipt.mode == "compile_only" && receipt.ended == "finished") {
+    std::string text = fmt::format("{} programs compiled for {} by {}, {:.1f} s", receipt.compiles, receipt.target,
+                                   receipt.plugin, receipt.goodput.wall_s);
+    for (const ProgramUse& program : receipt.programs) {
+      text += fmt::format("\n  {}: {:.1f} s", program.pass, static_cast<double>(program.compile_ns) * 1e-9);
+      if (program.code_bytes >= 0) text += fmt::format(", {} bytes of code", Grouped(program.code_bytes));
+      if (!program.fingerprint.empty()) text += ", fingerprint " + program.fingerprint;
+    }
+    return text + fmt::format("\nin {}: train.json (receipt), programs.json, texts of the programs", folder);
+  }
   std::string text =
       fmt::format("{} after step {}: {} programs compiled, {} tokens/s, goodput {:.3f} of {:.1f} s", receipt.ended,
                   receipt.last_step, receipt.compiles, Grouped(static_cast<int64_t>(receipt.tokens_per_s)),
                   receipt.goodput.goodput, receipt.goodput.wall_s);
   if (receipt.sharding) {
     text += fmt::format("\nover {}, fingerprint {}", ToText(receipt.sharding->mesh), receipt.sharding->fingerprint);
+    if (const std::optional<ContextUse>& use = receipt.sharding->context; use && use->allgather_bytes > 0) {
+      text +=
+          fmt::format("\ntokens by {}; {:.4f} of an all-gather's bytes, largest shard {:.3f} of the mean", use->reason,
+                      static_cast<double>(use->bytes) / static_cast<double>(use->allgather_bytes), use->worst_balance);
+    }
   }
   if (receipt.held_out_loss) text += fmt::format("\nheld-out loss {:.4f} nats a token", *receipt.held_out_loss);
   if (receipt.held_out_loss && receipt.bigram_loss)
@@ -113,6 +133,22 @@ int TrainCommand(const Command& command, Options options) {
     if (!parsed) return Report(parsed.error(), options.json);
     mesh = std::move(*parsed);
   }
+  if (options.max_device_bytes && !mesh) {
+    return Report(Error{ErrorCode::kBadArgument, "--max-device-bytes is about the devices of a --mesh", "train"},
+                  options.json);
+  }
+  std::optional<CutForm> cut;
+  if (!options.cut.empty()) {
+    const auto parsed = ParseCutForm(options.cut);
+    if (!parsed) return Report(parsed.error(), options.json);
+    cut = *parsed;
+  }
+  std::optional<Exchange> exchange;
+  if (!options.exchange.empty()) {
+    const auto parsed = ParseExchange(options.exchange);
+    if (!parsed) return Report(parsed.error(), options.json);
+    exchange = *parsed;
+  }
   auto target = FindTarget(options.target);
   if (!target) return Report(target.error(), options.json);
   TrainOptions train;
@@ -122,6 +158,9 @@ int TrainCommand(const Command& command, Options options) {
   train.trainer.xla.plugin = options.plugin;
   train.trainer.threads = options.threads;
   train.trainer.mesh = std::move(mesh);
+  train.trainer.max_device_bytes = options.max_device_bytes;
+  train.trainer.cut = cut;
+  train.trainer.exchange = exchange;
   train.trainer.compile_only = options.compile_only;
   train.resume = options.resume;
   train.max_steps = options.steps;
@@ -157,6 +196,13 @@ void AddTrain(Command& app, Action& action) {
       ->Reads("FILE.so");
   sub->AddOption("--mesh", options->mesh, "Devices that share rows (data), tokens (context), heads and columns (model)")
       ->TypeName("AXIS=N,..");
+  sub->AddNumber("--max-device-bytes", options->max_device_bytes, {.low = 0, .high = INT64_MAX},
+                 "With --mesh: refuse programs that need more bytes on a device")
+      ->TypeName("N");
+  sub->AddOption("--cut", options->cut, "Tokens over context: contiguous, zigzag, reordered (default: the cheapest)")
+      ->TypeName("FORM");
+  sub->AddOption("--exchange", options->exchange, "Keys over context: allgather, heads, sparse (default: the cheapest)")
+      ->TypeName("NAME");
   sub->AddNumber("--threads", options->threads, {1, 1024}, "Threads of attention (default: all of the target's)")
       ->TypeName("N");
   sub->AddFlag("--json", options->json, "Print the receipt as one JSON document");

@@ -44,6 +44,8 @@ struct Verdict {
 
 Result<Verdict> VerifyProblem(const std::string& name, const Problem& problem, const Options& options) {
   const Stopwatch watch;
+  RunMeter meter;
+  const Progress progress("verifying " + name, options.progress, &meter);
   if (auto fits = CheckTensorMemory(problem.contract, options.run.backward); !fits) return tl::unexpected(fits.error());
   if (Status used = CheckXlaOptions(*options.command, problem.contract, problem.target, options.run); !used) {
     return tl::unexpected(used.error());
@@ -56,16 +58,17 @@ Result<Verdict> VerifyProblem(const std::string& name, const Problem& problem, c
   auto planned = MakePlan(problem.contract, problem.batch, problem.target, plan_options, &*route);
   if (!planned) return tl::unexpected(planned.error());
   const Batch picked = WithPicks(problem.batch, planned->picks);
-  auto mask = CheckMask(problem.contract, picked, planned->plan.view());
+  auto mask = CheckMask(problem.contract, picked, planned->plan.view(), kMaskCheckPairs, &meter);
   if (!mask) return tl::unexpected(mask.error());
 
   RunOptions run = options.run;
   run.row_max = true;
   run.plan = plan_options;
+  run.meter = &meter;
   run.input_source = fmt::format("seed {}", options.seed);
   RunOutcome outcome = Run(TheEngine(), problem.contract, problem.batch, inputs, problem.target, run);
   if (outcome.error) return tl::unexpected(*outcome.error);
-  auto report = CheckRun({problem.contract, picked, inputs, outcome, Layout::kBhtd});
+  auto report = CheckRun({problem.contract, picked, inputs, outcome, Layout::kBhtd, &meter});
   if (!report) return tl::unexpected(report.error());
 
   Verdict verdict;
@@ -137,19 +140,18 @@ int VerifyOne(const Options& options) {
     // Neither a case nor a file: the likelier mistake is a misspelt case.
     const bool looks_like_file = name.find_first_of("./") != std::string::npos || name == "-";
     if (problem.error().code == ErrorCode::kFileRead && !looks_like_file) {
-      const Error error{
-          ErrorCode::kCaseUnknown,
-          fmt::format("there is no case '{}' and no such file; tessera verify --list names the cases", name),
-          "tessera verify",
-          {}};
+      std::vector<std::string_view> names;
+      for (const CaseInfo& info : Cases()) names.push_back(info.name);
+      const Error error{ErrorCode::kCaseUnknown,
+                        fmt::format("there is no case '{}' and no such file{}; tessera verify --list names the cases",
+                                    name, DidYouMean(name, names)),
+                        "tessera verify",
+                        {}};
       return Report(error, options.json);
     }
     return Report(problem.error(), options.json);
   }
-  auto verdict = [&] {
-    const Progress progress("verifying " + name, options.progress);
-    return VerifyProblem(name, *problem, options);
-  }();
+  auto verdict = VerifyProblem(name, *problem, options);
   if (!verdict) return Report(verdict.error(), options.json);
   Say(options.json, fmt::format("{}: {} on {} in {}", name, verdict->pass ? "verified" : "WRONG", verdict->lane,
                                 Milliseconds(verdict->ns)));
@@ -165,10 +167,7 @@ int VerifyAll(const Options& options) {
   for (const CaseInfo& info : Cases()) {
     auto problem = CaseProblem(info.name, options);
     if (!problem) return Report(problem.error(), options.json);
-    auto verdict = [&] {
-      const Progress progress("verifying " + info.name, options.progress);
-      return VerifyProblem(info.name, *problem, options);
-    }();
+    auto verdict = VerifyProblem(info.name, *problem, options);
     if (!verdict) {
       Error error = verdict.error();
       error.where = error.where.empty() ? info.name : info.name + ", " + error.where;

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 
+#include "hints.h"
 #include "program.h"
 #include "shorthand.h"
 #include "tessera/route.h"
@@ -173,7 +174,7 @@ int View(const Command& command, const Options& options) {
   }
   for (const std::string& path : options.receipts) {
     auto receipt = ReadReceipt(path);
-    if (!receipt) return Report(receipt.error(), options.json);
+    if (!receipt) return Report(WithFileHint(receipt.error(), path, FileUse::kReceipt), options.json);
     view.receipts.push_back(ToJson(*receipt));
   }
   if (view.title.empty()) view.title = options.receipts.front();

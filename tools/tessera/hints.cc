@@ -50,7 +50,8 @@ std::string Hint(const std::string& head, FileUse given_for) {
     return "this is a safetensors file: give tensors with --inputs, and a batch with --batch";
   }
   if (is_tensors || head.size() >= kHeadBytes) return {};
-  if (IsReceipt(head)) return "this is a receipt: tessera run --from-receipt FILE runs it again";
+  if (given_for != FileUse::kReceipt && IsReceipt(head))
+    return "this is a receipt: tessera run --from-receipt FILE runs it again";
   if (given_for != FileUse::kBatch) {
     auto batch = ParseBatch(head);
     if (batch && *batch != Batch{}) return "this is a batch: give it with --batch, after the contract";

@@ -7,7 +7,7 @@
 
 namespace tessera::program {
 
-enum class FileUse { kContract, kBatch, kTensors };
+enum class FileUse { kContract, kBatch, kTensors, kReceipt };
 
 // The error, and what the file looks like and where it would be right, when that can be told from what is in it.
 Error WithFileHint(Error error, const std::string& path, FileUse given_for);

@@ -231,6 +231,16 @@ Status CheckXlaOptions(const Command& app, const Contract& contract, const Targe
   return app.Refuse(fmt::format("the lane {}", lane), names);
 }
 
+// "causal" for "causal:8192": a mask without a length names a file that is not there.
+Error WithLengthHint(Error error, const std::string& argument) {
+  std::error_code ignored;
+  if (std::filesystem::exists(argument, ignored)) return error;
+  const auto text = TextOfShorthand(argument + ":8192");
+  if (!text || !ParseContract(*text)) return error;
+  error.message += fmt::format("; a contract in one argument has a length too: {}:8192", argument);
+  return error;
+}
+
 Result<Contract> ReadContractArgument(const std::string& argument) {
   std::string text;
   std::string folder = ".";
@@ -250,7 +260,7 @@ Result<Contract> ReadContractArgument(const std::string& argument) {
     }
   } else {
     auto read = ReadFile(argument, kContractBytes);
-    if (!read) return tl::unexpected(read.error());
+    if (!read) return tl::unexpected(WithLengthHint(read.error(), argument));
     text = std::move(*read);
     folder = std::filesystem::path(argument).parent_path().string();
   }
@@ -369,58 +379,6 @@ Status CheckTensorMemory(const Contract& contract, bool backward) {
               fmt::format("the tensors need {:.0f} GiB and this machine has {:.0f} GiB", needed / (1 << 30),
                           memory / (1 << 30)),
               "shape");
-}
-
-Progress::Progress(std::string what, bool asked, const RunMeter* meter)
-    : what_(std::move(what)), meter_(meter), terminal_(isatty(STDERR_FILENO) != 0) {
-  if (terminal_ || asked) thread_ = std::thread([this] { Watch(); });
-}
-
-Progress::~Progress() {
-  if (!thread_.joinable()) return;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    done_ = true;
-  }
-  wake_.notify_one();
-  thread_.join();
-}
-
-std::string Progress::HowFar() {
-  if (meter_ == nullptr) return {};
-  const int64_t all = meter_->tiles_all;
-  const int64_t done = std::min<int64_t>(meter_->tiles_done, all);
-  const auto now = std::chrono::steady_clock::now();
-  if (const bool is_backward = meter_->is_backward; is_backward != was_backward_) {
-    // As near to the pass's beginning as a look once a second comes.
-    was_backward_ = is_backward;
-    pass_start_ = now - std::chrono::milliseconds(500);
-  }
-  if (done <= 0) return {};
-  const double rate = static_cast<double>(done) / std::chrono::duration<double>(now - pass_start_).count();
-  return fmt::format("; {} {} of {} tiles, {:.0f} a second, {:.0f} s left", was_backward_ ? "backward" : "forward",
-                     Grouped(done), Grouped(all), rate, static_cast<double>(all - done) / rate);
-}
-
-void Progress::Watch() {
-  std::unique_lock<std::mutex> lock(mutex_);
-  bool shown = false;
-  for (int seconds = 1; !wake_.wait_until(lock, start_ + std::chrono::seconds(seconds), [this] { return done_; });
-       ++seconds) {
-    if (terminal_) {
-      // One line: what is beyond it could not be taken back.
-      const std::string begin = fmt::format("{} ... {} s", Printable(what_), seconds);
-      const auto room = std::max<int64_t>(TerminalColumns() - 1 - static_cast<int64_t>(begin.size()), 0);
-      const std::string far = HowFar().substr(0, static_cast<size_t>(room));
-      std::fprintf(stderr, "\r%s%s\033[K", begin.c_str(), far.c_str());
-    } else if ((seconds & (seconds - 1)) == 0) {
-      // In a log, once at 1, 2, 4, 8 ... seconds is enough.
-      PrintError(fmt::format("{} ... {} s{}\n", what_, seconds, HowFar()));
-    }
-    std::fflush(stderr);
-    shown = true;
-  }
-  if (shown && terminal_) std::fprintf(stderr, "\r\033[K");
 }
 
 }  // namespace tessera::program

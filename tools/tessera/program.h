@@ -1,21 +1,18 @@
 // What every subcommand shares: exit codes, one message per mistake, the arguments that name a problem, and progress.
 #pragma once
 
-#include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "arguments.h"
 #include "batch_arguments.h"
 #include "output.h"
+#include "progress.h"
 #include "tessera/tessera.h"
 
 namespace tessera::program {
@@ -44,6 +41,8 @@ void AddView(Command& app, Action& action);
 void AddBridge(Command& app, Action& action);
 void AddRows(Command& app, Action& action);
 void AddShard(Command& app, Action& action);
+void AddShardRun(Command& shard, Action& action);
+void AddShardCompile(Command& shard, Action& action);
 void AddTrain(Command& app, Action& action);
 void AddNew(Command& app, Action& action);
 void AddError(Command& app, Action& action);
@@ -133,31 +132,6 @@ struct InputArguments {
   Layout layout = Layout::kBhtd;
 };
 Result<TensorMap> ReadInputs(const Contract& contract, const InputArguments& arguments);
-
-// Says on standard error what is being waited for, once a second has passed: where a person watches (a terminal), or
-// when asked. With a meter also how far it is. Ends when it goes out of scope.
-class Progress {
- public:
-  Progress(std::string what, bool asked, const RunMeter* meter = nullptr);
-  ~Progress();
-  Progress(const Progress&) = delete;
-  Progress& operator=(const Progress&) = delete;
-
- private:
-  void Watch();
-  // "; forward 120 of 1,568 tiles, 40 a second, 36 s left", of what was seen until now.
-  std::string HowFar();
-  std::string what_;
-  const RunMeter* meter_ = nullptr;
-  bool was_backward_ = false;
-  std::chrono::steady_clock::time_point pass_start_ = std::chrono::steady_clock::now();
-  bool terminal_ = false;
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  bool done_ = false;
-  std::thread thread_;
-};
 
 class Stopwatch {
  public:

@@ -58,6 +58,10 @@ class Preparation {
       Differ("runtime_mode", "its programs were compiled and none was run, so there are no outputs to repeat");
       return std::move(repeat_);
     }
+    if (receipt_.runtime_mode == kEmitted) {
+      Differ("runtime_mode", "its programs were emitted and nothing was run, so there are no outputs to repeat");
+      return std::move(repeat_);
+    }
     if (!receipt_.class_request.request.empty()) {
       Differ(
           "class_request",
