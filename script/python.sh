@@ -44,7 +44,7 @@ install_python() {
     tools+=(cmake==3.31.10)
   fi
   python3 -c 'import sysconfig, os, sys; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' ||
-    install_packages python3-dev
+    install_packages "${wheel_packages[@]}"
   make_environment "$python_dir/build"
   has_packages "$python_dir"/build/lib/python3*/site-packages "${tools[@]}" ||
     "$python_dir/build/bin/python3" -m pip install --quiet --disable-pip-version-check --retries 3 "${tools[@]}"
@@ -60,6 +60,28 @@ install_python_torch() {
   cat "$python_dir/stand_ins.log"
   rm -rf "$python_dir/torch" # it could not be imported; without it the tests are skipped
   return 1
+}
+
+# newer_python: prints a Python of 3.12 or later that has its headers, where the one that builds is older: those take one
+# module of the stable ABI, which 3.11 has not. By name, or one of pyenv's.
+newer_python() {
+  local python versions=("${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.1[2-9].*/bin/python3)
+  for python in python3.1{2..9} "${versions[@]}"; do
+    python=$(command -v "$python") || continue
+    "$python" -c 'import os, sys, sysconfig
+sys.exit(sys.version_info < (3, 12) or not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' 2>/dev/null || continue
+    say "$python"
+    return
+  done
+  return 1
+}
+
+# What building and testing that module needs, beside what the older one has.
+install_newer_python() {
+  local newer=$python_dir/newer packages=(nanobind==3.1.0 cmake==3.31.10 "${python_base_packages[@]}")
+  has_packages "$newer"/lib/python3*/site-packages "${packages[@]}" && return 0
+  rm -rf "$newer"
+  "$1" -m venv "$newer" && "$newer/bin/python3" -m pip install --quiet --disable-pip-version-check --retries 3 "${packages[@]}"
 }
 
 # build_wheel: build/wheel/*.whl out of the library and program of build/release, with the libraries they need.
@@ -102,6 +124,23 @@ run_pytest() {
     --rootdir "$root" -rs --doctest-modules --doctest-ignore-import-errors "$@")
 }
 
+# site_of_build BUILD_FOLDER OUT PYTHON: OUT/site, the package for that Python on the library of a build tree, where there is no
+# pip to make a wheel with. It goes first on PYTHONPATH, and its tessera/ on LD_LIBRARY_PATH.
+site_of_build() {
+  local library out=$2 python=$3 package=$2/site/tessera
+  library=$(readlink -m "$1/libtessera.so")
+  [[ -f $library ]] || die "$1 has no libtessera.so: ninja -C $1 tessera_shared makes it"
+  cmake -S "$root/python" -B "$out" -G Ninja -DCMAKE_BUILD_TYPE=Release -DTESSERA_PREBUILT="$(dirname "$library")" \
+    -DPython_EXECUTABLE="$python" && cmake --build "$out" --target _native || return 1
+  rm -rf "$out/site"
+  mkdir -p "$out/site"
+  cp -r "$root/python/tessera" "$out/site/"
+  cp "$out"/_native*.so "$package/"
+  # By the name that the module looks for, whatever the file's is.
+  ln -s "$library" "$package/$(readelf -d "$library" | sed -n 's/.*SONAME.*\[\(.*\)\].*/\1/p')"
+  export PYTHONPATH=$out/site${PYTHONPATH:+:$PYTHONPATH} LD_LIBRARY_PATH=$package${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+}
+
 # python_tests: the wheel in a fresh environment that has NumPy and nothing else of weight; then, in another, what needs
 # PyTorch and JAX, of those that are there.
 python_tests() {
@@ -111,13 +150,28 @@ python_tests() {
   package=$(echo "$environment"/lib/python3*/site-packages/tessera)
   run_pytest "$environment" "$package" "$root/python/tests"
   python_environment "$environment"
-  run_pytest "$environment" "$package"/{torch,_flex,jax}.py "$root"/python/tests/test_{torch,jax,gpu,docs}.py
+  run_pytest "$environment" "$package"/{torch,_flex,jax}.py "$root"/python/tests/test_{torch,flex,jax,gpu,docs,memory}.py
+}
+
+# newer_python_tests PYTHON: the module of the stable ABI, with NumPy.
+newer_python_tests() {
+  local newer=$python_dir/newer/bin out=$root/build/python-newer
+  install_newer_python "$1" || return 1
+  build_preset release tessera_shared
+  (
+    PATH=$newer:$PATH site_of_build "$root/build/release" "$out" "$newer/python3" >"$root/build/python-newer.log" 2>&1 ||
+      { cat "$root/build/python-newer.log" && exit 1; }
+    ls "$out/site/tessera/_native.abi3.so" # the name that says so
+    cd "$root/build" && "$newer/python3" -B -m pytest -q -p no:cacheprovider -c "$root/pyproject.toml" --rootdir "$root" -rs \
+      -k "not in_the_wheel" "$root"/python/tests/test_{bad_input,handlers,numpy,process}.py
+  )
 }
 
 # python_asan_tests: the extension module, compiled with clang's address and undefined-behaviour sanitizers, on the library of
-# build/release, whose own tests run under them too: what Python may bring that is wrong, and what a process may do.
+# build/release, whose own tests run under them too: what Python may bring that is wrong, and what a process may do. PyTorch and
+# JAX, which have no sanitizer in them, load beside it: where they are, what their tensors may bring that is wrong.
 python_asan_tests() {
-  local out=$root/build/python-asan library=$root/build/release runtime preload
+  local out=$root/build/python-asan library=$root/build/release runtime preload peers run
   runtime=$(clang -print-resource-dir)/lib/linux/libclang_rt.asan-$(uname -m).so
   if [[ ! -e $runtime ]]; then
     say "skipped: clang has no shared run-time library of its address sanitizer"
@@ -138,9 +192,14 @@ python_asan_tests() {
   mkdir -p "$out/site"
   cp -r "$root/python/tessera" "$out/site/"
   cp "$out"/_native*.so "$out/site/tessera/"
+  peers=$(echo "$peers_dir"/lib/python3*/site-packages)
   # Leaks are Python's own affair: it frees little of what it has at its end.
-  (cd "$root/build" && LD_PRELOAD=$preload ASAN_OPTIONS=detect_leaks=0:abort_on_error=0 PYTHONMALLOC=malloc \
-    PYTHONPATH=$out/site:$python_dir/base "$python_dir/build/bin/python3" -B -m pytest -q -p no:cacheprovider \
-    -c "$root/pyproject.toml" --rootdir "$root" -rs -k "not in_the_wheel" \
-    "$root"/python/tests/test_{bad_input,process,numpy,gpu}.py)
+  run=(env LD_PRELOAD="$preload" ASAN_OPTIONS=detect_leaks=0:abort_on_error=0 PYTHONMALLOC=malloc
+    "$python_dir/build/bin/python3" -B -m pytest -q -p no:cacheprovider -c "$root/pyproject.toml" --rootdir "$root" -rs)
+  (cd "$root/build" && PYTHONPATH=$out/site:$python_dir/base "${run[@]}" -k "not in_the_wheel" \
+    "$root"/python/tests/test_{bad_input,handlers,process,numpy,gpu}.py)
+  [[ -d $python_dir/torch || -d $peers/jax ]] || return 0
+  (cd "$root/build" && PYTHONPATH=$out/site:$python_dir/base:$python_dir/torch:$peers "${run[@]}" \
+    -k "bad or unaligned or freed or errors or operand or outlived or deleted or outputs or version" \
+    "$root"/python/tests/test_{torch,jax}.py)
 }

@@ -77,7 +77,8 @@ struct PlanBytes {
 };
 
 bool ReadOperand(std::span<const std::byte> operand, PlanBytes& out) {
-  if (operand.size() < kOperandHead || std::memcmp(operand.data(), kOperandMagic, 8) != 0) return false;
+  if (operand.data() == nullptr || operand.size() < kOperandHead) return false;
+  if (std::memcmp(operand.data(), kOperandMagic, 8) != 0) return false;
   uint64_t length = 0;
   std::memcpy(&length, operand.data() + 8, sizeof(length));
   if (length > operand.size() - kOperandHead) return false;

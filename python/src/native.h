@@ -69,7 +69,8 @@ class Unlocked {
 
 // Raises tessera.TesseraError with what the error says, and frees it. The receipt, which may be null, goes with it.
 [[noreturn]] void Raise(tessera_error* error, const Receipt* receipt = nullptr);
-inline void Check(int status, tessera_error* error) {
+// The error by reference: in Check(f(..., &error), error) a compiler may read the second argument before it calls f.
+inline void Check(int status, tessera_error*& error) {
   if (status != 0) Raise(error);
 }
 // ValueError or TypeError.

@@ -23,11 +23,13 @@ def from_flex(
     kv_len: int | None = None,
     batch: int | None = None,
     num_q_heads: int | None = None,
+    device: Any = None,
     **more: Any,
 ) -> Contract:
     """A contract from a FlexAttention `mask_mod` or `BlockMask`. `more` is what else `tessera.Contract` takes.
 
-    The function is evaluated for every pair; of a `BlockMask` its blocks count too, as FlexAttention has it: what is in no
+    The function is evaluated for every pair, with indices on `device`: where the tensors are that it looks into, "cuda" for
+    those of a GPU. A `BlockMask` has its own, and a function alone has the CPU where nothing is said. Of a `BlockMask` its blocks count too, as FlexAttention has it: what is in no
     block is not seen, what is in a full block is, and the function decides in the others. Lengths, batch and heads are
     the `BlockMask`'s. A mask that turns out to be full or a window is written as that term; anything else becomes a
     bitmap, with a warning of its cost. What follows the batch, as documents do, is refused: say it with a term
@@ -52,7 +54,8 @@ def from_flex(
         raise TypeError("q_len is needed with a mask_mod")
     kv_len = q_len if kv_len is None else kv_len
     batch, num_q_heads = batch or 1, num_q_heads or 1
-    device = "cpu" if blocks is None else blocks.kv_num_blocks.device
+    if device is None:
+        device = "cpu" if blocks is None else blocks.kv_num_blocks.device
     bits = _evaluate(mask if blocks is None else blocks.mask_mod, (batch, num_q_heads, q_len, kv_len), device)
     if blocks is not None:
         partial, full = _spread(blocks, blocks.kv_num_blocks, blocks.kv_indices), None
@@ -123,36 +126,47 @@ def _term(bits: np.ndarray) -> m.Mask | None:
     return m.window(-1 if unbounded else left, -1 if right >= bits.shape[1] - 1 else right)
 
 
-def to_flex(plan: "Plan", *, block_size: int | tuple[int, int] = 128, mask_mod: Callable[..., Any] | None = None) -> Any:
+def to_flex(
+    plan: "Plan",
+    *,
+    block_size: int | tuple[int, int] = 128,
+    mask_mod: Callable[..., Any] | None = None,
+    device: Any = None,
+) -> Any:
     """A `BlockMask` that skips what the plan skips, the batch's documents among it, without evaluating the mask.
 
     Its `mask_mod`, which FlexAttention asks inside partial blocks, is written from the contract's terms; a mask with
-    bitmaps, picks or terms of a program's own needs one from you.
+    bitmaps, picks or terms of a program's own needs one from you. `device` is where FlexAttention's tensors will be; where
+    nothing is said, that is where the plan's attention takes its own: the GPU it was prepared for, else the CPU.
     """
     from torch.nn.attention.flex_attention import BlockMask
 
     plan = getattr(plan, "plan", plan)
     if plan._batch is None:
         raise ValueError("a plan that was loaded does not know its batch")
-    contract = plan.attention.contract
+    attention = plan.attention
+    contract = attention.contract
+    if device is None:
+        device = f"cuda:{attention._options['ordinal']}" if attention._is_on_gpu else "cpu"
     tile = block_size if isinstance(block_size, tuple) else (block_size, block_size)
     options = {"tile_q": tile[0], "tile_kv": tile[1], "segments": 1}
     exported = _native.new_export(contract._native, plan._batch, "flex", options).arrays()
-    arrays = {name: None if array is None else torch.from_numpy(array.copy()) for name, array in exported.items()}
+    arrays = {name: None if array is None else torch.from_numpy(array.copy()).to(device)
+              for name, array in exported.items()}  # fmt: skip
     shape = contract.shape
     if mask_mod is None:
-        mask_mod = _mask_mod(plan)
+        mask_mod = _mask_mod(plan, device)
     return BlockMask(seq_lengths=(shape.q_len, shape.kv_len), BLOCK_SIZE=tile, mask_mod=mask_mod, **arrays)
 
 
-def _mask_mod(plan: "Plan") -> Callable[..., Any]:
+def _mask_mod(plan: "Plan", device: Any) -> Callable[..., Any]:
     fields = plan.attention.contract.to_dict()["mask"]
     if "heads" in fields:
         raise ValueError("heads differ in their masks: give mask_mod")
     offset = fields["offset"]
     arrays = plan.to_numpy()
     shape = plan.attention.contract.shape
-    facts = _token_facts(arrays, shape)
+    facts = {name: fact.to(device) for name, fact in _token_facts(arrays, shape).items()}
 
     def build(node: ast.expr) -> Callable[..., Any]:
         if isinstance(node, ast.BoolOp):

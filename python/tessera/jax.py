@@ -228,6 +228,19 @@ _lock = threading.Lock()
 _is_registered = False
 
 
+def _runtime_version() -> tuple[int, int]:
+    """What jaxlib's own header says; the library itself says nothing before it is given a handler."""
+    try:
+        header = pathlib.Path(jax.ffi.include_dir()) / "xla" / "ffi" / "api" / "c_api.h"
+        text = header.read_text(encoding="utf-8")
+    except (AttributeError, OSError) as error:
+        raise ImportError(f"this JAX has no typed FFI that handlers could be given to: {error}; jaxlib 0.5 is the oldest") from error
+    found = [re.search(rf"define XLA_FFI_API_{word} (\d+)", text) for word in ("MAJOR", "MINOR")]
+    if None in found:
+        raise ImportError(f"{header} does not say which version of the FFI jaxlib has")
+    return int(found[0][1]), int(found[1][1])
+
+
 def _register() -> None:
     """On first use, and only where the runtime takes handlers of our version: one that it does not take would cost the
     process JAX's whole CPU backend."""
@@ -237,10 +250,7 @@ def _register() -> None:
     with _lock:
         if _is_registered:
             return
-        header = pathlib.Path(jax.ffi.include_dir()) / "xla" / "ffi" / "api" / "c_api.h"
-        text = header.read_text(encoding="utf-8")
-        runtime = tuple(int(re.search(rf"define XLA_FFI_API_{word} (\d+)", text)[1]) for word in ("MAJOR", "MINOR"))
-        ours = _native.xla_ffi_version
+        runtime, ours = _runtime_version(), _native.xla_ffi_version
         if runtime[0] != ours[0] or runtime < ours:
             raise ImportError(f"jaxlib's FFI has version {runtime}, our handlers have {ours}")
         for platform, handlers in _native.xla_ffi_handlers().items():

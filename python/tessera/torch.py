@@ -8,6 +8,7 @@ Nothing is copied and nothing waits: tensors go by address, strides and, on a GP
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any
 
@@ -65,6 +66,16 @@ _own_lock = threading.Lock()
 _own_engine: Engine | None = None
 
 
+def _forget_own() -> None:
+    """In the child of a fork: an engine is good in the process that made it, and this one nobody else could make anew."""
+    global _own_engine, _own_lock
+    _own_engine, _own_lock = None, threading.Lock()
+    _own.clear()
+
+
+os.register_at_fork(after_in_child=_forget_own)
+
+
 def _of_contract(contract: Contract, q: Tensor) -> TorchPlan:
     """A contract whose mask no batch changes has one plan where q is; it is made by an engine of this module's own."""
     global _own_engine
@@ -108,6 +119,7 @@ def attention(
         try:
             return (_apply_with_lse if return_lse else _apply)(q, k, v, sink_logits, plan)
         except RuntimeError:  # a tensor that outlived a transform of torch.func: the public way unwraps it, or says what is wrong
+            _check_layouts(q, k, v, sink_logits)
             return (_AttentionWithLse if return_lse else _Attention).apply(q, k, v, sink_logits, plan)
     if not _is_compiling():
         for name, x in (("q", q), ("k", k), ("v", v)):
@@ -115,6 +127,7 @@ def attention(
                 raise TypeError(f"{name}: a torch.Tensor expected, got {type(x).__name__}")
             if forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None:
                 raise NotImplementedError("tessera.torch.attention has no forward-mode derivative")
+        _check_layouts(q, k, v, sink_logits)
     if isinstance(plan, Plan):
         plan = _of(plan)
     elif isinstance(plan, Contract):
@@ -155,6 +168,14 @@ def _is_plain(q: Tensor, k: Tensor, v: Tensor, sink_logits: Tensor | None) -> bo
     )  # fmt: skip
 
 
+def _is_plain_gradient(dout: Tensor) -> bool:
+    """The same of a gradient that comes in: whoever asks for gradients chooses it, and may do so under modes of his own."""
+    return (
+        type(dout) in _PLAIN and not dout.is_neg() and dout.layout is torch.strided
+        and not _are_transforms_active() and _num_modes() == 0
+    )  # fmt: skip
+
+
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, k, v, sink_logits, plan):
@@ -167,10 +188,15 @@ class _Attention(torch.autograd.Function):
     def backward(ctx, dout):
         q, k, v, o, lse, sink_logits = ctx.saved_tensors
         plan = ctx.plan
-        if torch.is_grad_enabled():  # with create_graph somebody will differentiate again, which the operator refuses
+        # With create_graph somebody will differentiate again, which the operator refuses; a lazy view is resolved on its way.
+        if torch.is_grad_enabled() or not _is_plain_gradient(dout):
+            _check_layout("dout", dout)
             dq, dk, dv, dsinks = torch.ops.tessera.backward(dout, q, k, v, o, lse, plan.operand, sink_logits, plan.number)
         else:
-            dq, dk, dv, dsinks = _run_backward(plan._call, plan._place, dout, q, k, v, o, lse, sink_logits)
+            try:
+                dq, dk, dv, dsinks = _run_backward(plan._call, plan._place, dout, q, k, v, o, lse, sink_logits)
+            except RuntimeError:  # one that has no memory of its own, as a batch of gradients: the operator's way is PyTorch's
+                dq, dk, dv, dsinks = torch.ops.tessera.backward(dout, q, k, v, o, lse, plan.operand, sink_logits, plan.number)
         return dq, dk, dv, None if sink_logits is None else dsinks, None
 
 
@@ -206,7 +232,30 @@ _library.define(
 )
 
 
+def _check_layout(name: str, x: Tensor) -> None:
+    if x.layout is not torch.strided:
+        raise TypeError(f"{name}: a dense tensor expected, got one with the layout {x.layout}")
+
+
+def _check_layouts(q: Tensor, k: Tensor, v: Tensor, sink_logits: Tensor | None) -> None:
+    for name, x in (("q", q), ("k", k), ("v", v), ("sink_logits", sink_logits)):
+        if isinstance(x, Tensor):
+            _check_layout(name, x)
+
+
+# Where the storage was freed (`untyped_storage().resize_(0)`) a tensor's address is its offset in it. Only addresses as low
+# as an offset may be are looked at: asking every storage would cost more than the rest of a call.
+_LOWEST = 1 << 40
+
+
+def _check_storage(**tensors: Tensor | None) -> None:
+    for name, x in tensors.items():
+        if x is not None and x.numel() > 0 and x.untyped_storage().nbytes() == 0:
+            raise ValueError(f"{name}: its storage was freed")
+
+
 def _check(name: str, x: Tensor, want: tuple[int, ...], like: Tensor, dtype: str) -> None:
+    _check_layout(name, x)
     if tuple(x.shape) != want:
         raise ValueError(f"{name}: shape {list(want)} expected, as [batch, heads, tokens, dim], got {list(x.shape)}")
     if _DTYPES.get(x.dtype) != dtype:
@@ -228,6 +277,7 @@ def _check_inputs(q: Tensor, k: Tensor, v: Tensor, sink_logits: Tensor | None, s
     _check("k", k, shape.k, q, shape.dtype)
     _check("v", v, shape.v, q, shape.dtype)
     if sink_logits is not None:
+        _check_layout("sink_logits", sink_logits)
         if sink_logits.dtype != torch.float32 or tuple(sink_logits.shape) != (shape.num_q_heads,):
             raise TypeError(f"sink_logits: {shape.num_q_heads} numbers of float32 expected")
         if sink_logits.device != q.device or not sink_logits.is_contiguous():
@@ -245,7 +295,10 @@ def _new(like: Tensor, shape: tuple[int, int, int, int]) -> Tensor:
 
 
 def _place_of_plan(plan: Tensor) -> tuple[int, int]:
-    return plan.data_ptr(), plan.numel()
+    address = plan.data_ptr()
+    if address < _LOWEST:
+        _check_storage(plan=plan)
+    return address, plan.numel()
 
 
 def _where(q: Tensor, call: "_Call") -> tuple[int, int, int, int]:
@@ -295,9 +348,12 @@ def _run_forward(call: _Call, place: tuple[int, int], q: Tensor, k: Tensor, v: T
         _check_inputs(q, k, v, sink_logits, call.shape)
     o = torch.empty_like(q) if call.is_o_like_q else _new(q, call.o)
     lse = q.new_empty(call.rows) if call.dtype is torch.float32 else q.new_empty(call.rows, dtype=torch.float32)
+    addresses = (q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr())
+    if min(addresses) < _LOWEST or sink_logits is not None:
+        _check_storage(q=q, k=k, v=v, sink_logits=sink_logits)
     _native.call_forward(
-        call.number, place, _where(q, call), (q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr()),
-        (at_q, at_k, at_v, o.stride()), (0 if sink_logits is None else sink_logits.data_ptr(), lse.data_ptr()),
+        call.number, place, _where(q, call), addresses, (at_q, at_k, at_v, o.stride()),
+        (0 if sink_logits is None else sink_logits.data_ptr(), lse.data_ptr()),
     )  # fmt: skip
     return o, lse
 
@@ -325,11 +381,14 @@ def _run_backward(call: _Call, place: tuple[int, int], dout: Tensor, q: Tensor, 
         _check("dout", dout, call.o, q, call.shape.dtype)
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     dsinks = None if sink_logits is None else torch.empty_like(sink_logits)
+    addresses = (q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr(), dout.data_ptr(), dq.data_ptr(), dk.data_ptr(), dv.data_ptr())
+    at_lse = lse.data_ptr()
+    if at_lse < _LOWEST or min(addresses) < _LOWEST or sink_logits is not None:
+        _check_storage(q=q, k=k, v=v, o=o, lse=lse, dout=dout, sink_logits=sink_logits)
     _native.call_backward(
-        call.number, place, _where(q, call),
-        (q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr(), dout.data_ptr(), dq.data_ptr(), dk.data_ptr(), dv.data_ptr()),
+        call.number, place, _where(q, call), addresses,
         (q.stride(), k.stride(), v.stride(), o.stride(), at_dout, dq.stride(), dk.stride(), dv.stride()),
-        (0, lse.data_ptr(), 0) if sink_logits is None else (sink_logits.data_ptr(), lse.data_ptr(), dsinks.data_ptr()),
+        (0, at_lse, 0) if sink_logits is None else (sink_logits.data_ptr(), at_lse, dsinks.data_ptr()),
     )  # fmt: skip
     return dq, dk, dv, dsinks
 
@@ -364,6 +423,7 @@ def _setup(ctx, inputs, output):
 def _gradient(ctx, dout, _):
     if dout is None:
         return None, None, None, None, None, None
+    _check_layout("dout", dout)
     q, k, v, o, lse, plan, sink_logits = ctx.saved_tensors
     dq, dk, dv, dsinks = torch.ops.tessera.backward(dout, q, k, v, o, lse, plan, sink_logits, ctx.attention)
     return dq, dk, dv, None, None if sink_logits is None else dsinks, None

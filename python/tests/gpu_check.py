@@ -250,6 +250,34 @@ def check_torch_compile(rng):
     assert not torch._dynamo.utils.counters["graph_break"]
 
 
+def check_torch_flex(rng):
+    """Masks to and from FlexAttention where the GPU's tensors are."""
+    import torch
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    import tessera.torch as tt
+
+    attn = attention_on_gpu(q_len=1024, num_kv_heads=4, mask=m.causal & m.documents & (m.window(127, 0) | m.sink(4, document=True)))
+    ids = documents(rng, 2, 1024)
+    plan = tt.plan(attn, doc_ids=ids)
+    q, k, v, _ = torch_inputs(rng, attn.contract.shape, "bf16", grad=False)
+    want = tt.attention(q, k, v, plan)
+    mask = tt.to_flex(plan)  # where the attention takes its tensors, without being told
+    assert {x.device.type for x in (mask.kv_num_blocks, mask.kv_indices, mask.full_kv_indices)} == {"cuda"}
+    for attend in (flex_attention, torch.compile(flex_attention)):
+        close("o", host(attend(q, k, v, block_mask=mask)), host(want).astype(np.float64), "bf16")
+    on_host = tt.to_flex(plan, device="cpu")
+    assert on_host.kv_indices.device.type == "cpu" and torch.equal(on_host.kv_indices, mask.kv_indices.cpu())
+    table = torch.arange(1024, device="cuda")  # what the function looks into decides where it is asked
+
+    def mask_mod(b, h, q, kv):
+        return (table[q] >= kv) & (q - kv < 32)
+
+    blocks = create_block_mask(mask_mod, 1, 1, 1024, 1024, device="cuda")
+    for contract in (tt.from_flex(mask_mod, q_len=1024, dim_qk=64, device="cuda"), tt.from_flex(blocks, dim_qk=64)):
+        assert contract.mask == "causal and window(31, 0)", contract.mask
+
+
 def check_torch_refusals(rng):
     import torch
 
@@ -428,7 +456,7 @@ def check_bridge(rng):
 
 
 CHECKS = {
-    "torch": [check_torch_numbers, check_torch_layouts, check_torch_stream, check_torch_compile, check_torch_refusals],
+    "torch": [check_torch_numbers, check_torch_layouts, check_torch_stream, check_torch_compile, check_torch_flex, check_torch_refusals],
     "jax": [check_jax_numbers, check_jax_one_trace, check_jax_vmap, check_jax_refusals],
     "bridge": [check_bridge],
 }

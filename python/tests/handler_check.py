@@ -80,6 +80,9 @@ class Xla:
 
         self.api = Api(size=c.sizeof(Api), error_create=CreateError(create), stream_get=GetStream(get))
 
+    def change(self, frame, scalar):
+        """Of a call, what a test wants otherwise."""
+
     def call(self, handler, operands, results, number):
         """What the handler answers: nothing, or what is wrong."""
         keep = []
@@ -98,6 +101,7 @@ class Xla:
         scalar = Scalar(S64, c.addressof(value))
         attrs = Attrs(c.sizeof(Attrs), None, 1, (c.c_uint32 * 1)(3), None, (Pointer * 1)(c.addressof(scalar)))
         frame = CallFrame(c.sizeof(CallFrame), None, c.pointer(self.api), None, 3, values(operands), values(results), attrs)
+        self.change(frame, scalar)
         self.errors.clear()
         answer = c.CFUNCTYPE(Pointer, c.POINTER(CallFrame))(handler)(c.byref(frame))
         return self.errors[0] if self.errors else answer
@@ -153,7 +157,7 @@ def main(path):
     on_host = np.zeros(shape.q, np.uint16)
     refused("q: memory of gpu:0 expected", [(on_host.ctypes.data, BF16, shape.q), k, v, plan])
     refused("image: memory of gpu:0 expected", [q, k, v, (on_host.ctypes.data, U8, (1024,))])
-    refused("image: 128 bytes or more", [q, k, v, (plan[0], U8, (64,))])
+    refused("image: 160 bytes or more", [q, k, v, (plan[0], U8, (64,))])
     refused("an operand's bytes expected", [q, k, v, (plan[0], F32, plan[2])])
     refused("an operand's bytes expected", [q, k, v, (plan[0], U8, (1, *plan[2]))])  # an axis that vmap added
     refused("k has another shape", [q, q, v, plan])

@@ -177,6 +177,23 @@ def test_jax_arrays_are_no_outputs_of_the_numpy_interface(rng):
         bound.forward(jnp.asarray(q), k, v)
 
 
+def test_arrays_that_were_deleted_or_given_away(rng):
+    plan = tj.plan(prepare(mask=m.causal, num_kv_heads=H, dim_v=D))
+    x = jnp.asarray(rng.standard_normal((B, H, T, D), np.float32))
+    want = tj.attention(x, x, x, plan)
+    gone = x + 0
+    gone.delete()
+    for call in (tj.attention, jax.jit(tj.attention)):
+        with pytest.raises(RuntimeError, match="deleted"):
+            jax.block_until_ready(call(x, gone, x, plan))
+    # What a program may write over, it reads first.
+    donating = jax.jit(lambda q, k, v, plan: tj.attention(q, k, v, plan), donate_argnums=0)
+    given = x + 0
+    assert jnp.array_equal(donating(given, x, x, plan), want)
+    with pytest.raises((RuntimeError, ValueError), match="deleted"):
+        jax.block_until_ready(donating(given, x, x, plan))
+
+
 def test_x64_changes_nothing(rng):
     done = subprocess.run([sys.executable, "-c", textwrap.dedent("""
         import jax; jax.config.update("jax_enable_x64", True)
@@ -255,6 +272,46 @@ def test_a_plan_for_the_cpu_is_refused_on_a_tpu(rng):
     plan = tj.plan(prepare(mask=m.causal))
     with pytest.raises(NotImplementedError, match='target="v6e"'):
         jax.jit(tj.attention).trace(*inputs(rng), plan).lower(lowering_platforms=("tpu",))
+
+
+@pytest.mark.parametrize(
+    "text,expected",
+    [
+        ("#define XLA_FFI_API_MAJOR 0\n#define XLA_FFI_API_MINOR 0\n", r"version \(0, 0\)"),  # older than ours
+        ("#define XLA_FFI_API_MAJOR 1\n#define XLA_FFI_API_MINOR 0\n", r"version \(1, 0\)"),  # breaks with the past
+        ("#define SOMETHING_ELSE 1\n", "does not say which version"),
+        (None, "jaxlib 0.5 is the oldest"),
+    ],
+)
+def test_a_runtime_of_another_version_is_refused(text, expected, tmp_path, monkeypatch):
+    """Before it is given a handler, which would cost the process all of JAX."""
+    if text is not None:
+        header = tmp_path / "xla" / "ffi" / "api" / "c_api.h"
+        header.parent.mkdir(parents=True)
+        header.write_text(text)
+    given = []
+    monkeypatch.setattr(tj, "_is_registered", False)
+    monkeypatch.setattr(jax.ffi, "include_dir", lambda: str(tmp_path))
+    monkeypatch.setattr(jax.ffi, "register_ffi_target", lambda *one, **more: given.append(one))
+    attn = prepare(mask=m.causal)
+    with pytest.raises(ImportError, match=expected):
+        tj.plan(attn)
+    assert not given and not tj._is_registered
+    assert jnp.ones(3).sum() == 3
+
+
+def test_a_newer_minor_version_is_taken(tmp_path, monkeypatch):
+    header = tmp_path / "xla" / "ffi" / "api" / "c_api.h"
+    header.parent.mkdir(parents=True)
+    major, minor = tessera._native.xla_ffi_version
+    header.write_text(f"#define XLA_FFI_API_MAJOR {major}\n#define XLA_FFI_API_MINOR {minor + 7}\n")
+    given = []
+    monkeypatch.setattr(tj, "_is_registered", False)
+    monkeypatch.setattr(tj, "_register_plan_for", lambda: None)
+    monkeypatch.setattr(jax.ffi, "include_dir", lambda: str(tmp_path))
+    monkeypatch.setattr(jax.ffi, "register_ffi_target", lambda name, handler, platform: given.append((platform, name)))
+    tj._register()
+    assert sorted(given) == sorted((p, f"tessera_{way}") for p in ("cpu", "CUDA") for way in ("forward", "backward"))
 
 
 def test_our_declarations_are_the_headers(root, tmp_path):

@@ -1,6 +1,9 @@
-"""tessera.torch: numbers and gradients, compiled programs, what is refused, and masks to and from FlexAttention."""
+"""tessera.torch: numbers and gradients, compiled programs, and what is refused."""
 
 import re
+import subprocess
+import sys
+import textwrap
 import threading
 
 import numpy as np
@@ -164,6 +167,32 @@ def test_compiled_once_for_a_thousand_batches(rng, backend):
     assert counters["stats"]["unique_graphs"] == 1 and not counters["graph_break"]
 
 
+def test_every_further_attention_is_a_graph_of_its_own(rng):
+    """As docs/python.md says: the number of an attention is static in a program, so mind the limit of recompiles."""
+    from torch._dynamo import config, exc
+    from torch._dynamo.utils import counters
+
+    q, k, v = inputs(rng)
+    plans = [tt.plan(prepare(mask=m.window(left, 0))) for left in range(4)]
+    want = [tt.attention(q, k, v, plan) for plan in plans]
+
+    def step(q, k, v, plan):
+        return tt.attention(q, k, v, plan)
+
+    torch._dynamo.reset()
+    counters.clear()
+    compiled = torch.compile(step, fullgraph=True, backend="eager")
+    for _ in range(2):
+        assert all(torch.equal(compiled(q, k, v, plan), expected) for plan, expected in zip(plans, want))
+    assert counters["stats"]["unique_graphs"] == len(plans)
+    torch._dynamo.reset()
+    with config.patch(recompile_limit=2):
+        compiled(q, k, v, plans[0]), compiled(q, k, v, plans[1])
+        with pytest.raises(exc.FailOnRecompileLimitHit):
+            compiled(q, k, v, plans[2])
+    torch._dynamo.reset()
+
+
 def test_what_has_no_derivative_is_refused(rng):
     plan = tt.plan(prepare(mask=m.causal, num_kv_heads=H, dim_v=D))
     x = torch.from_numpy(rng.standard_normal((B, H, T, D), np.float32)).requires_grad_()
@@ -206,10 +235,25 @@ def test_the_operator_and_the_short_way_are_the_same(rng):
     assert all(map(torch.equal, plain, looked))
 
 
+def unaligned(x):
+    """The same values one byte further on, as a buffer from elsewhere may have them."""
+    raw = bytearray(x.numel() * x.element_size() + 1)
+    made = torch.frombuffer(raw, dtype=x.dtype, offset=1).view(x.shape).copy_(x)
+    assert made.data_ptr() % x.element_size() == 1
+    return made
+
+
+def freed(x):
+    """The same view of a storage that was given up: where it begins later, its address is that offset alone."""
+    packed = torch.zeros(3 * x.numel(), dtype=x.dtype)
+    view = packed[x.numel() : 2 * x.numel()].view(x.shape)
+    packed.untyped_storage().resize_(0)
+    return view
+
+
 def test_bad_tensors(rng):
     plan = tt.plan(prepare(mask=m.causal))
     q, k, v = inputs(rng, grad=False)
-    unaligned = torch.zeros(q.numel() * 4 + 1, dtype=torch.uint8)[1:]
     for given, error, text in [
         ((q.double(), k, v), TypeError, "float64"),
         ((q.half(), k, v), TypeError, "float16"),
@@ -219,16 +263,22 @@ def test_bad_tensors(rng):
         ((q[0], k, v), ValueError, "q: shape"),
         ((torch.empty(B, H, D, T).transpose(2, 3), k, v), ValueError, "last axis"),
         ((q.numpy(), k, v), TypeError, "torch.Tensor"),
-        ((q.to("meta"), k, v), (ValueError, NotImplementedError, RuntimeError), None),
-        ((q, k, v.to("meta")), (ValueError, NotImplementedError, RuntimeError), None),
+        ((q.to("meta"), k, v), ValueError, "k: on meta, as q is, expected, got cpu"),
+        ((q, k.to("meta"), v), ValueError, "k: on cpu, as q is, expected, got meta"),
+        ((q, k, v.to("meta")), ValueError, "v: on cpu, as q is, expected, got meta"),
         ((q.to("meta"), k.to("meta"), v.to("meta")), ValueError, "CPU or a CUDA GPU"),
-        ((q.to_sparse(), k, v), (RuntimeError, NotImplementedError), None),
+        ((q.to_sparse(), k, v), TypeError, "q: a dense tensor expected, got one with the layout torch.sparse_coo"),
+        ((q, k.to_sparse_csr(), v), TypeError, "k: a dense tensor expected, got one with the layout torch.sparse_csr"),
+        ((q, k, v.to_mkldnn()), TypeError, "v: a dense tensor expected, got one with the layout torch._mkldnn"),
         ((q + 0j, k, v), TypeError, "complex"),
+        ((unaligned(q), k, v), tessera.TesseraError, "q: .*multiple of 4"),
+        ((q, k, unaligned(v)), tessera.TesseraError, "v: .*multiple of 4"),
     ]:
-        with pytest.raises(error, match=text):
-            tt.attention(*given, plan)
-    with pytest.raises(RuntimeError):
-        unaligned.view(torch.float32)  # PyTorch itself does not make one
+        for layout in ("bhtd", "bthd"):
+            turned = [x if isinstance(x, np.ndarray) or x.ndim != 4 or x.layout is not torch.strided else x.transpose(1, 2)
+                      for x in given] if layout == "bthd" else given  # fmt: skip
+            with pytest.raises(error, match=text):
+                tt.attention(*turned, plan, layout=layout)
     with pytest.raises(TypeError, match="plan:"):
         tt.attention(q, k, v, "plan")
     with pytest.raises(ValueError, match="layout"):
@@ -237,6 +287,100 @@ def test_bad_tensors(rng):
         tt.attention(q, k, v, plan, sink_logits=torch.zeros(H))
     with pytest.raises(TypeError, match="sink_logits"):
         tt.attention(q, k, v, plan, sink_logits=torch.zeros(H + 1))
+    with pytest.raises(TypeError, match="sink_logits: a dense tensor expected"):
+        tt.attention(q, k, v, plan, sink_logits=torch.zeros(H).to_sparse())
+
+
+def test_an_unaligned_array_of_numpys_is_refused(rng):
+    plan = tt.plan(prepare(mask=m.causal))
+    q, k, v = inputs(rng, grad=False)
+    raw = np.zeros(q.numel() * 4 + 1, np.uint8)[1:].view(np.float32).reshape(q.shape)
+    with pytest.raises(tessera.TesseraError, match="multiple of 4") as caught:
+        tt.attention(torch.from_numpy(raw), k, v, plan)
+    assert caught.value.code == "TSR-R001"
+    o = tt.attention(q.requires_grad_(), k, v, plan)
+    with pytest.raises(tessera.TesseraError, match="do: .*multiple of 4"):
+        torch.autograd.grad(o, q, unaligned(o.detach()))
+
+
+def test_freed_storage_is_refused(rng):
+    plan = tt.plan(prepare(mask=m.causal))
+    q, k, v = inputs(rng, grad=False)
+    for i, name in enumerate("qkv"):
+        for x in (freed((q, k, v)[i]), (q, k, v)[i].clone()):
+            x.untyped_storage().resize_(0)
+            given = [q, k, v]
+            given[i] = x
+            for call in (tt.attention, _by_operator):
+                with pytest.raises(ValueError, match=f"{name}: its storage was freed"):
+                    call(*given, plan)
+    operand = plan.operand.clone()
+    operand.untyped_storage().resize_(0)
+    with pytest.raises(ValueError, match="plan: its storage was freed"):
+        torch.ops.tessera.forward(q, k, v, operand, None, plan.number)
+    for name in ("q", "o", "lse", "dout"):  # between the passes
+        x = q.clone().requires_grad_()
+        o, lse = tt.attention(x, k, v, plan, return_lse=True)
+        dout = torch.ones_like(o)
+        {"q": x, "o": o, "lse": lse, "dout": dout}[name].untyped_storage().resize_(0)
+        with pytest.raises(ValueError, match=f"{name}: its storage was freed"):
+            torch.autograd.grad(o, x, dout)
+    sinks = torch.zeros(H)
+    with_sinks = tt.plan(prepare(mask=m.causal, sink_logits=True))
+    assert torch.isfinite(tt.attention(q, k, v, with_sinks, sink_logits=sinks)).all()
+    sinks.untyped_storage().resize_(0)
+    with pytest.raises(ValueError, match="sink_logits: its storage was freed"):
+        tt.attention(q, k, v, with_sinks, sink_logits=sinks)
+
+
+def test_bad_gradients(rng):
+    plan = tt.plan(prepare(mask=m.causal))
+    q, k, v = inputs(rng)
+    for call in (tt.attention, _by_operator):
+        o = call(q, k, v, plan)
+        good = torch.ones_like(o)
+        with pytest.raises(TypeError, match="dout: a dense tensor expected"):
+            torch.autograd.grad(o, q, good.to_sparse(), retain_graph=True)
+        (several,) = torch.autograd.grad(o, q, torch.stack([good, 2 * good]), retain_graph=True, is_grads_batched=True)
+        for one, alone in zip(several, (good, 2 * good)):  # row by row
+            assert torch.equal(one, torch.autograd.grad(o, q, alone, retain_graph=True)[0])
+        with pytest.raises(RuntimeError):  # PyTorch's own: another shape, and complex numbers
+            torch.autograd.grad(o, q, good[:1], retain_graph=True)
+        with pytest.raises(RuntimeError):
+            torch.autograd.grad(o, q, good + 0j, retain_graph=True)
+        assert torch.isfinite(torch.autograd.grad(o, q, good)[0]).all()
+
+
+def test_a_fork_after_use_is_refused():
+    """By the call, with what to do instead; a new engine in the child, and this module's own, are good."""
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent("""
+        import os, sys, torch, tessera, tessera.torch as tt
+        torch.set_num_threads(1)
+        c = tessera.Contract(q_len=512, num_q_heads=4, dim_qk=32, mask="causal")
+        attn = tessera.Engine().prepare(c)
+        plan, made = tt.plan(attn), attn.plan()
+        q = torch.randn(1, 4, 512, 32, requires_grad=True)
+        want = tt.attention(q, q, q, c)
+        tt.attention(q, q, q, plan)
+        pid = os.fork()
+        if pid == 0:
+            status = 0
+            for call in (lambda: tt.attention(q, q, q, plan), lambda: tt.attention(q, q, q, made), lambda: tt.plan(attn),
+                         lambda: torch.ops.tessera.forward(q, q, q, plan.operand, None, plan.number)):
+                try:
+                    call()
+                    status = 3
+                except (RuntimeError, tessera.TesseraError) as error:
+                    status = status if "os.fork()" in str(error) else 4
+            mine = tt.plan(tessera.Engine().prepare(c, threads=1))
+            for again in (mine, c):
+                status = status if torch.equal(tt.attention(q, q, q, again), want) else 5
+            os._exit(status)
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        assert torch.equal(tt.attention(q, q, q, plan), want)
+        sys.exit(status)
+    """)], capture_output=True, text=True, timeout=120)  # fmt: skip
+    assert done.returncode == 0, (done.returncode, done.stderr)
 
 
 def test_lazy_negation_is_resolved(rng):
@@ -246,6 +390,29 @@ def test_lazy_negation_is_resolved(rng):
     lazy = torch._neg_view(z.imag.contiguous())
     assert lazy.is_neg()
     assert torch.equal(tt.attention(lazy, lazy, lazy, plan), tt.attention(*[lazy.resolve_neg()] * 3, plan))
+
+
+@pytest.mark.parametrize("lse", [False, True])
+def test_a_lazily_negated_gradient_is_resolved(rng, lse):
+    """Whoever asks for gradients chooses the one that comes in."""
+    plan = tt.plan(prepare(mask=m.causal, sink_logits=True))
+    q, k, v = inputs(rng)
+    sinks = torch.from_numpy(rng.standard_normal(H, np.float32)).requires_grad_()
+    for call in (lambda *x: tt.attention(*x, plan, sink_logits=sinks, return_lse=lse), _by_operator_with(plan, sinks)):
+        o = call(q, k, v)
+        o = o[0] if isinstance(o, tuple) else o
+        g = torch.from_numpy(rng.standard_normal(tuple(o.shape), np.float32))
+        lazy = torch._neg_view(g)
+        conjugated = torch.complex(torch.zeros_like(g), g).conj().imag  # as it comes about: negated, and a stride of 2
+        assert lazy.is_neg() and conjugated.is_neg() and conjugated.stride(-1) == 2
+        want = torch.autograd.grad(o, (q, k, v, sinks), (-g).clone(), retain_graph=True)
+        for given in (lazy, conjugated):
+            got = torch.autograd.grad(o, (q, k, v, sinks), given, retain_graph=True)
+            assert all(map(torch.equal, got, want))
+
+
+def _by_operator_with(plan, sinks):
+    return lambda q, k, v: torch.ops.tessera.forward(q, k, v, plan.operand, sinks, plan.number)
 
 
 def test_memory_freed_or_moved_between_the_passes(rng):
@@ -308,71 +475,6 @@ def test_autocast_and_checkpoint(rng):
     assert torch.equal(again, q.grad)
 
 
-@pytest.mark.parametrize(
-    "mask_mod,text",
-    [
-        (lambda b, h, q, kv: q >= kv, "causal"),
-        (lambda b, h, q, kv: (q >= kv) & (q - kv < 32), "causal and window(31, 0)"),
-        (lambda b, h, q, kv: (q - kv).abs() <= 3, "window(3, 3)"),
-        (lambda b, h, q, kv: q >= 0, "full"),
-        (lambda b, h, q, kv: (q >= kv) | (kv % 7 == 0), "bitmap("),
-    ],
-)
-def test_from_flex(mask_mod, text):
-    from torch.nn.attention.flex_attention import create_block_mask
-
-    warned = pytest.warns(tessera.BitmapWarning) if "bitmap" in text else _nothing()
-    with warned:
-        contract = tt.from_flex(mask_mod, q_len=100, kv_len=100, dim_qk=8)
-    assert contract.mask.startswith(text)
-    block_mask = create_block_mask(mask_mod, 1, 1, 100, 100, device="cpu")
-    with pytest.warns(tessera.BitmapWarning) if "bitmap" in text else _nothing():
-        assert tt.from_flex(block_mask, dim_qk=8).key == contract.key
-    by_batch = torch.tensor([0, 1])
-    with pytest.raises(ValueError, match="differs between batch rows"):
-        tt.from_flex(lambda b, h, q, kv: (q >= kv) & (by_batch[b] == 0), q_len=16, batch=2, dim_qk=8)
-
-
-def test_from_flex_takes_the_blocks_of_a_block_mask():
-    """What is in no block is not seen, whatever the function says; what is in a full block is: so do FlexAttention's
-    kernels (not compiled, it looks at the function alone)."""
-    from torch.nn.attention.flex_attention import BlockMask, create_block_mask
-
-    def expect(contract, tiles, below):
-        seen = torch.tensor(tiles).bool().repeat_interleave(32, 0).repeat_interleave(32, 1)
-        full = torch.tensor(below).bool().repeat_interleave(32, 0).repeat_interleave(32, 1)
-        want = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=(seen | full)[None, None])
-        torch.testing.assert_close(tt.attention(q, k, v, contract), want, rtol=0, atol=1e-4)
-
-    counts = torch.tensor([[[1, 2, 1, 2]]], dtype=torch.int32)
-    indices = torch.tensor([[[[0, 0, 0, 0], [0, 1, 0, 0], [2, 0, 0, 0], [0, 3, 0, 0]]]], dtype=torch.int32)
-    blocks = BlockMask.from_kv_blocks(counts, indices, BLOCK_SIZE=32)  # no function: the blocks are the mask
-    with pytest.warns(tessera.BitmapWarning):
-        contract = tt.from_flex(blocks, dim_qk=16)
-    q, k, v = (torch.randn(1, 1, 128, 16) for _ in range(3))
-    listed = [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [1, 0, 0, 1]]
-    expect(contract, listed, np.zeros((4, 4)))
-    # The function lets nothing pass: what is left are the full blocks.
-    above = torch.tensor([[[[3, 0, 0, 0], [3, 0, 0, 0], [3, 0, 0, 0], [2, 0, 0, 0]]]], dtype=torch.int32)
-    full = BlockMask.from_kv_blocks(counts, indices, torch.ones(1, 1, 4, dtype=torch.int32), above, BLOCK_SIZE=32,
-                                    mask_mod=lambda b, h, q, kv: q < 0)  # fmt: skip
-    with pytest.warns(tessera.BitmapWarning):
-        contract = tt.from_flex(full, dim_qk=16)
-    expect(contract, np.zeros((4, 4)), [[0, 0, 0, 1], [0, 0, 0, 1], [0, 0, 0, 1], [0, 0, 1, 0]])
-    by_head = create_block_mask(lambda b, h, q, kv: (q >= kv) & ((h > 0) | (q - kv < 4)), None, 2, 64, 64, device="cpu")
-    contract = tt.from_flex(by_head, dim_qk=8)
-    assert contract.shape.num_q_heads == 2 and len(contract.mask) == 2
-    assert tt.from_flex(create_block_mask(lambda b, h, q, kv: q >= kv, None, None, 64, 64, device="cpu"), batch=3,
-                        num_q_heads=4, dim_qk=8).shape.q == (3, 4, 64, 8)  # fmt: skip
-    for wrong in (dict(num_q_heads=3), dict(q_len=65)):
-        with pytest.raises(ValueError, match="BlockMask"):
-            tt.from_flex(by_head, dim_qk=8, **wrong)
-    with pytest.raises(TypeError, match="booleans"):
-        tt.from_flex(lambda b, h, q, kv: q - kv, q_len=16, dim_qk=8)
-    with pytest.raises(TypeError, match="mask_mod or a BlockMask"):
-        tt.from_flex("causal", q_len=16, dim_qk=8)
-
-
 def test_routed_plans_from_tensors(rng):
     """q and k of PyTorch's, of every dtype, make the picks that arrays make."""
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
@@ -421,40 +523,3 @@ def _with_operand(plan, operand):
     made.operand, made.number, made.plan = operand, plan.number, plan.plan
     made._place, made._call = tt._place_of_plan(operand), plan._call
     return made
-
-
-def test_from_flex_by_head():
-    contract = tt.from_flex(lambda b, h, q, kv: (q >= kv) & ((h > 0) | (q - kv < 4)), q_len=64, num_q_heads=2, dim_qk=8)
-    assert [head if isinstance(head, str) else head["expr"] for head in contract.mask] == [
-        "causal and window(3, 0)", "causal",
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize("text", ["causal and documents", "causal and documents and (window(15, 0) or sink(4, document))",
-                                  "documents and valid", "chunk(24) or prefix(8)", "causal and (window(7, 0) or sink(3))"])  # fmt: skip
-def test_to_flex_is_the_same_mask(rng, text):
-    from torch.nn.attention.flex_attention import flex_attention
-
-    attn = prepare(mask=text, num_kv_heads=H, dim_v=D)
-    batch = {}
-    if "documents" in text:
-        batch["doc_ids"] = random_documents(rng, B, T, 4)
-    if "valid" in text:
-        batch["valid_tokens"] = [T, T - 20]
-    plan = attn.plan(**batch)
-    q, k, v = (torch.from_numpy(rng.standard_normal((B, H, T, D), np.float32)) for _ in range(3))
-    got = flex_attention(q, k, v, block_mask=tt.to_flex(plan, block_size=32))
-    want = tt.attention(q, k, v, plan)
-    if "valid" in text:  # FlexAttention leaves rows that see nothing to chance
-        got, want = got[0], want[0]
-    torch.testing.assert_close(got, want, rtol=0, atol=1e-4)
-    with pytest.raises(ValueError, match="does not know its batch"):
-        tt.to_flex(attn.plan_from_bytes(plan.to_bytes()))
-
-
-class _nothing:
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        return False
