@@ -41,6 +41,12 @@ TEST(Target, Facts_AreTheMachines) {
     EXPECT_EQ(tpu.forward, tpu.dq);
     EXPECT_EQ(tpu.forward, tpu.dkv);
   }
+  // What libtpu gives a kernel unless it is told otherwise; tests/tpu holds it.
+  EXPECT_EQ(FindTarget("v6e")->vector_bytes, 33554432);
+  EXPECT_EQ(FindTarget("v5e")->vector_bytes, 16777216);
+  EXPECT_EQ(FindTarget("v5p")->vector_bytes, 16777216);
+  EXPECT_EQ(cpu.vector_bytes, 0);
+  EXPECT_EQ(h200.vector_bytes, 0);
   EXPECT_EQ(FindTarget("v6e")->forward, (TileSize{256, 256}));
   EXPECT_EQ(FindTarget("v5p")->forward, (TileSize{128, 128}));
 }

@@ -84,6 +84,38 @@ TEST_P(Shapes, GroupsOfHeads_MatchOracle) {
   }
 }
 
+// Few rows of tiles on one side and long ones: what a lane that cuts rows into parts must put together again.
+TEST_P(Shapes, FewAgainstMany_MatchOracle) {
+  const uint64_t seed = PrintedSeed();
+  std::mt19937_64 rng(seed);
+  struct Lengths {
+    int64_t q, kv, heads, kv_heads;
+  };
+  for (const Lengths& at :
+       SomeOf<Lengths>(GetParam(), seed, {{1, 2000, 4, 1}, {37, 1500, 2, 2}, {1400, 50, 4, 1}, {700, 600, 8, 1}})) {
+    for (const char* mask : {"causal", "causal and window(1100, 5) or sink(3)"}) {
+      SCOPED_TRACE(testing::Message() << at.q << "x" << at.kv << " " << mask << " TESSERA_SEED=" << seed);
+      if (LaneOf(GetParam()) != "cuda" && at.q > 1) continue;  // it alone cuts these; the oracle takes seconds
+      const bool is_wide = rng() % 2 == 0;
+      Setting setting = MakeSetting(GetParam(),
+                                    MakeContract({.mask = mask,
+                                                  .q_len = at.q,
+                                                  .kv_len = at.kv,
+                                                  .num_q_heads = at.heads,
+                                                  .num_kv_heads = at.kv_heads,
+                                                  .dim_qk = is_wide ? 256 : 64,
+                                                  .dim_v = is_wide ? 256 : 64,
+                                                  .dtype = rng() % 2 == 0 ? DType::kBf16 : DType::kF16,
+                                                  .softcap = rng() % 3 == 0 ? 5.0 : 0.0,
+                                                  .sink_logits = rng() % 2 == 0}),
+                                    {}, seed);
+      setting.options.threads = 2;
+      RunAndCheck(setting);
+      if (testing::Test::HasFailure()) return;
+    }
+  }
+}
+
 // Any mask of any nesting, with everything else at random too.
 TEST_P(Shapes, RandomContracts_MatchOracle) {
   Proves("R9");

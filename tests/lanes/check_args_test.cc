@@ -176,7 +176,10 @@ class CheckArgs : public testing::TestWithParam<std::string> {
   // What keeps a lane from running at all here, a plugin that is not installed for one: a test that ends in a good call
   // is skipped with it. What a lane refuses, it refuses all the same.
   std::string WhyNotHere() const {
-    const Decision decision = lane_->Decide(contract_, target_);
+    const Result<MaskFacts> facts = DescribeMask(contract_);
+    if (!facts) return ToText(facts.error());
+    // By the table's row first: a lane itself is never asked of a target that its row does not name.
+    const Decision decision = DecideContract({FindLane(LaneTable(), GetParam()), lane_}, contract_, *facts, target_);
     return decision.accepted ? "" : std::string(ReasonText(decision.reason)) + ": " + decision.detail;
   }
 

@@ -90,6 +90,15 @@ TEST(Class, HeadsApart_PartsOnlyWhereWorkersWouldBeIdle) {
   }
   target.heads_apart = false;
   EXPECT_TRUE(cut(16, Direction::kForward)) << "as if one head existed";
+  target.heads_apart = true;
+  // Few queries before many keys: the rows of queries are cut, those of keys are many.
+  contract = MakeContract("causal", 128, 65536);
+  EXPECT_TRUE(cut(16, Direction::kForward));
+  EXPECT_TRUE(cut(16, Direction::kDq));
+  EXPECT_FALSE(cut(16, Direction::kDkv));
+  // Short rows that a worker ends before parts would be put together.
+  contract = MakeContract("causal", 1024, 1024);
+  EXPECT_FALSE(cut(4, Direction::kForward));
 }
 
 TEST(Class, Pow2RoundsUp) {

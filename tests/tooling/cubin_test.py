@@ -17,8 +17,8 @@ ptxas info    : Used 168 registers, used 16 barriers
 
 
 class Problems(unittest.TestCase):
-    def expect(self, text, *words):
-        found = " ".join(cubin.problems(text, "tessera_forward", 384))
+    def expect(self, text, *words, **of):
+        found = " ".join(cubin.problems(text, "tessera_forward", 384, **of))
         for word in words:
             self.assertIn(word, found)
 
@@ -37,6 +37,17 @@ class Problems(unittest.TestCase):
         for note in ("(C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized",
                      "(C7508) setmaxnreg ignored to maintain minimum register requirement", "(C7520) something"):
             self.expect(GOOD + f"ptxas info    : {note}\n", "a note of ptxas")
+
+    def test_kernel_through_tiles_has_its_launch_to_itself(self):
+        self.assertEqual(cubin.problems(GOOD, "tessera_forward", 384, tiled=True), [])
+        self.expect(GOOD.replace("168", "128"), "168 expected", tiled=True)
+        self.expect(GOOD.replace("16 barriers", "16 barriers, 512 bytes smem"), "512", "SharedBytes", tiled=True)
+        self.assertEqual(cubin.problems(GOOD.replace("168", "32"), "tessera_forward", 384), [])
+
+    def test_build_with_limits_of_waits_may_be_slow(self):
+        slow = GOOD.replace("0 bytes spill stores", "16 bytes spill stores") + "(C7512) wgmma.mma_async is serialized\n"
+        self.assertEqual(cubin.problems(slow, "tessera_forward", 384, debug=True), [])
+        self.expect(slow + "(C7508) setmaxnreg ignored\n", "a note of ptxas", debug=True)
 
     def test_another_kernel(self):
         self.assertTrue(cubin.problems(GOOD, "tessera_dq", 384))

@@ -38,7 +38,14 @@ class Links(Tree):
         for text in ("[a](docs/gone.md)", "[a](docs/flow.md#gone)", "`src/plan/gone.cc`", "`src/plan/{view,gone}.cc`",
                      "run `script/gone --now`", "![p](docs/gone.svg)", "`GONE.md`"):
             with self.subTest(text):
-                self.assertEqual(len(self.readme(f"# T\n{text}\n")), 1)
+                self.assertEqual(len(self.readme(f"# T\n[flow](docs/flow.md)\n{text}\n")), 1)
+
+    def test_page_that_nothing_links_to_fails(self):
+        self.assertEqual(len(self.readme("# T\n")), 1)
+        self.write("docs/far.md", "# Far\n")
+        self.assertEqual(self.readme("# T\n[flow](docs/flow.md)\n"), ["docs/far.md: no link leads here from README.md"])
+        self.write("docs/flow.md", "# The flow\n[far](far.md#far)\n")
+        self.assertEqual(self.readme("# T\n[flow](docs/flow.md)\n"), [])
 
 
 class Commands(Tree):

@@ -45,6 +45,19 @@ check "fuzz lists the targets" says err "there are: contract_toml"
 check "fuzz with a bad count" expect 2 "$root/script/fuzz" --runs many
 check "fuzz says what a count is" says err "--runs takes a number"
 
+# A proof that cannot be had here is no proof.
+nowhere=(env "TESSERA_XLA=$scratch/nowhere" "TESSERA_PEERS=$scratch/nowhere")
+for proof in same-program compiled other-chips cost; do
+  check "tpu-proof $proof without the compiler" expect 77 "${nowhere[@]}" "$root/script/tpu-proof" "$proof"
+  check "tpu-proof $proof says what is missing" says out "skipped: the TPU compiler is not installed: script/setup --tpu"
+done
+check "tpu-proof with an unknown proof" expect 2 "$root/script/tpu-proof" nonsense
+mkdir -p "$scratch/compiler/plugins/libtpu-1" && : >"$scratch/compiler/plugins/libtpu-1/libtpu.so"
+for proof in same-program cost; do
+  check "tpu-proof $proof without JAX" expect 77 "${nowhere[@]}" "TESSERA_XLA=$scratch/compiler" "$root/script/tpu-proof" "$proof"
+  check "tpu-proof $proof says so" says out "skipped: JAX is not installed: script/setup --peers"
+done
+
 # Fakes: a package database of names in a file, an apt-get that writes down its calls and "installs" into that file.
 chmod 755 "$scratch"
 mkdir "$scratch/bin" "$scratch/tree" "$scratch/empty"
