@@ -1,4 +1,4 @@
-// The smallest program: causal attention of 8 heads on memory of our own. README.md shows it.
+// The smallest program: causal attention of 8 heads on memory of our own. README.md shows the lines that matter.
 #include <tessera/tessera.h>
 
 #include <cstdio>

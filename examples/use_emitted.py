@@ -5,7 +5,7 @@
     python3 examples/use_emitted.py causal_v6e          lowers forward and backward for a TPU, and runs nothing
 
 On a machine with a TPU, `attention = Attention("causal_v6e")` and then `attention(q, k, v)` inside of jax.jit, with
-gradients. It was lowered on machines without one, and never ran on a TPU. Needs jax; exits 77 without it.
+gradients; where the contract has sink logits, `attention(q, k, v, sink_logits)`. It was lowered on machines without one, and never ran on a TPU. Needs jax; exits 77 without it.
 """
 
 import argparse
@@ -27,6 +27,26 @@ try:
 except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
+
+WITH_SINK_LOGITS = """version = 1
+[shape]
+batch = 2
+q_len = 300
+kv_len = 300
+num_q_heads = 4
+num_kv_heads = 2
+dim_qk = 64
+dim_v = 64
+dtype = "bf16"
+[mask]
+expr = "causal"
+[score]
+sink_logits = true
+[tiles]
+q = 128
+kv = 128
+reason = "a small example"
+"""
 
 DTYPES = {"F32": jnp.float32, "BF16": jnp.bfloat16, "I32": jnp.int32}
 
@@ -65,7 +85,10 @@ def make_primitive(folder, program):
 
 
 class Attention:
-    """o = attention(q, k, v), each [batch, heads, tokens, dim]; differentiable once."""
+    """o = attention(q, k, v), each [batch, heads, tokens, dim]; differentiable once.
+
+    A contract with sink logits takes them too, [heads] in f32, and has a gradient of them.
+    """
 
     def __init__(self, folder):
         folder = pathlib.Path(folder)
@@ -74,11 +97,15 @@ class Attention:
         if any(p["parts"] != 1 for p in self.programs.values()):
             raise ValueError("programs that share a pass between calls are not of a TPU")
         self.primitives = {name: make_primitive(folder, p) for name, p in self.programs.items()}
-        self.call = jax.custom_vjp(lambda q, k, v: self._forward(q, k, v)[0])
+        self.has_sink_logits = any(o["name"] == "sink_logits" for o in self.programs["forward"]["operands"])
+        self.call = jax.custom_vjp(lambda q, k, v, sink_logits: self._forward(q, k, v, sink_logits)[0])
         self.call.defvjp(self._forward, self._backward)
 
-    def __call__(self, q, k, v):
-        return self.call(q, k, v)
+    def __call__(self, q, k, v, sink_logits=None):
+        if (sink_logits is not None) != self.has_sink_logits:
+            raise ValueError("the contract has sink logits: attention(q, k, v, sink_logits)" if self.has_sink_logits
+                             else "the contract has no sink logits, and some were given")
+        return self.call(q, k, v, sink_logits)
 
     def _bind(self, name, tensors):
         """The results by name. What no call changes comes from the folder."""
@@ -102,30 +129,40 @@ class Attention:
         batch, heads, tokens = like.shape[:3]
         return rows.reshape(batch, heads, -1, *rows.shape[2:])[:, :, :tokens]
 
-    def _forward(self, q, k, v):
-        results = self._bind("forward", {"q": q, "k": k, "v": v})
+    def _forward(self, q, k, v, sink_logits):
+        results = self._bind("forward", {"q": q, "k": k, "v": v, "sink_logits": sink_logits})
         o = self._tokens(results["o"], q).astype(q.dtype)
-        return o, (q, k, v, o, self._tokens(results["lse"], q))
+        return o, (q, k, v, sink_logits, o, self._tokens(results["lse"], q))
 
     def _backward(self, saved, do):
-        q, k, v, o, lse = saved
+        q, k, v, sink_logits, o, lse = saved
         delta = jnp.sum(o.astype(jnp.float32) * do.astype(jnp.float32), axis=-1)
-        tensors = {"q": q, "k": k, "v": v, "do": do, "lse": lse, "delta": delta}
+        tensors = {"q": q, "k": k, "v": v, "sink_logits": sink_logits, "do": do, "lse": lse, "delta": delta}
         results = self._bind("backward", tensors)
-        return tuple(self._tokens(results[name], like).astype(like.dtype)
-                     for name, like in (("dq", q), ("dk", k), ("dv", v)))
+        dq, dk, dv = (self._tokens(results[name], like).astype(like.dtype)
+                      for name, like in (("dq", q), ("dk", k), ("dv", v)))
+        if sink_logits is None:
+            return dq, dk, dv, None
+        # One partial sum for each row of tiles of every (batch row, head).
+        shares = results["dsink_logits"].reshape(q.shape[0], q.shape[1], -1)
+        return dq, dk, dv, shares.sum(axis=(0, 2)).astype(sink_logits.dtype)
 
 
 def lower(folder, out):
     """Forward and gradients for a TPU; whether every kernel that was emitted is in the text."""
     attention = Attention(folder)
     shapes = {o["name"]: o for o in attention.programs["forward"]["operands"]}
-    arguments = [jax.ShapeDtypeStruct(shapes[n]["shape"], DTYPES[shapes[n]["type"]]) for n in ("q", "k", "v")]
+    names = [n for n in ("q", "k", "v", "sink_logits") if n in shapes]
+    arguments = [jax.ShapeDtypeStruct(shapes[n]["shape"], DTYPES[shapes[n]["type"]]) for n in names]
 
-    def loss(q, k, v):
-        return attention(q, k, v).astype(jnp.float32).sum()
+    def loss(*tensors):
+        return attention(*tensors).astype(jnp.float32).sum()
 
-    lowered = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).trace(*arguments).lower(lowering_platforms=("tpu",))
+    gradients = jax.grad(loss, argnums=tuple(range(len(names))))
+    for name, argument, gradient in zip(names, arguments, jax.eval_shape(gradients, *arguments)):
+        if (gradient.shape, gradient.dtype) != (argument.shape, argument.dtype):
+            raise ValueError(f"the gradient of {name} is {gradient}, and {name} is {argument}")
+    lowered = jax.jit(gradients).trace(*arguments).lower(lowering_platforms=("tpu",))
     text = lowered.as_text()
     if out:
         pathlib.Path(out).write_text(text)
@@ -145,10 +182,14 @@ def main():
     if not args.program:
         parser.error("a folder or --program is needed")
     with tempfile.TemporaryDirectory() as place:
-        folder = pathlib.Path(place) / "emitted"
-        subprocess.run([args.program, "emit", "causal:300:h4/2:d64:bf16:t128x128", "--out", folder], check=True,
-                       capture_output=True)
-        return 0 if lower(folder, args.out) else 1
+        sinks = pathlib.Path(place) / "sinks.toml"
+        sinks.write_text(WITH_SINK_LOGITS)
+        lowered = []
+        for name, contract in (("plain", "causal:300:h4/2:d64:bf16:t128x128"), ("sinks", sinks)):
+            folder = pathlib.Path(place) / name
+            subprocess.run([args.program, "emit", contract, "--out", folder], check=True, capture_output=True)
+            lowered.append(lower(folder, args.out))
+        return 0 if all(lowered) else 1
 
 
 if __name__ == "__main__":
