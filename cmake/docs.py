@@ -83,8 +83,22 @@ def check_path(root, text):
     return None
 
 
+def unreachable(root):
+    """Pages of docs/ that no chain of links from the README leads to; design notes are for who looks for them."""
+    seen, ahead = set(), [root / "README.md"]
+    while ahead:
+        path = ahead.pop()
+        if path in seen or path.suffix != ".md" or not path.exists():
+            continue
+        seen.add(path)
+        for line in without_blocks(path.read_text(encoding="utf-8")):
+            targets = (first or second for first, second in LINK.findall(line))
+            ahead += [(path.parent / target.partition("#")[0]).resolve() for target in targets if ":" not in target]
+    return [page for page in sorted((root / "docs").glob("*.md")) if page.resolve() not in seen]
+
+
 def check_documents(root):
-    problems = []
+    problems = [f"{page.relative_to(root)}: no link leads here from README.md" for page in unreachable(root)]
     for path in documents(root):
         place = path.relative_to(root)
         # A design note speaks of what will be, too: only its links are held to the tree.

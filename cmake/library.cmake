@@ -62,7 +62,7 @@ function(tessera_compile_quickly name)
 endfunction()
 
 # GoogleTest and what tests include beside it, read once for all test programs at -O0 and once for the busy ones. A third
-# of the time that a test takes to compile. GCC alone shares it between programs with definitions of their own.
+# of the time that a test takes to compile. Under a sanitizer, where nobody edits and builds again, our own headers too.
 function(tessera_precompile_test name busy)
   set(owner tessera_test_headers)
   set(level -O0)
@@ -71,12 +71,16 @@ function(tessera_precompile_test name busy)
     set(level $<$<CONFIG:Release>:-O1>)
   endif()
   if(NOT TARGET ${owner})
+    set(ours)
+    if(TESSERA_SANITIZE)
+      set(ours <tessera/tessera.h>)
+    endif()
     file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/${owner}.cc CONTENT "")
     add_library(${owner} OBJECT ${PROJECT_BINARY_DIR}/${owner}.cc)
     target_compile_options(${owner} PRIVATE ${level})
     target_link_libraries(${owner} PRIVATE tessera_base tessera_warnings GTest::gtest GTest::gmock)
     target_precompile_headers(${owner} PRIVATE <gtest/gtest.h> <gmock/gmock.h> <fmt/format.h> <tl/expected.hpp> <algorithm>
-                              <functional> <map> <memory> <optional> <random> <string> <utility> <vector>)
+                              <functional> <map> <memory> <optional> <random> <string> <utility> <vector> ${ours})
   endif()
   target_precompile_headers(${name} REUSE_FROM ${owner})
 endfunction()
@@ -84,10 +88,10 @@ endfunction()
 # One test program per folder of tests; its tests carry the folder's name as label. Each leaves its result as XML under
 # test_results/, where script/requirements reads which numbers it proved. BUSY: it computes much itself, so that under a
 # sanitizer too it runs faster by more than it compiles slower. Each of WHOLE names tests that share what is costly to
-# make (compiled programs, a GPU's driver) and run together, as two halves of one filter, WITH a variable of the
+# make (compiled programs, a GPU's driver) and run together, as two halves of one filter, WITH variables of the
 # environment.
 function(tessera_test name)
-  cmake_parse_arguments(ARG "BUSY" "WITH" "LINK;WHOLE" ${ARGN})
+  cmake_parse_arguments(ARG "BUSY" "" "LINK;WHOLE;WITH" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS *.cc)
   if(NOT sources)
     return()
@@ -101,12 +105,8 @@ function(tessera_test name)
     target_compile_options(${name} PRIVATE -O0)
   endif()
   target_link_libraries(${name} PRIVATE ${ARG_LINK} tessera_warnings GTest::gtest GTest::gmock GTest::gtest_main)
-  list(LENGTH sources num_sources)
-  if(TESSERA_PRECOMPILE AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  if(TESSERA_PRECOMPILE)
     tessera_precompile_test(${name} ${ARG_BUSY})
-  elseif(TESSERA_PRECOMPILE AND TESSERA_SANITIZE AND num_sources GREATER 5)  # a third of the time clang needs for a test
-    target_precompile_headers(${name} PRIVATE <gtest/gtest.h> <fmt/format.h> <algorithm> <functional> <map> <random>
-                              <string> <vector> <tessera/tessera.h>)
   endif()
   get_filename_component(folder ${CMAKE_CURRENT_SOURCE_DIR} NAME)
   set(filter)
@@ -119,7 +119,8 @@ function(tessera_test name)
       set(test ${name}_${whole}_${half})
       add_test(NAME ${test} COMMAND ${name} --gtest_brief=1 --gtest_filter=*${whole}*
                                     --gtest_output=xml:${PROJECT_BINARY_DIR}/test_results/${name}/${test}.xml)
-      set_tests_properties(${test} PROPERTIES TIMEOUT 900 LABELS "${folder};${whole}" ENVIRONMENT
+      # Long, so they begin first: the last ones to begin should not be waited for by an idle core.
+      set_tests_properties(${test} PROPERTIES TIMEOUT 900 COST 100 LABELS "${folder};${whole}" ENVIRONMENT
                                               "GTEST_TOTAL_SHARDS=2;GTEST_SHARD_INDEX=${half};${ARG_WITH}")
     endforeach()
   endforeach()

@@ -14,6 +14,9 @@ core_packages=(g++ cmake ninja-build libexpected-dev libxxhash-dev libfmt-dev li
 clang_format=clang-format-14
 clang_tidy=clang-tidy-16
 dev_packages=(clang libclang-rt-dev "$clang_format" "$clang_tidy" qemu-user-static pkg-config dpkg-dev file)
+# What `pip install .` needs beside the core: Python's headers, and an environment to install into, because the
+# distribution's own Python takes no packages from pip.
+wheel_packages=(python3-dev python3-venv)
 # A browser for the tests of what `tessera view` writes. Debian has it; where apt does not, those tests are skipped.
 browser_packages=(chromium)
 other_arch=  # the one of the two supported architectures that this machine is not
@@ -28,6 +31,9 @@ peers_dir=${TESSERA_PEERS:-${XDG_CACHE_HOME:-$HOME/.cache}/tessera/peers}
 peer_packages=(jax==0.10.2 jaxlib==0.10.2 tokamax==0.0.12)
 torch_packages=(torch==2.15.0 numpy)
 onnx_packages=(onnxruntime==1.31.1 onnx==1.23.2 numpy)
+
+# What a script exits with when what it needs is not installed here, after it has said so; ctest's tests too.
+skipped_status=77
 
 say() { printf '%s\n' "$*"; }
 die() {
