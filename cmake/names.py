@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Checks names with clang-tidy, several files at a time.
 
-Most of a run of clang-tidy on one file is reading headers, so files are read in groups. A name that two files of a group
-both have for themselves gets a number in the second, which leaves its style as it was. A group that does not compile all
-the same is halved, down to single files, so every file is checked whatever the grouping makes of it.
+Most of a run of clang-tidy on one file is reading headers, so files are read in groups: first every header of the group,
+then its files, each with a number on the names that it has for itself, which leaves their style as it was. Files in which
+the compiler finds an error all the same are taken out and read without the others, at last each alone, so every file is
+checked whatever the grouping makes of it.
 """
 
 import argparse
@@ -17,12 +18,25 @@ import subprocess
 import sys
 import tempfile
 
-GROUP_SIZE = 24
+GROUP_SIZE = 48
 NOISE = re.compile(r"warnings? generated|^Suppressed|^Use -header-filter|treated as error")
 # A name that can be given a number without touching others': the library's own style, unlike that of the standard's.
 RENAMABLE = re.compile(r"k?[A-Z][a-z]\w*$")
 # What the file may see differently after another one: switches of its headers, and code that is read once per target.
 ALONE = re.compile(r'#\s*include\s*[<"]hwy/|^#\s*define(?!.*TESSERA_\w+\()', re.MULTILINE)
+
+
+def headers_of(text):
+    """The lines that include a header whatever is defined."""
+    lines, depth = [], 0
+    for line in text.splitlines():
+        if re.match(r"#\s*if", line):
+            depth += 1
+        elif re.match(r"#\s*endif", line):
+            depth -= 1
+        elif depth == 0 and re.match(r'#include (<[\w/.+]+>|"[\w/.]+\.h")', line):
+            lines.append(line)
+    return lines
 
 
 def own_names(text):
@@ -39,22 +53,31 @@ def own_names(text):
     return names - {"const", "constexpr", "override", "noexcept", "else", "inline", "static"}
 
 
+def settings_of(entry):
+    """What a file is compiled with, apart: what must be the same in a group, and what a group may take together."""
+    words = [word for word in flags_of(entry) if word.startswith(("-I", "-D", "-isystem", "-std", "/"))]
+    return (tuple(word for word in words if not word.startswith(("-I", "-D"))),
+            {word.partition("=")[0]: word for word in words if word.startswith(("-I", "-D"))})
+
+
 def groups_of(entries):
-    """Lists of (entry of the compile database, its names that an earlier one of the list has)."""
+    """Lists of entries of the compile database that are read together."""
     groups = []
     for entry in sorted(entries, key=lambda entry: entry["file"]):
         text = pathlib.Path(entry["file"]).read_text(encoding="utf-8")
-        names = own_names(text)
-        key = tuple(word for word in flags_of(entry) if word.startswith(("-I", "-D", "-isystem", "-std", "/")))
+        fixed = {name for name in own_names(text) if not RENAMABLE.match(name)}
+        same, shared = settings_of(entry)
         found = None
         if not ALONE.search(text):
-            found = next((group for group in groups if group["key"] == key and len(group["members"]) < GROUP_SIZE
-                          and all(map(RENAMABLE.match, group["names"] & names))), None)
+            found = next((group for group in groups if group["same"] == same and len(group["members"]) < GROUP_SIZE
+                          and not group["fixed"] & fixed
+                          and all(group["shared"].get(key, word) == word for key, word in shared.items())), None)
         if found is None:
-            found = {"key": key if not ALONE.search(text) else None, "names": set(), "members": []}
+            found = {"same": same if not ALONE.search(text) else None, "shared": {}, "fixed": set(), "members": []}
             groups.append(found)
-        found["members"].append((entry, found["names"] & names))
-        found["names"] |= names
+        found["members"].append(entry)
+        found["fixed"] |= fixed
+        found["shared"] |= shared
     return [group["members"] for group in groups]
 
 
@@ -73,28 +96,43 @@ def tidy(tool, database, files, config):
     return result.returncode, [line for line in lines if not NOISE.search(line)]
 
 
-def check_group(tool, build, members, config):
-    entries = [entry for entry, _ in members]
+def write_group(entries, scratch):
+    """One file that has the entries' files in it, and how to compile it."""
+    texts = [pathlib.Path(entry["file"]).read_text(encoding="utf-8") for entry in entries]
+    headers = dict.fromkeys(line for text in texts for line in headers_of(text))
+    # In files of their own: the check looks at the macros of the main file.
+    parts = [pathlib.Path(scratch, "headers.h")]
+    parts[0].write_text("".join(f"{line}\n" for line in headers), encoding="utf-8")
+    for number, (entry, text) in enumerate(zip(entries, texts)):
+        own = sorted(filter(RENAMABLE.match, own_names(text)))
+        before, after = pathlib.Path(scratch, f"before{number}.h"), pathlib.Path(scratch, f"after{number}.h")
+        before.write_text("".join(f"#define {name} {name}{number}\n" for name in own), encoding="utf-8")
+        after.write_text("".join(f"#undef {name}\n" for name in own), encoding="utf-8")
+        parts += [before, entry["file"], after]
+    together = pathlib.Path(scratch, "together.cc")
+    together.write_text("".join(f'#include "{part}"\n' for part in parts), encoding="utf-8")
+    flags = flags_of(entries[0])
+    more = dict.fromkeys(word for entry in entries for word in settings_of(entry)[1].values() if word not in flags)
+    return together, [*flags, *more, "-w", "-c", str(together)]
+
+
+def check_group(tool, build, entries, config):
     if len(entries) == 1:
         return tidy(tool, build, [entries[0]["file"]], config)
     with tempfile.TemporaryDirectory() as scratch:
-        together = pathlib.Path(scratch, "together.cc")
-        lines = []
-        for number, (entry, taken) in enumerate(members):
-            # In files of their own: the check looks at the macros of the main file.
-            before, after = pathlib.Path(scratch, f"before{number}.h"), pathlib.Path(scratch, f"after{number}.h")
-            before.write_text("".join(f"#define {name} {name}{number}\n" for name in sorted(taken)), encoding="utf-8")
-            after.write_text("".join(f"#undef {name}\n" for name in sorted(taken)), encoding="utf-8")
-            lines += [f'#include "{path}"\n' for path in (before, entry["file"], after)]
-        together.write_text("".join(lines), encoding="utf-8")
-        command = shlex.join([*flags_of(entries[0]), "-w", "-c", str(together)])
-        database = [{"directory": entries[0]["directory"], "command": command, "file": str(together)}]
-        pathlib.Path(scratch, "compile_commands.json").write_text(json.dumps(database), encoding="utf-8")
-        status, lines = tidy(tool, scratch, [together], config)
-    if not any("[clang-diagnostic-" in line for line in lines):
-        return status, lines
-    half = len(members) // 2
-    (first, lines), (second, more) = (check_group(tool, build, part, config) for part in (members[:half], members[half:]))
+        together, command = write_group(entries, scratch)
+        compiled = subprocess.run([*command, "-fsyntax-only", "-ferror-limit=0"], cwd=entries[0]["directory"],
+                                  capture_output=True, text=True, check=False)
+        if compiled.returncode == 0:
+            database = [{"directory": entries[0]["directory"], "command": shlex.join(command), "file": str(together)}]
+            pathlib.Path(scratch, "compile_commands.json").write_text(json.dumps(database), encoding="utf-8")
+            return tidy(tool, scratch, [together], config)
+    wrong = set(re.findall(r"^(/[^:]+):\d+:\d+: (?:fatal )?error:", compiled.stderr, re.MULTILINE))
+    apart = [entry for entry in entries if entry["file"] in wrong]
+    rest = [entry for entry in entries if entry["file"] not in wrong]
+    if not apart or not rest:
+        apart, rest = entries[:len(entries) // 2], entries[len(entries) // 2:]
+    (first, lines), (second, more) = (check_group(tool, build, part, config) for part in (rest, apart))
     return first or second, lines + more
 
 
@@ -114,7 +152,7 @@ def main():
     groups = sorted(groups_of(list({entry["file"]: entry for entry in entries}.values())), key=len, reverse=True)
     if options.groups:
         for group in groups:
-            print(len(group), *(os.path.relpath(entry["file"], root) for entry, _ in group))
+            print(len(group), *(os.path.relpath(entry["file"], root) for entry in group))
         return 0
     with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         results = list(pool.map(

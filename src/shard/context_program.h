@@ -14,6 +14,7 @@
 #include "lanes/xla/pjrt/client.h"
 #include "lanes/xla/stablehlo/context.h"
 #include "tessera/context.h"
+#include "tessera/shard.h"
 
 namespace tessera::shard {
 
