@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
 """Checks names with clang-tidy, several files at a time.
 
-Most of a run of clang-tidy on one file is reading headers, so files are read in groups: first every header of the group,
-then its files, each with a number on the names that it has for itself, which leaves their style as it was. Files in which
-the compiler finds an error all the same are taken out and read without the others, at last each alone, so every file is
-checked whatever the grouping makes of it.
+Most of a run of clang-tidy on one file is reading headers, so files are read in groups (cmake/grouping.py), where a
+name with a number keeps its style. Files in which the compiler finds an error because of that are taken out and read
+without the others, at last each alone, so every file is checked whatever the grouping makes of it.
 """
 
 import argparse
@@ -18,41 +17,10 @@ import subprocess
 import sys
 import tempfile
 
+import grouping
+
 GROUP_SIZE = 48
 NOISE = re.compile(r"warnings? generated|^Suppressed|^Use -header-filter|treated as error")
-# A name that can be given a number without touching others': the library's own style, unlike that of the standard's.
-RENAMABLE = re.compile(r"k?[A-Z][a-z]\w*$")
-# What the file may see differently after another one: switches of its headers, and code that is read once per target.
-ALONE = re.compile(r'#\s*include\s*[<"]hwy/|^#\s*define(?!.*TESSERA_\w+\()', re.MULTILINE)
-
-
-def headers_of(text):
-    """The lines that include a header whatever is defined."""
-    lines, depth = [], 0
-    for line in text.splitlines():
-        if re.match(r"#\s*if", line):
-            depth += 1
-        elif re.match(r"#\s*endif", line):
-            depth -= 1
-        elif depth == 0 and re.match(r'#include (<[\w/.+]+>|"[\w/.]+\.h")', line):
-            lines.append(line)
-    return lines
-
-
-def own_names(text):
-    """Names at the margin of unnamed namespaces, and some more: too many only makes groups smaller."""
-    names, inside = set(), False
-    for line in text.splitlines():
-        if line == "namespace {":
-            inside = True
-        elif line.startswith("}  // namespace"):
-            inside = False
-        elif inside and re.match(r"(?!using\b)\w", line):  # an alias may be said twice
-            kind = re.search(r"\b(?:struct|class|enum|union)\s+(?:class\s+)?(\w+)", line)
-            names.update([kind[1]] if kind else re.findall(r"\b(\w+)\s*(?=[({=;\[]|$)", line))
-    return names - {"const", "constexpr", "override", "noexcept", "else", "inline", "static"}
-
-
 def settings_of(entry):
     """What a file is compiled with, apart: what must be the same in a group, and what a group may take together."""
     words = [word for word in flags_of(entry) if word.startswith(("-I", "-D", "-isystem", "-std", "/"))]
@@ -64,19 +32,18 @@ def groups_of(entries):
     """Lists of entries of the compile database that are read together."""
     groups = []
     for entry in sorted(entries, key=lambda entry: entry["file"]):
-        text = pathlib.Path(entry["file"]).read_text(encoding="utf-8")
-        fixed = {name for name in own_names(text) if not RENAMABLE.match(name)}
+        source = grouping.Source(entry["file"])
         same, shared = settings_of(entry)
         found = None
-        if not ALONE.search(text):
+        if not source.alone:
             found = next((group for group in groups if group["same"] == same and len(group["members"]) < GROUP_SIZE
-                          and not group["fixed"] & fixed
+                          and not group["fixed"] & source.fixed
                           and all(group["shared"].get(key, word) == word for key, word in shared.items())), None)
         if found is None:
-            found = {"same": same if not ALONE.search(text) else None, "shared": {}, "fixed": set(), "members": []}
+            found = {"same": None if source.alone else same, "shared": {}, "fixed": set(), "members": []}
             groups.append(found)
         found["members"].append(entry)
-        found["fixed"] |= fixed
+        found["fixed"] |= source.fixed
         found["shared"] |= shared
     return [group["members"] for group in groups]
 
@@ -96,31 +63,20 @@ def tidy(tool, database, files, config):
     return result.returncode, [line for line in lines if not NOISE.search(line)]
 
 
-def write_group(entries, scratch):
-    """One file that has the entries' files in it, and how to compile it."""
-    texts = [pathlib.Path(entry["file"]).read_text(encoding="utf-8") for entry in entries]
-    headers = dict.fromkeys(line for text in texts for line in headers_of(text))
-    # In files of their own: the check looks at the macros of the main file.
-    parts = [pathlib.Path(scratch, "headers.h")]
-    parts[0].write_text("".join(f"{line}\n" for line in headers), encoding="utf-8")
-    for number, (entry, text) in enumerate(zip(entries, texts)):
-        own = sorted(filter(RENAMABLE.match, own_names(text)))
-        before, after = pathlib.Path(scratch, f"before{number}.h"), pathlib.Path(scratch, f"after{number}.h")
-        before.write_text("".join(f"#define {name} {name}{number}\n" for name in own), encoding="utf-8")
-        after.write_text("".join(f"#undef {name}\n" for name in own), encoding="utf-8")
-        parts += [before, entry["file"], after]
-    together = pathlib.Path(scratch, "together.cc")
-    together.write_text("".join(f'#include "{part}"\n' for part in parts), encoding="utf-8")
+def command_of_group(entries, scratch):
+    """Writes the group as one file; that file, and how it is compiled."""
+    together = grouping.write_group([grouping.Source(entry["file"]) for entry in entries], scratch, "together")
     flags = flags_of(entries[0])
     more = dict.fromkeys(word for entry in entries for word in settings_of(entry)[1].values() if word not in flags)
     return together, [*flags, *more, "-w", "-c", str(together)]
 
 
 def check_group(tool, build, entries, config):
-    if len(entries) == 1:
-        return tidy(tool, build, [entries[0]["file"]], config)
+    if len(entries) <= 2:
+        results = [tidy(tool, build, [entry["file"]], config) for entry in entries]
+        return max(status for status, _ in results), [line for _, lines in results for line in lines]
     with tempfile.TemporaryDirectory() as scratch:
-        together, command = write_group(entries, scratch)
+        together, command = command_of_group(entries, scratch)
         compiled = subprocess.run([*command, "-fsyntax-only", "-ferror-limit=0"], cwd=entries[0]["directory"],
                                   capture_output=True, text=True, check=False)
         if compiled.returncode == 0:
@@ -133,7 +89,7 @@ def check_group(tool, build, entries, config):
     if not apart or not rest:
         apart, rest = entries[:len(entries) // 2], entries[len(entries) // 2:]
     (first, lines), (second, more) = (check_group(tool, build, part, config) for part in (rest, apart))
-    return first or second, lines + more
+    return max(first, second), lines + more
 
 
 def main():

@@ -1,7 +1,9 @@
 # Warnings are errors in our own builds, sanitizers come from one variable.
 add_library(tessera_warnings INTERFACE)
-target_compile_options(tessera_warnings INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion
-                                                  -Wnon-virtual-dtor)
+target_compile_options(tessera_warnings INTERFACE -Wall -Wextra -Wpedantic -Wconversion -Wno-sign-conversion -Wnon-virtual-dtor)
+if(NOT TESSERA_TOGETHER STREQUAL ALL)  # where one file's own names are no business of another's
+  target_compile_options(tessera_warnings INTERFACE -Wshadow)
+endif()
 set(tessera_werror)
 if(TESSERA_WARNINGS_ARE_ERRORS)
   set(tessera_werror -Werror)

@@ -121,7 +121,7 @@ struct Found {
   }
   TensorRef Rows(const pjrt::ffi::Buffer& buffer, ElementType type) const {
     const Shape& s = contract().shape;
-    TensorRef ref = DenseView(buffer.data, type, {s.batch, s.num_q_heads, s.q_len, s.dim_v}, Layout::kBthd);
+    TensorRef ref = DenseView(buffer.data, type, {s.batch, s.num_q_heads, s.q_len, s.dim_v}, tessera::Layout::kBthd);
     ref.space = space;
     return ref;
   }

@@ -93,8 +93,8 @@ Result<std::vector<CarriedCollective>> CarriedBy(const std::vector<pjrt::Collect
 class ContextRunner {
  public:
   // A program of one pass, its operands audited before it is compiled: TSR-S005, also where they need more bytes of a
-  // device than `max_device_bytes`. The client must outlive it. `flags` are XLA's, of this program. TSR-S002 where there
-  // are too few devices.
+  // device than `max_device_bytes`. The client must outlive it. `flags` are XLA's, of this program. TSR-S002 where
+  // there are too few devices.
   static Result<ContextRunner> Make(pjrt::Client& client, const ContextPlan& plan,
                                     const std::map<std::string, pjrt::OptionValue>& flags = {},
                                     ContextPass pass = ContextPass::kForward,

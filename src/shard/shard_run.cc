@@ -130,8 +130,7 @@ class Runner {
     if (receipt.fingerprint.empty()) receipt.fingerprint = ShardFingerprint(table);
     TESSERA_TRY(shard::ReadFigures(runner.executable().program(), out));
     const pjrt::OptimizedProgram inside = TESSERA_TRY(runner.executable().Optimized());
-    TESSERA_TRY(
-        shard::AuditProgram(table, shard::TensorsOf(runner.lowered()), inside, shard::LimitsOf(options_, out)));
+    TESSERA_TRY(shard::AuditProgram(table, shard::TensorsOf(runner.lowered()), inside, shard::LimitsOf(options_, out)));
     shard::DescribePass(pass, runner.lowered().program.name, runner.lowered().program.text, table, out);
     const std::vector<shard::CarriedCollective> carried = TESSERA_TRY(runner.Carried(plan_));
     TESSERA_TRY(shard::CountBytes(plan_, pass, carried, out));

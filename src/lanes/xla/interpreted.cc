@@ -29,7 +29,6 @@ namespace tessera::lanes::xla {
 namespace {
 
 using kernels::AttentionSpec;
-using mosaic::Element;
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
@@ -38,7 +37,7 @@ struct Array {
   mosaic::ArrayType type;
   std::vector<std::byte> bytes;
   Array() = default;
-  Array(Element element, std::vector<int64_t> dims) : type{element, std::move(dims)} {
+  Array(mosaic::Element element, std::vector<int64_t> dims) : type{element, std::move(dims)} {
     bytes.resize(static_cast<size_t>(mosaic::BytesOf(type)));
   }
   mosaic::ArrayView view() const { return {type.element, type.dims, bytes}; }
@@ -47,7 +46,7 @@ struct Array {
 };
 using Arrays = std::map<std::string, Array, std::less<>>;
 
-Array Narrowed(const std::vector<int32_t>& values, Element element, std::vector<int64_t> dims) {
+Array Narrowed(const std::vector<int32_t>& values, mosaic::Element element, std::vector<int64_t> dims) {
   Array array(element, std::move(dims));
   const size_t size = array.bytes.size() / values.size();
   for (size_t i = 0; i < values.size(); ++i) std::memcpy(array.bytes.data() + i * size, &values[i], size);
@@ -72,8 +71,8 @@ Array Turned(const Array& from) {
 
 // [rows, tokens] with each number in every one of 128 lanes, or in every one of 8 sublanes.
 Array Spread(const std::vector<int32_t>& values, int64_t rows, int64_t tokens, bool in_lanes) {
-  Array array(Element::kI32, in_lanes ? std::vector<int64_t>{rows, tokens, kernels::kLanes}
-                                      : std::vector<int64_t>{rows, kernels::kSublanes, tokens});
+  Array array(mosaic::Element::kI32, in_lanes ? std::vector<int64_t>{rows, tokens, kernels::kLanes}
+                                              : std::vector<int64_t>{rows, kernels::kSublanes, tokens});
   int32_t* out = array.ints();
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t t = 0; t < tokens; ++t) {
@@ -114,14 +113,14 @@ class Kernel {
     for (const mosaic::Memory& scalar : kernels::ScalarsOf(k)) {
       kernel.constants_[scalar.name] = Narrowed(table(scalar.name), scalar.type.element, scalar.type.dims);
     }
-    const auto add = [&](const char* name, Element element, std::vector<int64_t> dims) {
+    const auto add = [&](const char* name, mosaic::Element element, std::vector<int64_t> dims) {
       kernel.constants_[name] = Narrowed(table(name), element, std::move(dims));
     };
     if (k.has_documents) {
-      add("q_documents", Element::kI32, {k.batch, kernels::kSublanes, k.q_tokens()});
-      add("kv_documents", Element::kI32, {k.batch, kernels::kSublanes, k.kv_tokens()});
+      add("q_documents", mosaic::Element::kI32, {k.batch, kernels::kSublanes, k.q_tokens()});
+      add("kv_documents", mosaic::Element::kI32, {k.batch, kernels::kSublanes, k.kv_tokens()});
     }
-    if (k.stored_tiles > 0) add("stored", Element::kI8, {k.stored_tiles, k.list.tile_kv, k.list.tile_q});
+    if (k.stored_tiles > 0) add("stored", mosaic::Element::kI8, {k.stored_tiles, k.list.tile_kv, k.list.tile_q});
     return kernel;
   }
 
@@ -295,7 +294,7 @@ class Kernel {
       order_.emplace_back("q_sequence");
     }
     for (std::vector<int64_t>& dims : SplashRunningDims(splash, direction)) {
-      running_.push_back({Element::kF32, std::move(dims)});
+      running_.push_back({mosaic::Element::kF32, std::move(dims)});
     }
   }
 
@@ -313,9 +312,9 @@ class Kernel {
 };
 
 // Puts [batch * heads, tokens, dim] of a kernel's result into a tensor of any type.
-void Place(std::span<const std::byte> from, Element element, int64_t tokens, const TensorRef& into,
+void Place(std::span<const std::byte> from, mosaic::Element element, int64_t tokens, const TensorRef& into,
            const TensorAxes& axes) {
-  const ElementType type = element == Element::kF32 ? ElementType::kF32 : ElementType::kBf16;
+  const ElementType type = element == mosaic::Element::kF32 ? ElementType::kF32 : ElementType::kBf16;
   const int64_t dim = axes[3];
   for (int64_t pair = 0; pair < axes[0] * axes[1]; ++pair) {
     for (int64_t t = 0; t < axes[2]; ++t) {
@@ -375,7 +374,7 @@ class BoundInterpreted final : public BoundLane {
     arrays["q"] = Scaled(kernel.Tokens(args.q, Queries(s.dim_qk), k.q_tokens(), all));
     if (k.has_range) AddBounds(k, arrays);
     if (k.has_sink_logits) {
-      Array sinks(Element::kF32, {1, s.num_q_heads});
+      Array sinks(mosaic::Element::kF32, {1, s.num_q_heads});
       std::copy(args.sink_logits.begin(), args.sink_logits.end(), sinks.floats());
       arrays["sink_logits"] = std::move(sinks);
     }
@@ -385,7 +384,7 @@ class BoundInterpreted final : public BoundLane {
     const std::vector<int64_t> in_rows = {pairs, kernels::kSublanes, k.q_tokens()};
     if (!is_stock) arrays["v"] = Turned(arrays["v"]);
     const Kernel::Wanted wanted[] = {{{k.element, {pairs, k.q_tokens(), s.dim_v}}, 1},
-                                     {{Element::kF32, is_stock ? in_lanes : in_rows}, is_stock ? 1 : 2}};
+                                     {{mosaic::Element::kF32, is_stock ? in_lanes : in_rows}, is_stock ? 1 : 2}};
     const std::vector<Array> results = TESSERA_TRY(kernel.Run(arrays, wanted));
     Place(results[0].bytes, k.element, k.q_tokens(), args.o, Queries(s.dim_v));
     const Array stats = is_stock ? results[1] : Turned(results[1]);
@@ -474,11 +473,11 @@ class BoundInterpreted final : public BoundLane {
     arrays["do_lanes"] = Turned(arrays["do"]);
     arrays["lse"] = Stat(lean, k, true, kInf, sees);
     arrays["delta"] = Stat(delta, k, true, 0.0F, sees);
-    const Kernel::Wanted wanted[] = {{{Element::kF32, {k.chunks() * pairs, s.dim_qk, k.q_tokens()}}, 2},
-                                     {{Element::kF32, {heads, s.dim_qk, k.kv_tokens()}}, {}},
-                                     {{Element::kF32, {heads, s.dim_v, k.kv_tokens()}}, {}}};
+    const Kernel::Wanted wanted[] = {{{mosaic::Element::kF32, {k.chunks() * pairs, s.dim_qk, k.q_tokens()}}, 2},
+                                     {{mosaic::Element::kF32, {heads, s.dim_qk, k.kv_tokens()}}, {}},
+                                     {{mosaic::Element::kF32, {heads, s.dim_v, k.kv_tokens()}}, {}}};
     std::vector<Array> results = TESSERA_TRY(kernel.Run(arrays, wanted));
-    Array dq(Element::kF32, {pairs, s.dim_qk, k.q_tokens()});
+    Array dq(mosaic::Element::kF32, {pairs, s.dim_qk, k.q_tokens()});
     const size_t count = dq.bytes.size() / 4;
     for (int64_t chunk = 0; chunk < k.chunks(); ++chunk) {
       const float* part = results[0].floats() + static_cast<size_t>(chunk) * count;
@@ -487,9 +486,9 @@ class BoundInterpreted final : public BoundLane {
     const auto scale = static_cast<float>(contract_.score.scale);
     for (size_t i = 0; i < count; ++i) dq.floats()[i] *= scale;
     for (size_t i = 0; i < results[1].bytes.size() / 4; ++i) results[1].floats()[i] *= scale;
-    Place(Turned(dq).bytes, Element::kF32, k.q_tokens(), args.dq, Queries(s.dim_qk));
-    Place(Turned(results[1]).bytes, Element::kF32, k.kv_tokens(), args.dk, Keys(s.dim_qk));
-    Place(Turned(results[2]).bytes, Element::kF32, k.kv_tokens(), args.dv, Keys(s.dim_v));
+    Place(Turned(dq).bytes, mosaic::Element::kF32, k.q_tokens(), args.dq, Queries(s.dim_qk));
+    Place(Turned(results[1]).bytes, mosaic::Element::kF32, k.kv_tokens(), args.dk, Keys(s.dim_qk));
+    Place(Turned(results[2]).bytes, mosaic::Element::kF32, k.kv_tokens(), args.dv, Keys(s.dim_v));
     return {};
   }
 
@@ -524,7 +523,7 @@ class BoundInterpreted final : public BoundLane {
     const auto softcap = static_cast<float>(contract_.score.softcap);
     const float factor = softcap > 0 ? softcap : scale;
     const float numbers[] = {softcap > 0 ? scale / softcap : 0.0F, factor * std::numbers::log2e_v<float>, factor};
-    Array score(Element::kF32, {1, kernels::kScoreFields});
+    Array score(mosaic::Element::kF32, {1, kernels::kScoreFields});
     std::copy(std::begin(numbers), std::end(numbers), score.floats());
     arrays["score"] = std::move(score);
     arrays["k"] = kernel.Keys(k, contract_.shape.dim_qk);
@@ -538,7 +537,7 @@ class BoundInterpreted final : public BoundLane {
       return std::span(reinterpret_cast<const uint16_t*>(bytes.data()), bytes.size() / 2);
     };
     const auto put = [&](const char* name, int64_t heads, const std::vector<float>& bounds) {
-      Array array(Element::kF32, {heads, 1, static_cast<int64_t>(bounds.size()) / heads});
+      Array array(mosaic::Element::kF32, {heads, 1, static_cast<int64_t>(bounds.size()) / heads});
       std::copy(bounds.begin(), bounds.end(), array.floats());
       arrays[name] = std::move(array);
     };
@@ -550,7 +549,7 @@ class BoundInterpreted final : public BoundLane {
   Array Stat(std::span<const float> rows, const AttentionSpec& k, bool is_dkv, float unseen, const Sees& sees) const {
     const int64_t copies = is_dkv ? kernels::kSublanes : 1;
     const int64_t pairs = k.batch * k.num_q_heads;
-    Array array(Element::kF32, {pairs, copies, k.q_tokens()});
+    Array array(mosaic::Element::kF32, {pairs, copies, k.q_tokens()});
     std::fill_n(array.floats(), pairs * copies * k.q_tokens(), unseen);
     for (int64_t pair = 0; pair < pairs; ++pair) {
       for (int64_t copy = 0; copy < copies; ++copy) {

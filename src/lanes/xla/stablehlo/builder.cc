@@ -12,7 +12,7 @@
 namespace tessera::stablehlo {
 namespace {
 
-std::string_view ToText(Element element) {
+std::string_view Spelled(Element element) {
   switch (element) {
     case Element::kI1:
       return "i1";
@@ -34,7 +34,7 @@ std::string_view ToText(Element element) {
   return "";
 }
 
-std::string_view ToText(Compare how) {
+std::string_view Spelled(Compare how) {
   switch (how) {
     case Compare::kEq:
       return "EQ";
@@ -95,7 +95,7 @@ bool IsFloat(Element element) {
 std::string ToText(const Type& type) {
   std::string text = "tensor<";
   for (const int64_t dim : type.dims) text += fmt::format("{}x", dim);
-  return text + std::string(ToText(type.element)) + ">";
+  return text + std::string(Spelled(type.element)) + ">";
 }
 
 int64_t NumElements(const Type& type) {
@@ -195,7 +195,7 @@ Value Builder::Is(Compare how, const Value& a, const Value& b) {
   const Value y = At(b, a);
   if (!(x.type == y.type)) Mistake(fmt::format("compare: {} beside {}", ToText(x.type), ToText(y.type)));
   const Type type{Element::kI1, x.type.dims};
-  return Emit(type, fmt::format("compare {}, {}, {}, {} : ({}, {}) -> {}", ToText(how), x.name, y.name,
+  return Emit(type, fmt::format("compare {}, {}, {}, {} : ({}, {}) -> {}", Spelled(how), x.name, y.name,
                                 KindOf(x.type.element), ToText(x.type), ToText(y.type), ToText(type)));
 }
 
