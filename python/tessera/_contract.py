@@ -16,6 +16,7 @@ import numpy as np
 
 from . import _native
 from ._errors import BitmapWarning
+from ._files import whole_file
 from .mask import Mask, _Bitmap
 
 DTYPES = ("", "f32", "bf16", "f16")  # by the C interface's numbers
@@ -149,11 +150,14 @@ class Contract:
         return cls.parse(path.read_text(encoding="utf-8"), path.parent)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes canonical TOML, and beside it the bitmaps that were given as arrays or functions."""
+        """Writes canonical TOML, and beside it the bitmaps that were given as arrays or functions. Files that are there stay
+        whole until what takes their place is written, and the text comes last."""
         path = pathlib.Path(path)
         for name, bits in self._bitmaps.items():
-            np.save(path.parent / name, bits)
-        path.write_text(self.text, encoding="utf-8")
+            with whole_file(path.parent / name) as file:
+                np.save(file, bits)
+        with whole_file(path) as file:
+            file.write(self.text.encode())
 
     def _set(self, fields: Mapping[str, Any], base_dir: str | os.PathLike[str] | None) -> None:
         bitmaps: list[_Bitmap] = []

@@ -5,15 +5,14 @@ from __future__ import annotations
 import html
 import json
 import os
-import pathlib
 import sys
-import tempfile
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from . import _native, _view
+from ._files import whole_file
 from ._view import View
 
 if TYPE_CHECKING:
@@ -88,15 +87,8 @@ class Plan:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the plan's bytes; a file that is there stays whole until they are all written."""
-        path = pathlib.Path(path)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
-            try:
-                file.write(memoryview(self._native.bytes()))
-                file.flush()
-                os.replace(file.name, path)
-            except BaseException:
-                os.unlink(file.name)
-                raise
+        with whole_file(path) as file:
+            file.write(memoryview(self._native.bytes()))
 
     def show(
         self,

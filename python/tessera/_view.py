@@ -11,6 +11,7 @@ import webbrowser
 from typing import TYPE_CHECKING, Any
 
 from . import _native
+from ._files import whole_file
 
 if TYPE_CHECKING:
     from ._plan import Plan
@@ -41,7 +42,8 @@ def page_of(plan: "Plan", compare: "Plan | None", receipt: "Receipt | None", q: 
 
 def write(page: str, name: str, path: str | os.PathLike[str] | None) -> View:
     path = pathlib.Path(tempfile.mkdtemp(prefix="tessera-")) / f"{name}.html" if path is None else pathlib.Path(path)
-    path.write_text(page, encoding="utf-8")
+    with whole_file(path) as file:
+        file.write(page.encode())
     return View(path)
 
 
