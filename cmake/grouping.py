@@ -21,11 +21,11 @@ class Source:
     def __init__(self, path):
         self.path = pathlib.Path(path)
         text = self.path.read_text(encoding="utf-8")
-        own = own_names(text)
+        own, public = names_of(text)
         self.alone = ALONE.search(text) is not None
         self.headers = headers_of(text)
-        # A name that is also somebody's member, or a test's, has to stay.
-        self.renamed = sorted(name for name in own if OWN_STYLE.match(name)
+        # A name that is also somebody's member, a test's or for all to call has to stay.
+        self.renamed = sorted(name for name in own - public if OWN_STYLE.match(name)
                               and not re.search(rf"(?:::|\.|->|^TEST\w*\(|_SUITE_P\(\w+, ){name}\b", text, re.MULTILINE))
         self.fixed = own - set(self.renamed)
 
@@ -43,20 +43,20 @@ def headers_of(text):
     return lines
 
 
-def own_names(text):
-    """Names at the margin of unnamed namespaces. One too many only makes a group smaller."""
-    names, inside = set(), False
+def names_of(text):
+    """Names at the margin of unnamed namespaces, and names there beside them. One too many only makes a group smaller."""
+    own, public, inside = set(), set(), False
     for line in text.splitlines():
         line = re.sub(r"^template <[^()]*?>\s*(?=$|\w)", "", line)
         if line == "namespace {":
             inside = True
         elif line.startswith("}  // namespace"):
             inside = False
-        elif inside and re.match(r"(?!using\b)\w", line):  # an alias may be said twice
+        elif re.match(r"(?!using\b)\w", line):  # an alias may be said twice
             kind = re.match(r"(?:struct|class|enum|union)\s+(?:class\s+)?(\w+)", line)
             name = kind or re.search(r"(?<![\w:])(\w+)\s*[({=;\[]", line)
-            names.update([name[1]] if name else [])
-    return {name for name in names - NO_NAMES if not name.isupper()}
+            (own if inside else public).update([name[1]] if name else [])
+    return {name for name in own - NO_NAMES if not name.isupper()}, public
 
 
 def write_group(sources, folder, name):
