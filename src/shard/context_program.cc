@@ -144,6 +144,7 @@ Result<ContextRunner::Run> ContextRunner::Launch(ContextPass pass, const Context
       MakeDeviceTables(spec_, plan,
                        pass == ContextPass::kForward ? std::vector<Direction>{Direction::kForward}
                                                      : std::vector<Direction>{Direction::kDq, Direction::kDkv}));
+  TESSERA_TRY(CheckRounds(spec_, tables));
   if (shards.size() != tables.size()) {
     return Fail(ErrorCode::kShardLost,
                 fmt::format("expected the tensors of {} shards, found {}", tables.size(), shards.size()), "shards");

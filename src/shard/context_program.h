@@ -32,12 +32,13 @@ Result<DeviceTables> MakeDeviceTables(const stablehlo::ContextSpec& spec, const 
 // every step of all gets as many as the cut that needs most, since devices that count otherwise would wait for each
 // other for ever. TSR-S021 where there is no room for them.
 Status AgreeOnRounds(const stablehlo::ContextSpec& spec, std::span<DeviceTables* const> cuts);
+// The same of tables about to be launched: every device has one list of rounds, in order and within the program's room.
+Status CheckRounds(const stablehlo::ContextSpec& spec, const DeviceTables& tables);
 // Over the devices of one cut, by the rounds that its steps begin with; padding included.
 int64_t TilesCarried(const stablehlo::ContextSpec& spec, const std::vector<int32_t>& bounds);
 
-// The tokens of a shard, batch row after batch row: each one's number in the batch as given (batch row * tokens of a
-// row
-// + token), -1 for what only fills up.
+// The tokens of a shard, batch row after batch row: each one's number in the batch as given
+// (batch row * tokens of a row + token), -1 for what only fills up.
 std::vector<int64_t> ShardTokens(const ContextPlan& plan, size_t shard);
 
 // One device's tensors, dense: [batch, heads, tokens of the device, dim]. Those of a backward are empty for a forward.

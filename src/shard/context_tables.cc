@@ -452,6 +452,27 @@ Status AgreeOnRounds(const ContextSpec& spec, std::span<DeviceTables* const> cut
   return {};
 }
 
+Status CheckRounds(const ContextSpec& spec, const DeviceTables& tables) {
+  if (tables.empty() || !tables.front().contains("bounds")) return {};
+  const std::vector<int32_t>& bounds = tables.front().at("bounds");
+  const bool in_order = bounds.size() == spec.steps.size() + 1 && bounds.front() == 0 &&
+                        std::is_sorted(bounds.begin(), bounds.end()) && bounds.back() <= spec.rounds;
+  if (!in_order) {
+    return Fail(ErrorCode::kContextMismatch,
+                fmt::format("rounds of {} steps from 0 to at most {} expected, found [{}]", spec.steps.size(),
+                            spec.rounds, fmt::join(bounds, ", ")),
+                "rounds");
+  }
+  for (size_t d = 1; d < tables.size(); ++d) {
+    const auto own = tables[d].find("bounds");
+    if (own != tables[d].end() && own->second == bounds) continue;
+    return Fail(ErrorCode::kContextMismatch,
+                fmt::format("device {} has other rounds than device 0: the two would wait for each other for ever", d),
+                "rounds");
+  }
+  return {};
+}
+
 int64_t TilesCarried(const ContextSpec& spec, const std::vector<int32_t>& bounds) {
   int64_t tiles = 0;
   for (size_t step = 0; step < spec.steps.size(); ++step) {

@@ -93,8 +93,10 @@ TEST_F(ShardTpu, FourChips_EveryExchange) {
   EXPECT_TRUE(result.out.empty()) << result.out;
 }
 
-TEST_F(ShardTpu, SixteenChips_GatherAndHeads) {
+TEST_F(ShardTpu, SixteenChips_EveryExchangeWithKernels) {
   ExpectCompiles("v6e:4x4", 16, {"causal:2048:h4:d128:bf16", {"--exchange", "allgather"}, "all-gather"});
+  ExpectCompiles("v6e:4x4", 16, {"causal:2048:h4:d128:bf16", {"--exchange", "sparse"}, "ragged-all-to-all"});
+  ExpectCompiles("v6e:4x4", 16, {"causal:2048:h16:d128:bf16", {"--exchange", "heads"}, "all-to-all"});
   ExpectCompiles("v6e:4x4", 16, {"causal:512:h16:d128:bf16", {"--axis", "model"}, ""});
 }
 

@@ -153,6 +153,32 @@ size_t CountOf(const std::string& text, const std::string& what) {
   return count;
 }
 
+// A device that counts otherwise would leave the others in a collective for ever, so none is launched.
+TEST(SparseExchange, Rounds_AreTheSameOnEveryDevice_OrRefused) {
+  Proves("R79");
+  std::mt19937_64 random(PrintedSeed());
+  for (int trial = 0; trial < 8; ++trial) {
+    Cut cut = MakeCut(random, 2 + trial % 3, 1, CutForm::kContiguous);
+    cut.spec.is_ragged = false;
+    const shard::DeviceTables good = shard::MakeDeviceTables(cut.spec, cut.plan).value();
+    EXPECT_TRUE(shard::CheckRounds(cut.spec, good));
+    const size_t device = 1 + random() % (good.size() - 1);
+    const auto refusal = [&](const shard::DeviceTables& tables) {
+      const Status status = shard::CheckRounds(cut.spec, tables);
+      return status ? "" : ToText(status.error());
+    };
+    shard::DeviceTables one_more = good;
+    ++one_more[device].at("bounds").back();
+    EXPECT_THAT(refusal(one_more), HasSubstr("device " + std::to_string(device) + " has other rounds than device 0"));
+    shard::DeviceTables none = good;
+    none[device].erase("bounds");
+    EXPECT_THAT(refusal(none), HasSubstr("device " + std::to_string(device)));
+    shard::DeviceTables no_room = good;
+    for (auto& tables : no_room) tables.at("bounds").back() = static_cast<int32_t>(cut.spec.rounds) + 1;
+    EXPECT_THAT(refusal(no_room), HasSubstr("TSR-S021"));
+  }
+}
+
 TEST(RaggedExchange, Programs_HaveOneCollectiveEachWay) {
   std::mt19937_64 random(1);
   const Cut cut = MakeCut(random, 4, 2, CutForm::kContiguous);
