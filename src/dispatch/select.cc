@@ -15,13 +15,14 @@ bool HasSoftcap(const Contract& contract, const MaskFacts&) { return contract.sc
 bool HasWindow(const Contract&, const MaskFacts& facts) { return facts.has_window; }
 bool HasDocuments(const Contract&, const MaskFacts& facts) { return facts.needs_documents; }
 bool IsPlain(const Contract&, const MaskFacts& facts) { return facts.is_causal || facts.is_full; }
-// Such as the usual scale of head dim 128, which is no power of two. What both refuse stays the stock kernel's, whose
-// reason is the receipt's.
+// Such as the usual scale of head dim 128, which is no power of two, or grouped heads, which the stock kernel runs only
+// by name. What both refuse stays the stock kernel's, whose reason is the receipt's.
 bool IsPlainForOurs(const Contract& contract, const MaskFacts& facts) {
   const auto runs = [&](std::string_view lane) {
     return FindLane(LaneTable(), lane)->refuses(contract, facts).accepted;
   };
-  return IsPlain(contract, facts) && !runs(kXlaSplash) && runs(kXlaPallas);
+  const bool is_grouped = contract.shape.num_q_heads != contract.shape.num_kv_heads;
+  return IsPlain(contract, facts) && (is_grouped || !runs(kXlaSplash)) && runs(kXlaPallas);
 }
 
 constexpr SelectionRule kRules[] = {
@@ -32,7 +33,7 @@ constexpr SelectionRule kRules[] = {
     {TargetKind::kTpu, "softcap", HasSoftcap, kXlaPallas},
     {TargetKind::kTpu, "a window", HasWindow, kXlaPallas},
     {TargetKind::kTpu, "documents", HasDocuments, kXlaPallas},
-    {TargetKind::kTpu, "plain, and refused by the stock kernel", IsPlainForOurs, kXlaPallas},
+    {TargetKind::kTpu, "plain, and not the stock kernel's", IsPlainForOurs, kXlaPallas},
     {TargetKind::kTpu, "plain causal or full", IsPlain, kXlaSplash},
     {TargetKind::kTpu, "anything else", Always, kXlaChunked},
 };

@@ -68,35 +68,38 @@ TEST(SelectLane, TpuTargets_FollowTheTable) {
   }
 }
 
-// The stock kernel scales q before it and multiplies f32 in one pass of bf16; what it refuses of plain masks is our own
-// kernel's, where that can, and never a matter of falling back.
-TEST(SelectLane, PlainMaskThatTheStockTpuKernelRefuses_SelectsOurs) {
-  Proves("R49 R54");
+// The stock kernel scales q before it, multiplies f32 in one pass of bf16 and takes grouped heads only by name; what is
+// not its own of plain masks is our own kernel's, where that can, and never a matter of falling back.
+TEST(SelectLane, PlainMaskThatIsNotTheStockTpuKernels_SelectsOurs) {
+  Proves("R44 R49 R54");
   struct Plain {
     DType dtype;
     int64_t dim;
     double scale;
     bool sinks;
+    int64_t group;
     const char* lane;
   };
-  for (const Plain& plain : {Plain{DType::kBf16, 64, 0.125, false, "splash"},
-                             {DType::kBf16, 128, 0.08838834764831845, false, "xla_pallas"},
-                             {DType::kF32, 64, 0.125, false, "xla_pallas"},
-                             {DType::kBf16, 64, 0.125, true, "xla_pallas"},
-                             {DType::kF16, 64, 0.125, false, "splash"},
-                             {DType::kBf16, 80, 0.1, false, "splash"}}) {
+  for (const Plain& plain : {Plain{DType::kBf16, 64, 0.125, false, 1, "splash"},
+                             {DType::kBf16, 64, 0.125, false, 2, "xla_pallas"},  // grouped heads: only by name
+                             {DType::kBf16, 128, 0.08838834764831845, false, 1, "xla_pallas"},
+                             {DType::kF32, 64, 0.125, false, 1, "xla_pallas"},
+                             {DType::kBf16, 64, 0.125, true, 1, "xla_pallas"},
+                             {DType::kF16, 64, 0.125, false, 1, "splash"},
+                             {DType::kBf16, 80, 0.1, false, 2, "splash"}}) {
     for (const char* mask : {"causal", "full"}) {
       Contract contract = SmallContract({.mask = mask, .sink_logits = plain.sinks});
       contract.shape.dtype = plain.dtype;
       contract.shape.dim_qk = contract.shape.dim_v = plain.dim;
+      contract.shape.num_q_heads = contract.shape.num_kv_heads * plain.group;
       contract.score.scale = plain.scale;
-      SCOPED_TRACE(std::string(mask) + " " + std::string(ToText(plain.dtype)) + " " + std::to_string(plain.dim));
+      SCOPED_TRACE(std::string(mask) + " " + std::string(ToText(plain.dtype)) + " " + std::to_string(plain.dim) +
+                   " in groups of " + std::to_string(plain.group));
       const Result<Selection> selection = SelectLane(contract, TargetNamed("v6e"));
       ASSERT_TRUE(selection.has_value()) << ToText(selection.error());
       EXPECT_EQ(selection->lane, plain.lane);
-      EXPECT_EQ(selection->rule, selection->lane == "splash"
-                                     ? "tpu: plain causal or full -> splash"
-                                     : "tpu: plain, and refused by the stock kernel -> xla_pallas");
+      EXPECT_EQ(selection->rule, selection->lane == "splash" ? "tpu: plain causal or full -> splash"
+                                                             : "tpu: plain, and not the stock kernel's -> xla_pallas");
     }
   }
 }
