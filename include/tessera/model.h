@@ -118,6 +118,7 @@ class Trainer {
 
   // Every parameter under its name, and its moments as "m." and "v." before it.
   Result<TensorMap> State() const;
+  Result<TensorMap> Parameters() const;     // without the moments
   Status SetState(const TensorMap& state);  // TSR-T003 for a missing, unknown or ill-shaped one, or one not finite
 
   const ModelSpec& spec() const;

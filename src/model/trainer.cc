@@ -447,14 +447,22 @@ Result<GradientsResult> Trainer::Gradients(const RowBatch& batch) {
 }
 
 Result<TensorMap> Trainer::State() const {
-  TESSERA_TRY(impl_->Check());
-  TensorMap state;
+  TensorMap state = TESSERA_TRY(Parameters());
   for (const ParameterInfo& info : impl_->parameters) {
-    for (const std::string& name : {info.name, model::FirstMoment(info.name), model::SecondMoment(info.name)}) {
+    for (const std::string& name : {model::FirstMoment(info.name), model::SecondMoment(info.name)}) {
       state.emplace(name, TESSERA_TRY(impl_->GetParameter(name, info.dims)));
     }
   }
   return state;
+}
+
+Result<TensorMap> Trainer::Parameters() const {
+  TESSERA_TRY(impl_->Check());
+  TensorMap parameters;
+  for (const ParameterInfo& info : impl_->parameters) {
+    parameters.emplace(info.name, TESSERA_TRY(impl_->GetParameter(info.name, info.dims)));
+  }
+  return parameters;
 }
 
 Status Trainer::SetState(const TensorMap& state) {

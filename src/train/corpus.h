@@ -67,8 +67,9 @@ class RowOrder {
   std::vector<int64_t> order_;
 };
 
-// Nats per token of a model of pairs of tokens, counted in one list of shards and measured on another, with a tenth
-// added to every count: what a model has to beat.
-double BigramLoss(const std::vector<RowShard>& train, const std::vector<RowShard>& held_out, int64_t vocab);
+// Nats per token of a model of pairs of tokens, counted in one list of shards and measured on the first rows of
+// another, with a tenth added to every count: what a model has to beat.
+double BigramLoss(const std::vector<RowShard>& train, const std::vector<RowShard>& held_out, int64_t vocab,
+                  int64_t held_out_rows);
 
 }  // namespace tessera::train

@@ -226,6 +226,7 @@ std::string ToHtml(const TrainReceipt& receipt, const std::vector<LogPoint>& poi
     page += Plot("Tokens a second",
                  {SeriesOf("tokens/s", "a", points, [](const LogPoint& point) { return point.tokens_per_s; })})
                 .Draw();
+    page += LayerPlot("Share of attention on the row's first token", points, &LayerTelemetry::sink_ratio);
     page += LayerPlot("Share of attention on a document's first token", points, &LayerTelemetry::document_sink_ratio);
     page += LayerPlot("Spikes: the largest magnitude behind a layer", points, &LayerTelemetry::max_magnitude);
     page += LayerPlot("Spikes: excess kurtosis behind a layer", points, &LayerTelemetry::excess_kurtosis);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "base/try.h"
@@ -134,26 +135,29 @@ int64_t RowOrder::At(int64_t place) {
   return order_[static_cast<size_t>(place % rows_)];
 }
 
-double BigramLoss(const std::vector<RowShard>& train, const std::vector<RowShard>& held_out, int64_t vocab) {
+double BigramLoss(const std::vector<RowShard>& train, const std::vector<RowShard>& held_out, int64_t vocab,
+                  int64_t held_out_rows) {
   constexpr double kAdded = 0.1;
   const auto width = static_cast<size_t>(vocab);
   std::vector<int64_t> pairs(width * width);
   std::vector<int64_t> firsts(width);
-  const auto each = [&](const std::vector<RowShard>& shards, const auto& visit) {
+  const auto each = [&](const std::vector<RowShard>& shards, int64_t rows, const auto& visit) {
     for (const RowShard& shard : shards) {
-      for (size_t i = 0; i < shard.input_ids().size(); ++i) {
+      const int64_t own = std::min(rows, shard.rows());
+      rows -= own;
+      for (size_t i = 0; i < static_cast<size_t>(own * shard.row_tokens()); ++i) {
         if (shard.loss_mask()[i] != 0)
           visit(static_cast<size_t>(shard.input_ids()[i]), static_cast<size_t>(shard.target_ids()[i]));
       }
     }
   };
-  each(train, [&](size_t first, size_t second) {
+  each(train, std::numeric_limits<int64_t>::max(), [&](size_t first, size_t second) {
     ++pairs[first * width + second];
     ++firsts[first];
   });
   double nats = 0.0;
   int64_t tokens = 0;
-  each(held_out, [&](size_t first, size_t second) {
+  each(held_out, held_out_rows, [&](size_t first, size_t second) {
     const double all = static_cast<double>(firsts[first]) + kAdded * static_cast<double>(vocab);
     nats -= std::log((static_cast<double>(pairs[first * width + second]) + kAdded) / all);
     ++tokens;

@@ -170,7 +170,8 @@ class Run {
     identity_ = {Digest(run_.model), corpus.digest, ScheduleDigest(run_.train)};
     if (start_) TESSERA_TRY(CheckIdentity(start_->identity, identity_, start_path_));
     if (run_.model.vocab <= kMaxBigramVocab)
-      receipt_.bigram_loss = BigramLoss(train_rows_->shards(), held_out_rows_->shards(), run_.model.vocab);
+      receipt_.bigram_loss =
+          BigramLoss(train_rows_->shards(), held_out_rows_->shards(), run_.model.vocab, NumHeldOutRows());
     order_.emplace(train_rows_->rows(), run_.train.seed);
     receipt_.tokenizer = corpus.tokenizer;
     receipt_.packer = corpus.packer;
@@ -353,10 +354,15 @@ class Run {
     }
   }
 
+  // Those that a loss on held-out rows is of, the bigram model's too.
+  int64_t NumHeldOutRows() const {
+    const int64_t all = held_out_rows_->rows();
+    return run_.train.eval_rows == 0 ? all : std::min(run_.train.eval_rows, all);
+  }
+
   // Nothing where somebody wants the run to end before all rows are through.
   Result<std::optional<double>> HeldOutLoss() {
-    const int64_t most = run_.train.eval_rows == 0 ? held_out_rows_->rows() : run_.train.eval_rows;
-    const int64_t rows = std::min(most, held_out_rows_->rows());
+    const int64_t rows = NumHeldOutRows();
     EvalResult sum;
     for (int64_t first = 0; first < rows; first += model_.rows) {
       if (WantsStop()) return std::nullopt;
@@ -445,8 +451,8 @@ class Run {
 
   // Of the first held-out row, every time: what changes is the model.
   Result<std::vector<LayerTelemetry>> Telemetry() {
-    const TensorMap state = TESSERA_TRY(trainer_->State());
-    const ModelProbe probe = TESSERA_TRY(ProbeModel(engine_, model_, state, held_out_rows_->Read({0})));
+    const TensorMap parameters = TESSERA_TRY(trainer_->Parameters());
+    const ModelProbe probe = TESSERA_TRY(ProbeModel(engine_, model_, parameters, held_out_rows_->Read({0})));
     std::vector<LayerTelemetry> layers;
     for (const LayerProbe& layer : probe.layers) {
       const double sink = std::max(layer.sink_ratio, layer.document_sink_ratio);

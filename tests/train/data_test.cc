@@ -239,7 +239,16 @@ TEST_F(Data, BigramLoss_IsThatOfItsDefinition) {
   std::vector<RowShard> shards;
   shards.push_back(*RowShard::Open(folder_.File("own/rows-00000.safetensors")));
   // Pairs 1-2 twice and 2-1 twice, each of two: (2 + 0.1) / (2 + 0.4).
-  EXPECT_NEAR(BigramLoss(shards, shards, 4), -std::log(2.1 / 2.4), 1e-12);
+  EXPECT_NEAR(BigramLoss(shards, shards, 4, 1), -std::log(2.1 / 2.4), 1e-12);
+  // On the first rows alone: of the second row's pairs, 2-2, none was counted.
+  WriteWhole(folder_.File("e.jsonl"),
+             "{\"tokens\": [1, 2, 1, 2, 1, 2, 1, 2]}\n{\"tokens\": [2, 2, 2, 2, 2, 2, 2, 2]}\n");
+  ASSERT_TRUE(PackFiles({folder_.File("e.jsonl")}, folder_.File("two"), options));
+  std::vector<RowShard> held_out;
+  held_out.push_back(*RowShard::Open(folder_.File("two/rows-00000.safetensors")));
+  ASSERT_EQ(held_out[0].rows(), 2);
+  EXPECT_NEAR(BigramLoss(shards, held_out, 4, 1), -std::log(2.1 / 2.4), 1e-12);
+  EXPECT_NEAR(BigramLoss(shards, held_out, 4, 2), -(std::log(2.1 / 2.4) + std::log(0.1 / 2.4)) / 2, 1e-12);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <cfenv>
 #include <cmath>
+#include <numeric>
 #include <random>
 
 #include "base/sha256.h"
@@ -44,6 +45,11 @@ TEST(Schedule, MicroBatches_RiseFromAnEighth) {
   EXPECT_THAT(table(16, 10), ElementsAre(2, 3, 5, 6, 8, 9, 10, 12, 13, 15, 16));
   EXPECT_THAT(table(4, 6), ElementsAre(1, 2, 2, 2, 3, 4, 4));  // 1.5 is 2 and 2.5 is 2, where std::round has 3
   EXPECT_THAT(table(1, 3), ElementsAre(1, 1, 1, 1));
+  // The known example: batches of 524,288 tokens in pieces of 65,536, risen to in ten steps.
+  std::vector<int64_t> twelve;
+  for (int64_t step = 0; step < 12; ++step) twelve.push_back(MicroBatchesAt({8, 10}, step));
+  EXPECT_THAT(twelve, ElementsAre(1, 2, 2, 3, 4, 4, 5, 6, 7, 7, 8, 8));
+  EXPECT_EQ(std::accumulate(twelve.begin(), twelve.end(), int64_t{0}) * 65536, 3735552);
   EXPECT_EQ(MicroBatchesAt({8, 0}, 0), 8);
   EXPECT_EQ(TrainSpec{}.micro_batch_warmup, 0) << "nobody asked for one";
 }

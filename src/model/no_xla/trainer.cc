@@ -35,6 +35,7 @@ Result<StepResult> Trainer::Step(std::span<const RowBatch* const>, const StepSca
 Result<EvalResult> Trainer::Evaluate(const RowBatch&) { return NotBuilt(); }
 Result<GradientsResult> Trainer::Gradients(const RowBatch&) { return NotBuilt(); }
 Result<TensorMap> Trainer::State() const { return NotBuilt(); }
+Result<TensorMap> Trainer::Parameters() const { return NotBuilt(); }
 Status Trainer::SetState(const TensorMap&) { return NotBuilt(); }
 const ModelSpec& Trainer::spec() const { return impl_->spec; }
 const Target& Trainer::target() const { return impl_->target; }
