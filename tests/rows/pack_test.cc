@@ -1,6 +1,7 @@
 // Packing: rows against their plain definition, for any documents, options, threads and interruptions.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <functional>
@@ -106,12 +107,15 @@ TEST(Rows, BestFit_OfManyChunks_TakesNoMoreRows) {
 TEST(Rows, AnyNumberOfThreads_PacksTheSameBytes) {
   std::mt19937_64 random(PrintedSeed());
   DocumentOptions options;
-  options.row_tokens = 48;
-  const DocumentSet set = Parsed(AnyDocuments(random, 3000, 48), options);
+  options.row_tokens = 1024;
+  const DocumentSet set = Parsed(AnyDocuments(random, 700, 1024), options);
   PackOptions pack;
   for (const Packer packer : {Packer::kGreedy, Packer::kBestFit}) {
-    const std::string one = ToShard(Packed(set, 48, packer, 1), pack);
-    EXPECT_EQ(ToShard(Packed(set, 48, packer, 3), pack), one);
+    const PackedRows rows = Packed(set, 1024, packer, 1);
+    // A thread takes 128 rows of this length at a time: there must be enough for several.
+    ASSERT_GT(rows.input_ids.size(), size_t{2 * 128 * 1024});
+    const std::string one = ToShard(rows, pack);
+    EXPECT_EQ(ToShard(Packed(set, 1024, packer, 3), pack), one);
   }
 }
 
@@ -450,6 +454,41 @@ TEST_F(Folder, SeveralWindows_PackLikeOne_AndResume) {
 }
 
 // One document of more pieces than the packer reads at once, stopped among those it reads second and third.
+// Lines are read in blocks of some megabytes: documents lie across their ends, one is longer than a block, and a
+// mistake behind them is named by its line.
+TEST_F(Folder, LinesAcrossBlocks_AreReadWhole_AndCounted) {
+  Proves("R69");
+  std::mt19937_64 random(PrintedSeed());
+  std::string text;
+  std::vector<int32_t> wanted;
+  int64_t lines = 0;
+  for (const int64_t long_line = 20 + static_cast<int64_t>(random() % 50); text.size() < (size_t{14} << 20); ++lines) {
+    const size_t length = lines == long_line ? 1300000 : 1 + random() % 40000;
+    text += "{\"tokens\":[";
+    for (size_t i = 0; i < length; ++i) {
+      wanted.push_back(static_cast<int32_t>(100000 + (i * 7919 + static_cast<size_t>(lines)) % 800000));
+      text += (i == 0 ? "" : ",") + std::to_string(wanted.back());
+    }
+    text += "]}\n";
+  }
+  PackOptions options = Options(65536, 1000);
+  const auto packed = PackFiles({Put("d.jsonl", text)}, folder_.File("out"), options);
+  ASSERT_TRUE(packed) << ToText(packed.error());
+  const auto shard = RowShard::Open(folder_.File("out/rows-00000.safetensors"));
+  ASSERT_TRUE(shard) << ToText(shard.error());
+  std::vector<int32_t> found;
+  for (const int32_t token : shard->input_ids()) {
+    if (token != 0) found.push_back(token);
+  }
+  std::sort(wanted.begin(), wanted.end());
+  std::sort(found.begin(), found.end());
+  EXPECT_TRUE(found == wanted) << found.size() << " tokens for " << wanted.size();
+
+  const auto bad = PackFiles({Put("bad.jsonl", text + "{\"tokens\": [1,\n")}, folder_.File("none"), options);
+  ASSERT_FALSE(bad);
+  EXPECT_THAT(ToText(bad.error()), HasSubstr("line " + std::to_string(lines + 1)));
+}
+
 TEST_F(Folder, ADocumentOfSeveralWindows_IsResumed) {
   constexpr int64_t kTokens = (int64_t{9} << 20) + 5;
   Tensor tokens = Tensor::Zeros(ElementType::kI32, {kTokens});
