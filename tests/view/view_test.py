@@ -95,6 +95,11 @@ class Shown(fixture.View):
             page.frame()
             self.assertEqual(page.evaluate(f"tessera.state.{name}"), value, control)
         self.assertIn("3 workers", page.evaluate("document.getElementById('panels').textContent"))
+        self.show("heads", CASES["heads"])
+        self.page.evaluate("""(() => { const c = document.getElementById('head'); c.value = 1;
+                           c.dispatchEvent(new Event('input')); })()""")
+        self.page.frame()
+        self.assertEqual(self.page.evaluate("tessera.state.head"), 1)
 
     def test_keyboard_alone_is_enough(self):
         self.show("documents", CASES["documents"])
