@@ -1,5 +1,5 @@
 // Our own TPU kernels: they walk the plan. Worklists, cleanups, documents and valid counts are operands, so a kernel is
-// a function of the class; every mask is data, and full tiles do no mask work. docs/tpu.md explains them.
+// a function of the class; every mask is data, and full tiles do no mask work of their own. docs/tpu.md explains them.
 #pragma once
 
 #include <cstddef>
