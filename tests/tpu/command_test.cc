@@ -21,14 +21,13 @@ class TpuCommandTest : public testing::Test {
 #ifndef TESSERA_PROGRAM
     GTEST_SKIP() << "the program is of another architecture: TPU programs are compiled in its own process";
 #endif
-    std::string plugin;
     for (const pjrt::FoundPlugin& found : pjrt::FindPlugins(OptionsFromEnvironment().xla_folder)) {
-      if (found.name.rfind("libtpu-", 0) == 0) plugin = found.path;
+      if (found.name.rfind("libtpu-", 0) == 0) plugin_ = found.path;
     }
-    if (plugin.empty()) {
+    if (plugin_.empty()) {
       GTEST_SKIP() << "no libtpu in " << OptionsFromEnvironment().xla_folder << ": script/setup --tpu installs it";
     }
-    if (const Status ok = pjrt::CheckSharedObject(plugin); !ok) GTEST_SKIP() << plugin << ": " << ok.error().message;
+    if (const Status ok = pjrt::CheckSharedObject(plugin_); !ok) GTEST_SKIP() << plugin_ << ": " << ok.error().message;
   }
 
   static ProgramResult Compile(const std::string& contract, std::vector<std::string> more) {
@@ -37,6 +36,8 @@ class TpuCommandTest : public testing::Test {
 #endif
     return RunProgram(more);
   }
+
+  std::string plugin_;
 };
 
 TEST_F(TpuCommandTest, CompileForATopology_PrintsWhatTheCompilerMadeOfTheKernel) {
@@ -63,6 +64,20 @@ TEST_F(TpuCommandTest, CompileForATopology_PrintsWhatTheCompilerMadeOfTheKernel)
   EXPECT_EQ(receipt->runtime_mode, "compile-only");
   EXPECT_EQ(receipt->device.topology, "v6e:1x1");
   EXPECT_EQ(receipt->owner, "trace_pallas");
+}
+
+// The lane itself with the real libtpu, as far as it goes on a machine without a TPU: it says that only compiling is
+// left, and never runs something else under the lane's name.
+TEST_F(TpuCommandTest, RunWithTheCompilerAlone_IsRefusedByReason) {
+#ifdef TESSERA_PROGRAM
+  const ProgramResult result = RunProgram(
+      {TESSERA_PROGRAM, "run", "causal:256:d128:bf16", "--target", "v6e", "--lane", "xla_pallas", "--plugin", plugin_});
+  if (result.exit_code == 0) GTEST_SKIP() << "this machine has a TPU";
+  EXPECT_EQ(result.exit_code, 3) << result.out;
+  EXPECT_NE(result.err.find("xla.compile_only"), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find("tessera compile"), std::string::npos) << result.err;
+  EXPECT_EQ(result.out, "");
+#endif
 }
 
 // Chunks of keys that fill the vector memory: where the table of targets said more than libtpu gives, it refused these.
