@@ -8,6 +8,7 @@
 
 #include "base/try.h"
 #include "model/definition.h"
+#include "shard/cut_program.h"
 
 namespace tessera::model {
 namespace {
@@ -18,28 +19,6 @@ using stablehlo::NamedType;
 
 bool IsLeaf(std::string_view name, std::string_view leaf) {
   return name.size() > leaf.size() && name.ends_with(leaf) && name[name.size() - leaf.size() - 1] == '.';
-}
-
-// Unsigned words and signed ones are declared alike: a spec is about places, not signs.
-ElementType DeclaredType(Element element) {
-  switch (element) {
-    case Element::kF32:
-      return ElementType::kF32;
-    case Element::kBf16:
-      return ElementType::kBf16;
-    case Element::kF16:
-      return ElementType::kF16;
-    case Element::kI16:
-      return ElementType::kI16;
-    case Element::kI8:
-      return ElementType::kI8;
-    case Element::kI1:
-      return ElementType::kBool;
-    case Element::kI32:
-    case Element::kUi32:
-      return ElementType::kI32;
-  }
-  return ElementType::kF32;
 }
 
 class Declarer {
@@ -63,7 +42,7 @@ class Declarer {
     for (const NamedType& input : RowInputs(layout_.own)) {
       if (input.name == kRotations) continue;
       const std::vector<int64_t> dims = {layout_.whole.rows, layout_.own.row_tokens * layout_.SizeOf(kContextAxis)};
-      Add(input.name, TensorRole::kActivation, dims, DeclaredType(input.type.element));
+      Add(input.name, TensorRole::kActivation, dims, shard::DeclaredType(input.type.element));
     }
   }
   // The same on every device.
@@ -77,7 +56,7 @@ class Declarer {
     dims[0] *= layout_.NumDevices();
     SpecAxes axes(dims.size());
     axes[0] = all_axes_;
-    Add(own.name, TensorRole::kActivation, std::move(dims), DeclaredType(own.type.element));
+    Add(own.name, TensorRole::kActivation, std::move(dims), shard::DeclaredType(own.type.element));
     rules_.push_back({.name = own.name, .axes = std::move(axes)});
   }
 
@@ -202,7 +181,7 @@ Status SetOperands(Layout& layout, const std::vector<NamedType>& attention_input
   declare.OfEach({std::string(kLoss), {Element::kF32, {1}}});
   for (const NamedType& input : attention_inputs) {
     if (shared.contains(input.name)) {
-      declare.Shared(input.name, input.type.dims, DeclaredType(input.type.element));
+      declare.Shared(input.name, input.type.dims, shard::DeclaredType(input.type.element));
     } else {
       declare.OfEach(input);
     }

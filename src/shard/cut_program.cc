@@ -13,10 +13,7 @@
 #include "shard/program_table.h"
 
 namespace tessera::shard {
-namespace {
-
-// What the audit calls a type. XLA's unsigned words are bits to us.
-ElementType ToElement(stablehlo::Element element) {
+ElementType DeclaredType(stablehlo::Element element) {
   using stablehlo::Element;
   switch (element) {
     case Element::kF32:
@@ -37,6 +34,8 @@ ElementType ToElement(stablehlo::Element element) {
   }
   return ElementType::kI32;
 }
+
+namespace {
 
 Status CheckKernels(const stablehlo::ProgramSpec& local, const PlanView& plan, const Target& target) {
   Decision fits = lanes::xla::CheckSize(local);
@@ -85,7 +84,7 @@ Result<ShardTable> TableOf(const ContextPlan& plan, ContextPass pass, const stab
     std::vector<ProgramTensor> out;
     for (size_t i = 0; i < tensors.size(); ++i) {
       const stablehlo::Type whole = stablehlo::WholeType(tensors[i].type, axes[i], devices.size);
-      out.push_back({tensors[i].name, ToElement(whole.element), whole.dims, axes[i]});
+      out.push_back({tensors[i].name, DeclaredType(whole.element), whole.dims, axes[i]});
     }
     return out;
   };

@@ -14,6 +14,10 @@
 
 namespace tessera::shard {
 
+// What specs and audits call a program's type. Unsigned words and signed ones are alike: a spec is about places, not
+// signs.
+ElementType DeclaredType(stablehlo::Element element);
+
 struct CutProgram {
   stablehlo::ContextSpec spec;
   stablehlo::ContextProgram lowered;
