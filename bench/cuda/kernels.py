@@ -247,11 +247,31 @@ class Problem:
         return out
 
 
+CELL = 64
+
+
+def idle_of(slots, cells, per_tile):
+    """Idle: cells without a pair at both ends of a row's slots, for each half of its rows."""
+    leads, trails = [], []
+    for half in range(2):
+        has = [cells[half, c * per_tile + i] or cleanup == 0 for c, cleanup in slots for i in range(per_tile)]
+        first = has.index(True) if any(has) else len(has)
+        leads.append(min(first, 255))
+        trails.append(min(has[::-1].index(True), 255) if any(has) else 0)
+    return (*leads, *trails)
+
+
+def packed(idle):
+    a, b, c, d = idle
+    return int(np.uint32(a | b << 8 | c << 16 | d << 24).view(np.int32))
+
+
 def make_list(pr, kind, dqk, bits):
     keys = kind == "dkv"
     tr, tc = tile_of(kind, dqk)
     rows_n, cols_n = (pr.tk, pr.t) if keys else (pr.t, pr.tk)
     rpm = -(-rows_n // tr)
+    idle = []
     items, cache, slots, offsets, pairs = [(0, tr, 0, tc, -(1 << 30), 1 << 30, LAST, 0)], {}, [], [0], []
     begins = np.arange(0, cols_n, tc)
     tables = None
@@ -263,7 +283,7 @@ def make_list(pr, kind, dqk, bits):
         total = 0
         for row in range(rpm):
             r = np.arange(row * tr, min((row + 1) * tr, rows_n))
-            area, cuts = [], []
+            area, cuts, cells = [], [], np.zeros((2, cols_n // CELL + 1 + tc // CELL), bool)
             for i in its:
                 lo, hi = np.maximum(i["kv"][0], r + i["diag"][0]), np.minimum(np.minimum(i["kv"][1], r + i["diag"][1]), cols_n)
                 exact = i["bitmap"] is None and i["rowbits"] is None and i.get("colbits") is None
@@ -281,6 +301,11 @@ def make_list(pr, kind, dqk, bits):
                 hi = np.where((r < i["q"][0]) | (r >= i["q"][1]), lo, np.maximum(lo, hi))
                 area.append(np.clip(np.minimum(hi[:, None], begins + tc) - np.maximum(lo[:, None], begins), 0, tc).sum(0))
                 cuts.append(exact)
+                for half in range(2):
+                    mine = slice(half * CELL, (half + 1) * CELL)
+                    for a, z in np.unique(np.stack([lo[mine], hi[mine]], 1), axis=0):
+                        if a < z:
+                            cells[half, a // CELL:(z - 1) // CELL + 1] = True
                 total += int((hi - lo).sum())
             area = np.stack(area)
             for c in np.nonzero(area.sum(0))[0]:
@@ -316,6 +341,7 @@ def make_list(pr, kind, dqk, bits):
                     items.extend(rel[:-1])
                     items.append((*rel[-1][:6], rel[-1][6] | LAST, rel[-1][7]))
                 slots.append((int(c), cache[rel]))
+            idle.append(idle_of(slots[offsets[-1]:], cells, tc // CELL) if tr == 2 * CELL else (0, 0, 0, 0))
             offsets.append(len(slots))
         pairs.append(total)
     offsets = np.array(offsets, np.int64)
@@ -330,13 +356,14 @@ def make_list(pr, kind, dqk, bits):
             if keys:
                 heads = range(g, min(g + fit, pr.hk))
                 cnt = {(r, h): sum(int(offsets[mo[b, x] * rpm + r + 1] - offsets[mo[b, x] * rpm + r]) for x in range(h * per, (h + 1) * per)) for r in range(rpm) for h in heads}
-                part = [(r, b * pr.hk + h, 0, cnt[r, h], -1, h * per, per, 0) for r in range(rpm) for h in heads]
+                of = lambda r, x: idle[mo[b, x] * rpm + r]
+                part = [(r, b * pr.hk + h, 0, cnt[r, h], -1, h * per, per, packed(of(r, h * per)) if len({int(mo[b, x]) for x in range(h * per, h * per + per)}) == 1 else 0) for r in range(rpm) for h in heads]
             else:
                 part = []
                 for r in range(rpm):
                     for h in range(g * per, min(g + fit, pr.hk) * per):
                         at = int(mo[b, h]) * rpm + r
-                        part.append((r, b * pr.h + h, int(offsets[at]), int(offsets[at + 1] - offsets[at]), -1, 0, 0, 0))
+                        part.append((r, b * pr.h + h, int(offsets[at]), int(offsets[at + 1] - offsets[at]), -1, 0, 0, packed(idle[at])))
             part.sort(key=lambda w: -w[3])
             work += part
     out = dict(work=np.array(work, np.int32), slots=np.array(slots if slots else [(0, 0)], np.int32), items=np.array([[v - (1 << 32) if v >= 1 << 31 else v for v in i] for i in items], np.int32), offsets=offsets.astype(np.uint32), rpm=rpm,
@@ -408,7 +435,7 @@ class Attention:
     def bind_forward(self, q, k, v, o, lse, row_max=None, sinks=None):
         tr, tc = tile_of("forward", self.dqk)
         p = ForwardParams(encode(q, tr, self.dqk // 64), encode(k, tc, self.dqk // 64), encode(v, tc, self.dv // 64), encode(o, 64, 1), rows_of(v), ptr(self.image), ptr(sinks),
-                          ptr(lse), ptr(row_max), ptr(self.ticket), self.shape)
+                          ptr(lse), ptr(row_max), ptr(self.ticket), None, self.shape)
         work = len(self.lists[0]["work"])
         grid, fn, smem = min(work, self.sms), self.kernel("forward"), shared_bytes("forward", self.dqk, self.dv)
         keep = (q, k, v, o, lse, row_max, sinks)

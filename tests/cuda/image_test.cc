@@ -35,10 +35,16 @@ struct ImageView {
   }
 };
 
-// The mask of one row of tiles, from the image's slots and the words of every thread.
+// The mask of one row of tiles, from the image's slots and the words of every thread. No pair of it is in cells that
+// are said to be idle.
 template <int32_t Cols, bool KeysAreRows>
 void FillRow(const ImageView& image, const PlanList& list, const Shape& shape, int64_t batch_row, int32_t row,
-             std::pair<int32_t, int32_t> slots, int32_t tile_rows, std::vector<uint8_t>& dense) {
+             std::pair<int32_t, int32_t> slots, const Idle& idle, int32_t tile_rows, std::vector<uint8_t>& dense) {
+  const int32_t cells = (slots.second - slots.first) * (Cols / kCellTokens);
+  for (const int half : {0, 1}) {
+    ASSERT_LE(idle.lead[half] + idle.trail[half], cells);
+    ASSERT_TRUE(tile_rows == 2 * kCellTokens || idle.lead[half] + idle.trail[half] == 0);
+  }
   const ValidTokens valid = image.At<ValidTokens>(image.header().valid)[batch_row];
   const auto row_tokens = static_cast<int32_t>(KeysAreRows ? shape.kv_len : shape.q_len);
   const auto col_tokens = static_cast<int32_t>(KeysAreRows ? shape.q_len : shape.kv_len);
@@ -65,6 +71,10 @@ void FillRow(const ImageView& image, const PlanList& list, const Shape& shape, i
             const int64_t col_token = int64_t{slot.index} * Cols + bit / 2 * 8 + 2 * quad + bit % 2;
             if ((words.word[i] >> bit & 1U) == 0 || row_token >= row_tokens) continue;
             ASSERT_LT(col_token, col_tokens) << "a word reaches past the length";
+            const int32_t cell = (s - slots.first) * (Cols / kCellTokens) + bit / (kCellTokens / 4);
+            const int32_t half = (r + i) / kCellTokens;
+            ASSERT_GE(cell, idle.lead[half]) << "row " << row << " has pairs in an idle cell";
+            ASSERT_LT(cell, cells - idle.trail[half]) << "row " << row << " has pairs in an idle cell";
             const int64_t q = KeysAreRows ? col_token : row_token;
             const int64_t k = KeysAreRows ? row_token : col_token;
             ++dense[static_cast<size_t>(q * shape.kv_len + k)];  // more than once is wrong too
@@ -84,6 +94,7 @@ void FillList(const ImageView& image, KernelKind kind, const Contract& contract,
   for (int32_t w = 0; w < list.work_count; ++w) {
     const Work work = image.At<Work>(list.work)[w];
     std::pair<int32_t, int32_t> slots{work.slot_begin, work.slot_begin + work.slot_count};
+    const Idle idle = work.idle;
     if (kind == KernelKind::kDkv) {
       const int64_t key_head = batch_row * s.num_kv_heads + head / (s.num_q_heads / s.num_kv_heads);
       if (work.head != key_head) continue;
@@ -93,13 +104,17 @@ void FillList(const ImageView& image, KernelKind kind, const Contract& contract,
         const uint32_t* offsets =
             image.At<uint32_t>(list.row_offsets) + mask * static_cast<uint32_t>(list.rows_per_mask);
         slots = {static_cast<int32_t>(offsets[work.row]), static_cast<int32_t>(offsets[work.row + 1])};
+        ASSERT_EQ(work.slot_count % HeadsApart(idle, work.col_heads), 0);
+        if (HeadsApart(idle, work.col_heads) > 1) {
+          ASSERT_EQ(slots.second - slots.first, work.slot_count / work.col_heads);
+        }
       }
-      FillRow<64, true>(image, list, s, batch_row, work.row, slots, tile.rows, dense);
+      FillRow<64, true>(image, list, s, batch_row, work.row, slots, idle, tile.rows, dense);
     } else if (work.head == batch_row * s.num_q_heads + head) {
       if (tile.cols == 128) {
-        FillRow<128, false>(image, list, s, batch_row, work.row, slots, tile.rows, dense);
+        FillRow<128, false>(image, list, s, batch_row, work.row, slots, idle, tile.rows, dense);
       } else {
-        FillRow<64, false>(image, list, s, batch_row, work.row, slots, tile.rows, dense);
+        FillRow<64, false>(image, list, s, batch_row, work.row, slots, idle, tile.rows, dense);
       }
     }
     if (testing::Test::HasFatalFailure()) return;
@@ -268,6 +283,38 @@ TEST(CudaImage, DocumentsValidityAndSinks_AreThePlans) {
   batch.valid_tokens.reset();
   ExpectImage(MakeContract("causal and documents(equal)", 300, 300), batch);
   ExpectImage(MakeContract("documents(equal) and (window(20, 20) or sink(50, document))", 300, 300), batch);
+}
+
+// At a window's edge the second half of a row's queries sees nothing of the first keys, at the diagonal the first half
+// nothing of the last; documents end where they like.
+TEST(CudaImage, IdleCells_AreFoundAtBothEnds) {
+  const auto idle_of = [](const char* mask, const Batch& batch, KernelKind kind, int32_t row) {
+    const Contract contract = MakeContract(mask, 2048, 2048, 128);
+    const Result<PlanResult> made = MakePlan(contract, batch, FindTarget("h200").value(), {});
+    EXPECT_TRUE(made.has_value()) << ToText(made.error());
+    const Result<PlanImage> image = MakeImage(contract, made->plan.view(), {.forward = true, .backward = true});
+    const ImageView view{image->bytes.data()};
+    const PlanList& list = view.header().lists[static_cast<size_t>(kind)];
+    for (int32_t w = 0; w < list.work_count; ++w) {
+      const Work& work = view.At<Work>(list.work)[w];
+      if (work.row == row && work.head == 0) {
+        return fmt::format("{} {} {} {}", work.idle.lead[0], work.idle.lead[1], work.idle.trail[0], work.idle.trail[1]);
+      }
+    }
+    return std::string("no such row");
+  };
+  const char* window = "window(1023, 0)";
+  EXPECT_EQ(idle_of(window, {}, KernelKind::kForward, 12), "0 1 1 0");
+  EXPECT_EQ(idle_of(window, {}, KernelKind::kDq, 12), "0 1 1 0");
+  EXPECT_EQ(idle_of(window, {}, KernelKind::kDkv, 2), "0 1 1 0");
+  EXPECT_EQ(idle_of("full", {}, KernelKind::kDq, 2), "0 0 0 0");
+  Batch batch;  // documents of 200, 700 and 1148 tokens
+  batch.doc_ids = IdRows{2, 2048, {}};
+  for (int32_t t = 0; t < 2 * 2048; ++t) batch.doc_ids->values.push_back(t % 2048 < 200 ? 0 : t % 2048 < 900 ? 1 : 2);
+  // Queries 128 to 191 are of the first document, 192 to 255 of both; keys 128 to 191 of the first, which ends at 200.
+  EXPECT_EQ(idle_of("causal and documents", batch, KernelKind::kDq, 1), "0 0 1 0");
+  EXPECT_EQ(idle_of("documents", batch, KernelKind::kDkv, 1), "0 0 11 0");
+  EXPECT_EQ(idle_of("causal and documents", batch, KernelKind::kDq, 8), "0 0 1 0");
 }
 
 TEST(CudaImage, RandomMasks_AreThePlans) {

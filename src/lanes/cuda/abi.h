@@ -56,6 +56,20 @@ constexpr int64_t PadTokens(int64_t tokens) { return (tokens + kPadTokens - 1) /
 // the image's beginning (which is 256-byte aligned); 0: the section is absent.
 using Section = uint32_t;
 
+// A cell is 64 rows and 64 columns of a tile, what a consumer warpgroup forms at once. Where a row begins and ends, at
+// a window's edge, a diagonal or the bounds of documents, one warpgroup's 64 rows often see nothing of a cell that the
+// other's do see: it need not form it.
+inline constexpr int32_t kCellTokens = 64;
+struct Idle {
+  uint8_t lead[2];   // cells without a pair at the beginning, of the rows 0 to 63 and of the rows 64 to 127
+  uint8_t trail[2];  // the same at the end; both together never more than there are
+};
+// How many heads of a dkv row are so at both ends, each after as many slots.
+TESSERA_CUDA_BOTH int32_t HeadsApart(const Idle& idle, int32_t col_heads) {
+  const bool is_idle = (idle.lead[0] | idle.lead[1] | idle.trail[0] | idle.trail[1]) != 0;
+  return is_idle && col_heads > 1 ? col_heads : 1;
+}
+
 // A row of tiles for one head, or a part of one, in the order workers take them. There are rows_per_mask * batch *
 // num_q_heads rows (forward, dq) or num_kv_heads (dkv); those without slots are there too, because zeros must be
 // written.
@@ -67,7 +81,7 @@ struct Work {
   int32_t part;        // where its sums go, for `join` to add; -1: the row is whole, and its result is written
   int32_t col_head;    // dkv: the first query head, of those of a batch row
   int32_t col_heads;   // dkv: how many, whole rows of each; 0: slots [slot_begin, slot_begin + slot_count) of col_head
-  int32_t reserved;
+  Idle idle;           // of its slots; of dkv those of each head, zeros unless all of them have one mask
 };
 
 // A row that was cut: its parts are `num_parts` neighbours, added in this order.

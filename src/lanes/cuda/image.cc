@@ -239,7 +239,12 @@ Result<PlanImage> MakeImage(const Contract& contract, const PlanView& plan, cons
       slots.push_back({static_cast<int32_t>(slot.index), cleanup});
     }
 
-    const RowWork rows = MakeWork(contract, plan, direction);
+    TokenTables tables;
+    if (items.needs_documents()) {
+      const int64_t tile_rows = is_dkv ? list.tile_kv : list.tile_q;
+      tables = MakeTokens(plan, is_dkv, static_cast<int64_t>(list.rows_per_mask) * tile_rows);
+    }
+    const RowWork rows = MakeWork(contract, plan, direction, IdleCells(plan, direction, tables.tokens));
     const ClassWork most = TESSERA_TRY(ClassWorkOf(contract, plan, direction));
     if (static_cast<int64_t>(rows.work.size()) > kMost) return tl::unexpected(TooLarge("rows"));
     if (rows.parts > most.parts) {  // no planner's: their sums would have no room
@@ -257,12 +262,8 @@ Result<PlanImage> MakeImage(const Contract& contract, const PlanView& plan, cons
     out.slots = writer.Add(slots);
     out.items = writer.Add(items.items());
     if (is_dkv) out.row_offsets = writer.Add(std::vector<uint32_t>(list.row_offsets.begin(), list.row_offsets.end()));
-    if (items.needs_documents()) {
-      const int64_t tile_rows = is_dkv ? list.tile_kv : list.tile_q;
-      const TokenTables tables = MakeTokens(plan, is_dkv, static_cast<int64_t>(list.rows_per_mask) * tile_rows);
-      out.tokens = writer.Add(tables.tokens);
-      out.spans = writer.Add(tables.spans);
-    }
+    out.tokens = writer.Add(tables.tokens);
+    out.spans = writer.Add(tables.spans);
   }
   header.mask_of = writer.Add(std::vector<uint32_t>(plan.mask_of.begin(), plan.mask_of.end()));
   std::vector<ValidTokens> valid;

@@ -82,9 +82,10 @@ class PartsOfRows {
 
 class WorkMaker {
  public:
-  WorkMaker(const Contract& contract, const PlanView& plan, Direction direction)
+  WorkMaker(const Contract& contract, const PlanView& plan, Direction direction, const IdleCells& idle)
       : shape_(contract.shape),
         plan_(plan),
+        idle_(idle),
         list_(plan.Of(direction)),
         parts_(list_),
         is_dkv_(direction == Direction::kDkv),
@@ -133,14 +134,28 @@ class WorkMaker {
     out_.tiles += whole.slot_count;
     if (pieces_.size() < 2) {
       together_.push_back(whole);
+      together_.back().idle = IdleOf(whole);
       return;
     }
     out_.splits.push_back(
         {whole.row, whole.head, static_cast<int32_t>(out_.parts), static_cast<int32_t>(pieces_.size())});
     for (Work& piece : pieces_) {
       piece.part = static_cast<int32_t>(out_.parts++);
+      piece.idle = IdleOf(piece);
       together_.push_back(piece);
     }
+  }
+
+  Idle IdleOf(const Work& work) const {
+    if (work.slot_count == 0) return {};
+    const int64_t batch = work.head / (is_dkv_ ? shape_.num_kv_heads : shape_.num_q_heads);
+    if (work.col_heads == 0) return idle_.Of(batch, work.row, work.slot_begin, work.slot_begin + work.slot_count);
+    const size_t row = RowOf(batch * shape_.num_q_heads + work.col_head, work.row);
+    for (int64_t head = 1; head < work.col_heads; ++head) {
+      if (RowOf(batch * shape_.num_q_heads + work.col_head + head, work.row) != row) return {};
+    }
+    return idle_.Of(batch, work.row, static_cast<int64_t>(list_.row_offsets[row]),
+                    static_cast<int64_t>(list_.row_offsets[row + 1]));
   }
 
   void AddPiece(Work piece, const Part& part) {
@@ -192,6 +207,7 @@ class WorkMaker {
 
   const Shape& shape_;
   const PlanView& plan_;
+  const IdleCells& idle_;
   const Worklist& list_;
   const PartsOfRows parts_;
   const bool is_dkv_;
@@ -235,8 +251,8 @@ Result<ClassWork> ClassWorkOf(const Contract& contract, const PlanView& plan, Di
   return out;
 }
 
-RowWork MakeWork(const Contract& contract, const PlanView& plan, Direction direction) {
-  return WorkMaker(contract, plan, direction).Make();
+RowWork MakeWork(const Contract& contract, const PlanView& plan, Direction direction, const IdleCells& idle) {
+  return WorkMaker(contract, plan, direction, idle).Make();
 }
 
 }  // namespace tessera::lanes::cuda

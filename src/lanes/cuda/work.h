@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "lanes/cuda/abi.h"
+#include "lanes/cuda/idle.h"
 #include "tessera/contract.h"
 #include "tessera/error.h"
 #include "tessera/plan.h"
@@ -29,6 +30,6 @@ struct RowWork {
   int64_t parts = 0;  // of all splits
   int64_t tiles = 0;  // over all heads
 };
-RowWork MakeWork(const Contract& contract, const PlanView& plan, Direction direction);
+RowWork MakeWork(const Contract& contract, const PlanView& plan, Direction direction, const IdleCells& idle);
 
 }  // namespace tessera::lanes::cuda

@@ -48,6 +48,7 @@ struct Shared {
   // column tensors that it meets.
   struct Place {
     int row, batch, head, slot_begin, slot_count, part, col_head, col_heads;
+    Idle idle;
     ValidTokens valid;
   } place[kStages.rows];
   NextWork next;   // for the loader, from the scan
@@ -116,8 +117,8 @@ __device__ __forceinline__ void LoadTiles(const BackwardParams& p, Shared& sm) {
       const Work& work = sm.next.work;
       const int batch = work.head / HeadsOf(p.shape);
       const int head = work.head - batch * HeadsOf(p.shape);
-      at = {work.row,  batch,         head,           work.slot_begin, work.slot_count,
-            work.part, work.col_head, work.col_heads, sm.next.valid};
+      at = {work.row,      batch,          head,      work.slot_begin, work.slot_count, work.part,
+            work.col_head, work.col_heads, work.idle, sm.next.valid};
       if (work.row < 0) {
         ptx::BarArrive(full);
         return;
@@ -211,8 +212,11 @@ template <bool HasDv, bool HasDs>
 __device__ __forceinline__ void Accumulate(const BackwardParams& p, Shared& sm, int wg) {
   const int lane = threadIdx.x & 31;
   const int half = kSplits ? 0 : wg;  // of the row tile
-  // This thread's first row; the other is 8 on.
-  const int local = half * 64 + ((threadIdx.x >> 5) & 3) * 16 + (lane >> 2);
+  // This thread's first row; the other is 8 on. Computed anew where it is wanted: dkv has no register to keep it in.
+  const auto local_row = [&] {
+    const int thread = static_cast<int>(ptx::Opaque(threadIdx.x));
+    return half * 64 + ((thread >> 5) & 3) * 16 + ((thread & 31) >> 2);
+  };
   const bool is_leader = (threadIdx.x & 127) == 0;
   float grad0[kDim0 / 2], grad1[kDim1 / 2];  // dK and dV, or dQ
   float s[kScores], dp[kScores];
@@ -220,8 +224,9 @@ __device__ __forceinline__ void Accumulate(const BackwardParams& p, Shared& sm, 
   // dq: of the rows. In shared memory where registers are short, as are the words of a partial tile.
   float row_lse2[2] = {0, 0};
   float row_delta[2] = {0, 0};
-  const auto lse2_of_row = [&](int r) { return kKeepsStats ? row_lse2[r] : sm.row_lse2[local + 8 * r]; };
-  const auto delta_of_row = [&](int r) { return kKeepsStats ? row_delta[r] : sm.row_delta[local + 8 * r]; };
+  const int kept_row = kKeepsStats ? 0 : local_row();
+  const auto lse2_of_row = [&](int r) { return kKeepsStats ? row_lse2[r] : sm.row_lse2[kept_row + 8 * r]; };
+  const auto delta_of_row = [&](int r) { return kKeepsStats ? row_delta[r] : sm.row_delta[kept_row + 8 * r]; };
   Ring<kStages.rows> rows;
   const auto opaque = [](uint32_t at) { return kStages.rows == 1 ? ptx::Opaque(at) : at; };
   const auto rows0 = [&] { return opaque(ptx::Smem(sm.rows0[rows.stage()]) + half * 64 * 128); };
@@ -237,6 +242,7 @@ __device__ __forceinline__ void Accumulate(const BackwardParams& p, Shared& sm, 
                             kKeys ? at.valid.kv : at.valid.q,
                             kKeys ? at.valid.q : at.valid.kv,
                             kKeys ? p.shape.q_len : p.shape.kv_len};
+    const int local = local_row();
     RowPair pair{{local, local + 8}, at.row * kRows, {}};
     if (sm.tables.tokens != nullptr) {
       const TokenSpan* tokens =
@@ -436,6 +442,26 @@ __device__ __forceinline__ void Accumulate(const BackwardParams& p, Shared& sm, 
     if (!kSameRing) ring1_of_dq.Next();
     ring0.Next();
   };
+  // Tiles of which this warpgroup's rows see nothing: both warpgroups still zero what is bad in them, and give them back.
+  const auto pass = [&](int count) {
+#pragma unroll 1
+    for (; count > 0; --count) {
+      const int stage = ring0.stage();
+      ptx::BarWait(ptx::Smem(&sm.full0[stage]), ring0.parity());
+      ptx::BarWait(ptx::Smem(&sm.full1[stage1()]), parity1());
+      ptx::BarWait(ptx::Smem(&sm.checked[stage]), ring0.parity());
+      if (sm.is_bad[stage] != 0) [[unlikely]]
+        zero_bad(stage);
+      __syncwarp();
+      if (lane == 0) {
+        if (!kKeys) ptx::BarArrive(ptx::Smem(&sm.empty1[stage1()]));
+        ptx::BarArrive(ptx::Smem(&sm.empty0[stage]));
+      }
+      if (!kSameRing) ring1_of_dq.Next();
+      if (kDefers) before.Next();
+      ring0.Next();
+    }
+  };
   const auto release_rows = [&] {  // of the row before: its gradients have left by now
     if constexpr (kStages.rows == 1) return;
     if (is_leader && sm.unreleased[wg] >= 0) {
@@ -458,6 +484,7 @@ __device__ __forceinline__ void Accumulate(const BackwardParams& p, Shared& sm, 
     }
     if constexpr (!kKeys) {
       const int64_t head = static_cast<int64_t>(at.batch) * p.shape.num_q_heads + at.head;
+      const int local = local_row();
       const int64_t first = head * p.shape.padded_q + at.row * kRows + local;
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
@@ -465,8 +492,13 @@ __device__ __forceinline__ void Accumulate(const BackwardParams& p, Shared& sm, 
         (kKeepsStats ? row_delta[r] : sm.row_delta[local + 8 * r]) = __ldg(p.delta + first + 8 * r);
       }
     }
-    const int count = Uniform(at.slot_count);
+    // Idle slots at both ends: read when they are needed, because dkv has no registers to keep their numbers in.
+    const auto here = [&]() -> const Shared::Place& { return sm.place[rows.StageAnew()]; };
+    const auto lead = [&] { return kSplits ? 0 : Uniform(here().idle.lead[wg]); };
+    const auto trail = [&] { return kSplits ? 0 : Uniform(here().idle.trail[wg]); };
     if constexpr (kDefers) {
+      pass(lead());
+      const int count = Uniform(at.slot_count) - lead() - trail();
       if (count > 0) {
         step.template operator()<true>();
         release_rows();
@@ -480,11 +512,18 @@ __device__ __forceinline__ void Accumulate(const BackwardParams& p, Shared& sm, 
         before.Next();
         is_bad = false;
       }
+      pass(trail());
     } else {
-      for (int i = 0; i < count; ++i) {
-        step.template operator()<true>();
-        if (i == 0) release_rows();
-      }
+      int heads = Uniform(HeadsApart(at.idle, at.col_heads));
+      const int count = Uniform(at.slot_count / heads) - lead() - trail();
+      do {
+        pass(lead());
+        for (int i = 0; i < count; ++i) {
+          step.template operator()<true>();
+          if (i == 0) release_rows();
+        }
+        pass(trail());
+      } while (--heads > 0);
     }
     release_rows();
 
@@ -498,6 +537,7 @@ __device__ __forceinline__ void Accumulate(const BackwardParams& p, Shared& sm, 
     if (part >= 0) {
       constexpr int kDims = kDim0 + (kKeys ? kDim1 : 0);
       const int kept = PartRows(kRows, kKeys ? p.shape.kv_len : p.shape.q_len);
+      const int local = local_row();
       float* const sums = p.parts + part * PartFloats(kKind, kept, kDims);
       if constexpr (HasDs) WritePart(grad0, sums, kDims, local, kept);
       if constexpr (HasDv) WritePart(grad1, sums + kDim0, kDims, local, kept);

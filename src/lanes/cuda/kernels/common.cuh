@@ -220,6 +220,11 @@ __device__ __forceinline__ bool Allowed(Words words, int i) {
   return (words.word[(i >> 1) & 1] >> (2 * (i >> 2) + (i & 1)) & 1U) != 0;
 }
 
+// A partial tile's columns by 32: whether some row of the warp sees one of a group's. `seen` is WarpSees(words).
+inline constexpr int kGroupScores = 16;  // of a thread
+__device__ __forceinline__ uint32_t WarpSees(Words words) { return __reduce_or_sync(~0U, words.word[0] | words.word[1]); }
+__device__ __forceinline__ bool IsGroupSeen(uint32_t seen, int group) { return (seen >> (8 * group) & 0xFFU) != 0; }
+
 // u(x) = most * tanh(x * scale / cap). The formula is chosen by |x| alone, so that no score's bits depend on
 // its neighbours; `Near` says that every score of the warp's tile is in the polynomial's range.
 template <bool Near>
@@ -246,6 +251,12 @@ __device__ __forceinline__ bool AllNear(const SoftcapParams& p, const float (&s)
     reach[(i >> 2) & 1] = __vimax3_s32(reach[(i >> 2) & 1], __float_as_int(a), __float_as_int(b));
   }
   return __all_sync(~0U, max(reach[0], reach[1]) <= __float_as_int(p.near_range));
+}
+
+// One half of a register array.
+template <int Which, class X, int N>
+__device__ __forceinline__ X (&Half(X (&x)[N]))[N / 2] {
+  return reinterpret_cast<X(&)[N / 2]>(x[Which * (N / 2)]);
 }
 
 // ---- products --------------------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ struct Shared {
   // Travels with the Q stage. count: slots, or -1 to stop.
   struct Row {
     int row, batch, head, count, slot_begin, kv_head, part;
+    Idle idle;
     ValidTokens valid;
   } row[kStages.rows];
   alignas(16) Item item[kStages.cols0];  // the first of a partial slot's, travels with the K stage, ...
@@ -81,7 +82,8 @@ __device__ __forceinline__ void LoadRows(const ForwardParams& p, Shared& sm) {
     const int batch = work.head / p.shape.num_q_heads;
     const int head = work.head - batch * p.shape.num_q_heads;
     const int kv_head = head / (p.shape.num_q_heads / p.shape.num_kv_heads);
-    sm.row[q.stage()] = {work.row, batch, head, count, work.slot_begin, kv_head, work.part, sm.next.valid};
+    sm.row[q.stage()] = {work.row, batch, head, count, work.slot_begin, kv_head, work.part, work.idle,
+                           sm.next.valid};
     if (count <= 0) {
       ptx::BarArrive(q_full);
       if (count < 0) return;
@@ -239,7 +241,7 @@ __device__ __forceinline__ void AttendRows(const ForwardParams& p, Shared& sm, i
       ptx::WgmmaWait<0>(s);
       release_k();
       release_q();
-      Probabilities<kCap>(p.shape, s, rows, slot.cleanup != 0, words, tops);
+      Probabilities<kCap, true>(p.shape, s, rows, slot.cleanup != 0, words, tops);
       pack();
       for (int i = 1; i < num_slots(); ++i) {  // scores of this slot, values of the slot before
         const int was = slot.cleanup;
@@ -252,7 +254,7 @@ __device__ __forceinline__ void AttendRows(const ForwardParams& p, Shared& sm, i
         words = words_of(slot, &sm.item[k.stage()]);
         ptx::WgmmaWait<1>(s);    // the values stay in flight
         release_k();
-        const float2 alpha = Probabilities<kCap>(p.shape, s, rows, slot.cleanup != 0, words, tops);
+        const float2 alpha = Probabilities<kCap, false>(p.shape, s, rows, slot.cleanup != 0, words, tops);
         ptx::WgmmaWait<0>(o);
         ptx::Tie(prob);
         if (has_bad(was != 0)) [[unlikely]]
@@ -265,7 +267,12 @@ __device__ __forceinline__ void AttendRows(const ForwardParams& p, Shared& sm, i
         pack();
       }
       wait_v(slot.cleanup != 0);
-      IssueSums<T>(o, prob, v_desc());
+      if (kCap != Softcap::kNone && kCols == 2 * kCellTokens && Uniform(at.idle.trail[wg]) != 0) {
+        // These rows see nothing of the last cell. Without a softcap this gains nothing.
+        IssueSums<T>(o, Half<0>(prob), v_desc());
+      } else {
+        IssueSums<T>(o, prob, v_desc());
+      }
       ptx::WgmmaWait<0>(o);
       ptx::Tie(prob);
       if (has_bad(slot.cleanup != 0)) [[unlikely]]

@@ -74,10 +74,27 @@ __device__ __forceinline__ float2 SoftmaxStep(float (&s)[N], RowState& rows, Wor
   return {alpha[0], alpha[1]};
 }
 
+// visit(i) for every score. Skips: of a partial tile, scores of whole groups of columns that no row of the warp sees
+// become 0 without it, which is what masks would make of them.
+template <bool Skips, int N, class Visit>
+__device__ __forceinline__ void ForEachScore(float (&s)[N], Words words, const Visit& visit) {
+  const uint32_t seen = Skips ? WarpSees(words) : 0;
+#pragma unroll
+  for (int group = 0; group < N / kGroupScores; ++group) {
+    if (!Skips || IsGroupSeen(seen, group)) {
+#pragma unroll
+      for (int i = group * kGroupScores; i < (group + 1) * kGroupScores; ++i) visit(i);
+    } else {
+#pragma unroll
+      for (int i = group * kGroupScores; i < (group + 1) * kGroupScores; ++i) s[i] = 0.0F;
+    }
+  }
+}
+
 // `tops`: this thread's maxima, in shared memory; null: not wanted.
 // A capped score is bounded, |u| <= cap * log2(e), so exp2(u) needs neither a running maximum nor rescaling: f32 and
-// bf16 hold 2^88.
-template <bool Masked, int N>
+// bf16 hold 2^88. Skips (ForEachScore) where no product is in flight: elsewhere ptxas then spills and serialises them.
+template <bool Masked, bool Skips, int N>
 __device__ __forceinline__ void BoundedStep(const SoftcapParams& p, float (&s)[N], RowState& rows, Words words,
                                             float2* tops) {
   if (tops != nullptr) {  // tanh is monotone: the maximum of raw scores will do
@@ -91,12 +108,11 @@ __device__ __forceinline__ void BoundedStep(const SoftcapParams& p, float (&s)[N
   }
   float sum[2] = {0, 0};
   const auto exponentials = [&](auto exponent) {
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
+    ForEachScore<Masked && Skips>(s, words, [&](int i) {
       s[i] = ptx::Exp2(exponent(s[i]));
       if (Masked && !Allowed(words, i)) s[i] = 0.0F;
       sum[(i >> 1) & 1] += s[i];
-    }
+    });
   };
   if (AllNear(p, s)) [[likely]] {
     exponentials([&](float x) { return Capped<true>(p, x); });
@@ -109,7 +125,8 @@ __device__ __forceinline__ void BoundedStep(const SoftcapParams& p, float (&s)[N
 
 // Masked and unmasked tiles are separate code: a branch in the middle would keep the sums from filling the gaps
 // between exponentials.
-template <Softcap Cap, int N>
+// First: of a row's first tile, where no product is in flight yet.
+template <Softcap Cap, bool First, int N>
 __device__ __forceinline__ float2 Probabilities(const ShapeParams& shape, float (&s)[N], RowState& rows,
                                                 bool is_partial, Words words, float2* tops) {
   if constexpr (Cap == Softcap::kBounded) {
@@ -120,10 +137,11 @@ __device__ __forceinline__ float2 Probabilities(const ShapeParams& shape, float 
     rows.seen = 3;
   }
   if constexpr (Cap == Softcap::kBounded) {
-    if (is_partial) {
-      BoundedStep<true>(shape.softcap, s, rows, words, tops);
+    // A first tile always, whose words are all ones where it is full: two copies of the code less to fetch.
+    if (First || is_partial) {
+      BoundedStep<true, First>(shape.softcap, s, rows, words, tops);
     } else {
-      BoundedStep<false>(shape.softcap, s, rows, words, tops);
+      BoundedStep<false, First>(shape.softcap, s, rows, words, tops);
     }
     return {1.0F, 1.0F};
   } else {
