@@ -125,8 +125,7 @@ def attention(
         for name, x in (("q", q), ("k", k), ("v", v)):
             if not isinstance(x, Tensor):
                 raise TypeError(f"{name}: a torch.Tensor expected, got {type(x).__name__}")
-            if forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None:
-                raise NotImplementedError("tessera.torch.attention has no forward-mode derivative")
+        _refuse_tangents(q, k, v, sink_logits)
         _check_layouts(q, k, v, sink_logits)
     if isinstance(plan, Plan):
         plan = _of(plan)
@@ -358,12 +357,30 @@ def _run_forward(call: _Call, place: tuple[int, int], q: Tensor, k: Tensor, v: T
     return o, lse
 
 
+def _refuse_tangents(*tensors: Tensor | None) -> None:
+    """Forward-mode AD would go on without one. Asked before a call, where transforms still show theirs, and where the operators
+    run."""
+    if forward_ad._current_level >= 0:
+        for x in tensors:
+            if x is not None and (_is_compiling() or forward_ad.unpack_dual(x).tangent is not None):
+                raise NotImplementedError("tessera.torch.attention has no forward-mode derivative")
+
+
+def _refuse_dual_level() -> None:
+    """The same where a compiler traces them: what it traces with does not say which tensors have a tangent."""
+    if forward_ad._current_level >= 0:
+        raise NotImplementedError("tessera.torch.attention has no forward-mode derivative: call it outside of dual_level() and jvp() "
+                                  "in a function that is compiled")  # fmt: skip
+
+
 def _forward(q: Tensor, k: Tensor, v: Tensor, plan: Tensor, sink_logits: Tensor | None, attention: int):
+    _refuse_tangents(q, k, v, sink_logits)
     _check_plan(plan)
     return _run_forward(_call(attention), _place_of_plan(plan), q, k, v, sink_logits)
 
 
 def _forward_fake(q: Tensor, k: Tensor, v: Tensor, plan: Tensor, sink_logits: Tensor | None, attention: int):
+    _refuse_dual_level()
     shape = shape_of_number(attention)
     _check_plan(plan)
     _check_inputs(q, k, v, sink_logits, shape)
@@ -400,6 +417,7 @@ def _no_sinks(q: Tensor) -> Tensor:
 
 def _backward(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, plan: Tensor,
               sink_logits: Tensor | None, attention: int):  # fmt: skip
+    _refuse_tangents(dout, q, k, v, o, lse, sink_logits)
     _check_plan(plan)
     dq, dk, dv, dsinks = _run_backward(_call(attention), _place_of_plan(plan), dout, q, k, v, o, lse, sink_logits)
     return dq, dk, dv, _no_sinks(q) if dsinks is None else dsinks
@@ -407,6 +425,7 @@ def _backward(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Ten
 
 def _backward_fake(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, plan: Tensor,
                    sink_logits: Tensor | None, attention: int):  # fmt: skip
+    _refuse_dual_level()
     dsinks = _no_sinks(q) if sink_logits is None else torch.empty_like(sink_logits)
     return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), dsinks
 
