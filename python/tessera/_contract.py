@@ -140,7 +140,7 @@ class Contract:
         self = cls.__new__(cls)
         self._native = _native.parse_contract(text, None if base_dir is None else os.fspath(base_dir))
         self._bitmaps = {}
-        self._finish()
+        self._finish(base_dir)
         return self
 
     @classmethod
@@ -182,9 +182,10 @@ class Contract:
                     np.save(pathlib.Path(scratch) / one.name, bits)
                     self._bitmaps[one.name] = bits
                 self._native = _native.parse_contract(text, scratch)
-        self._finish()
+        self._finish(base_dir)
 
-    def _finish(self) -> None:
+    def _finish(self, base_dir: str | os.PathLike[str] | None) -> None:
+        self._folder = None if base_dir is None else os.path.abspath(base_dir)
         values = list(self._native.shape)
         values[7] = DTYPES[values[7]]
         self.shape = Shape(*values)
@@ -208,6 +209,15 @@ class Contract:
         mask = self.to_dict()["mask"]
         return mask["expr"] if "expr" in mask else mask["heads"]
 
+    def __copy__(self) -> "Contract":
+        return self
+
+    def __deepcopy__(self, memo: Any) -> "Contract":
+        return self
+
+    def __reduce__(self):
+        return _unpickle, (self.text, self._bitmaps, self._folder)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Contract) and self.text == other.text
 
@@ -219,6 +229,17 @@ class Contract:
         return (
             f"<tessera.Contract {self.mask!r} q[{', '.join(map(str, s.q))}] k[{', '.join(map(str, s.k))}] {s.dtype}>"
         )
+
+
+def _unpickle(text: str, bitmaps: dict[str, np.ndarray], folder: str | None) -> Contract:
+    if not bitmaps:
+        return Contract.parse(text, folder)
+    with tempfile.TemporaryDirectory(prefix="tessera-") as scratch:
+        for name, bits in bitmaps.items():
+            np.save(pathlib.Path(scratch) / name, bits)
+        made = Contract.parse(text, scratch)
+    made._bitmaps, made._folder = bitmaps, None
+    return made
 
 
 def tile_pair(tile: Any) -> tuple[Any, Any]:

@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import threading
+import weakref
 from typing import Any, Iterable, Iterator, Sequence
 
 import numpy as np
@@ -44,6 +45,18 @@ class Engine:
         given = {name: value for name, value in locals().items() if name not in ("self", "__class__") and value is not None}
         self._native = _native.new_engine(given or None)
         self._pid = os.getpid()
+        self._given = given
+        _engines[tuple(sorted(given.items()))] = self
+
+    def __copy__(self) -> "Engine":
+        return self
+
+    def __deepcopy__(self, memo: Any) -> "Engine":
+        return self
+
+    def __reduce__(self):
+        """Pickled, it is what it was made with: where it arrives, the engine there that was made with the same, or a new one."""
+        return _engine_of, (self._given,)
 
     def prepare(
         self,
@@ -101,15 +114,27 @@ class Engine:
                 raise ValueError(f"threads: a number of 1 or more expected, got {threads!r}")
             options["threads"] = threads
         name = "cpu" if target == "auto" else target
-        made = Attention(self, contract, _native.new_attention(self._native, contract._native, name, options))
-        made._target, made._options = name, options
-        made._spelling = (id(self), contract.text, name, repr(sorted(options.items())))
-        return made
+        return _attention_of(self, contract, name, options)
 
     def _check_process(self) -> None:
         """Threads do not follow a fork: an engine is good in the process that made it."""
         if os.getpid() != self._pid:
             raise RuntimeError("this engine was made before os.fork(); make a new one in the child process")
+
+
+_engines: weakref.WeakValueDictionary[Any, Engine] = weakref.WeakValueDictionary()
+
+
+def _engine_of(given: dict[str, Any]) -> Engine:
+    found = _engines.get(tuple(sorted(given.items())))
+    return found if found is not None and found._pid == os.getpid() else Engine(**given)
+
+
+def _attention_of(engine: Engine, contract: Contract, target: str, options: dict[str, Any]) -> "Attention":
+    made = Attention(engine, contract, _native.new_attention(engine._native, contract._native, target, options))
+    made._target, made._options = target, options
+    made._spelling = (id(engine), contract.text, target, repr(sorted(options.items())))
+    return made
 
 
 class Attention:
@@ -123,6 +148,15 @@ class Attention:
         self._target = "cpu"
         self._options: dict[str, Any] = {}
         self.contract = contract
+
+    def __copy__(self) -> "Attention":
+        return self
+
+    def __deepcopy__(self, memo: Any) -> "Attention":
+        return self
+
+    def __reduce__(self):
+        return _attention_of, (self._engine, self.contract, self._target, self._options)
 
     def _register(self) -> "_Registered":
         """This attention's number, for programs that hold numbers. Equal requests to one engine share it."""
@@ -323,6 +357,15 @@ class Bound:
         self._shape = attention.contract.shape
         self.attention = attention
         self.plan = plan
+
+    def __copy__(self) -> "Bound":
+        return self
+
+    def __deepcopy__(self, memo: Any) -> "Bound":
+        return self
+
+    def __reduce__(self):
+        return Attention.bind, (self.attention, self.plan)
 
     @property
     def lane(self) -> str:

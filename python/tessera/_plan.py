@@ -143,6 +143,16 @@ class Plan:
         """The whole plan as `tessera plan --json` prints it."""
         return json.loads(self._native.json())
 
+    def __copy__(self) -> "Plan":
+        return self
+
+    def __deepcopy__(self, memo: Any) -> "Plan":
+        return self
+
+    def __reduce__(self):
+        """Its bytes and its attention; what comes back does not know its batch, as one that was loaded."""
+        return _unpickle, (self.attention, self.to_bytes())
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Plan) and self.fingerprint == other.fingerprint
 
@@ -163,6 +173,10 @@ class Plan:
             f"<table><caption>plan {self.fingerprint[:8]} of {text}</caption>"
             f"<tr><th></th><th>empty tiles</th><th>partial</th><th>full</th></tr>{rows}</table>"
         )
+
+
+def _unpickle(attention: "Attention", data: bytes) -> Plan:
+    return attention.plan_from_bytes(data)
 
 
 def host_array(x: Any, name: str) -> Any:

@@ -47,6 +47,15 @@ class JaxPlan:
     programs: tuple[_jax_tpu.Program, ...] = field(default=(), metadata=dict(static=True))
     platform: str = field(default="cpu", metadata=dict(static=True))
 
+    def __copy__(self) -> "JaxPlan":
+        return self
+
+    def __deepcopy__(self, memo: Any) -> "JaxPlan":
+        return self
+
+    def __reduce__(self):
+        raise TypeError("a JaxPlan is good in the process that made it; pickle the tessera.Plan, and give that to attention()")
+
 
 def plan(attention: Attention, **batch: Any) -> JaxPlan:
     """`Attention.plan` with arrays of JAX or NumPy as batch."""

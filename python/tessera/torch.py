@@ -46,6 +46,15 @@ class TorchPlan:
     def __repr__(self) -> str:
         return f"<tessera.torch.TorchPlan of {self.plan!r}>"
 
+    def __copy__(self) -> "TorchPlan":
+        return self
+
+    def __deepcopy__(self, memo: Any) -> "TorchPlan":
+        return self
+
+    def __reduce__(self):
+        return _of, (self.plan,)
+
 
 def plan(attention: Attention, **batch: Any) -> TorchPlan:
     """`Attention.plan` with tensors on the CPU, or arrays, as batch."""
@@ -139,8 +148,10 @@ def attention(
         raise ValueError(f"layout: 'bhtd' or 'bthd' expected, got {layout!r}")
     if not _is_compiling() and _is_plain(q, k, v, sink_logits):
         o, lse = _AttentionWithLse.apply(q, k, v, sink_logits, plan)
+    elif not _is_compiling() and any(map(_is_grad_tracking, (q, k, v, sink_logits))):
+        o, lse = _Transformed.apply(q, k, v, plan.operand, sink_logits, plan.number)
     else:
-        o, lse = torch.ops.tessera.forward(q, k, v, plan.operand, sink_logits, plan.number)
+        o, lse = torch.ops.tessera.forward(q, k, v, _operand_beside(q, plan), sink_logits, plan.number)
     if layout == "bthd":
         o = o.transpose(1, 2)
     return (o, lse) if return_lse else o
@@ -152,6 +163,19 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 _is_compiling = torch.compiler.is_compiling
 _are_transforms_active = torch._C._are_functorch_transforms_active
 _num_modes = torch._C._len_torch_dispatch_stack
+
+
+def _is_grad_tracking(x: Tensor | None) -> bool:
+    """Whether `torch.func.grad` or `vjp` looks at it."""
+    return x is not None and _are_transforms_active() and torch._C._functorch.is_gradtrackingtensor(x)
+
+
+def _operand_beside(q: Tensor, plan: TorchPlan) -> Tensor:
+    """The plan where tensors without memory are: among fake ones, or on the meta device."""
+    if _is_compiling():
+        return plan.operand
+    mode = getattr(q, "fake_mode", None)
+    return mode.from_tensor(plan.operand) if mode is not None else plan.operand.to("meta") if q.is_meta else plan.operand
 
 
 def _is_plain(q: Tensor, k: Tensor, v: Tensor, sink_logits: Tensor | None) -> bool:
@@ -219,15 +243,70 @@ _apply = super(torch.autograd.Function, _Attention).apply
 _apply_with_lse = super(torch.autograd.Function, _AttentionWithLse).apply
 
 
+# --- Under the transforms of torch.func -------------------------------------------------------------------------------
+
+
+class _Transformed(torch.autograd.Function):
+    """The operator as `torch.func.grad` and `vjp` take one: they want the context set up apart."""
+
+    @staticmethod
+    def forward(q, k, v, operand, sink_logits, number):
+        return torch.ops.tessera.forward(q, k, v, operand, sink_logits, number)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        _setup(ctx, inputs, output)
+
+    @staticmethod
+    def backward(ctx, dout, unused):
+        if dout is None:
+            return (None,) * 6
+        _check_layout("dout", dout)
+        q, k, v, o, lse, operand, sink_logits = ctx.saved_tensors
+        dq, dk, dv, dsinks = _TransformedBackward.apply(dout, q, k, v, o, lse, operand, sink_logits, ctx.attention)
+        return dq, dk, dv, None, None if sink_logits is None else dsinks, None
+
+    @staticmethod
+    def vmap(info, in_dims, *arguments):
+        _no_vmap(info, in_dims, *arguments)
+
+
+class _TransformedBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(*arguments):
+        return torch.ops.tessera.backward(*arguments)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        _no_double_backward(ctx, *gradients)
+
+    @staticmethod
+    def vmap(info, in_dims, *arguments):
+        _no_vmap(info, in_dims, *arguments)
+
+
 # --- The operators --------------------------------------------------------------------------------------------------
+
+# What compilers must know, by the names that this PyTorch has: tensors arrive with the strides of the program, whose last axis
+# is contiguous; and a recorded CUDA graph would go on with the plan of the call that was recorded.
+_TAGS = [getattr(torch.Tag, name) for name in ("needs_exact_strides", "needs_fixed_stride_order", "cudagraph_unsafe")
+         if hasattr(torch.Tag, name)]  # fmt: skip
+if hasattr(torch.Tag, "needs_exact_strides"):
+    _TAGS.remove(torch.Tag.needs_fixed_stride_order)
 
 _library = torch.library.Library("tessera", "DEF")
 _library.define(
-    "forward(Tensor q, Tensor k, Tensor v, Tensor plan, Tensor? sink_logits, int attention) -> (Tensor, Tensor)"
+    "forward(Tensor q, Tensor k, Tensor v, Tensor plan, Tensor? sink_logits, int attention) -> (Tensor, Tensor)",
+    tags=_TAGS,
 )
 _library.define(
     "backward(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor plan, Tensor? sink_logits, "
-    "int attention) -> (Tensor, Tensor, Tensor, Tensor)"
+    "int attention) -> (Tensor, Tensor, Tensor, Tensor)",
+    tags=_TAGS,
 )
 
 
@@ -266,8 +345,9 @@ def _check(name: str, x: Tensor, want: tuple[int, ...], like: Tensor, dtype: str
                          "contiguous() makes such a copy")  # fmt: skip
 
 
-def _check_plan(plan: Tensor) -> None:
-    if not plan.is_cpu or plan.dtype != torch.uint8 or plan.dim() != 1 or plan.stride(0) != 1:
+def _check_plan(plan: Tensor, like: Tensor | None = None) -> None:
+    is_there = plan.is_cpu or (plan.is_meta and like is not None and like.is_meta)
+    if not is_there or plan.dtype != torch.uint8 or plan.dim() != 1 or plan.stride(0) != 1:
         raise TypeError("plan: the operand of a TorchPlan expected, on the CPU")
 
 
@@ -349,6 +429,8 @@ def _run_forward(call: _Call, place: tuple[int, int], q: Tensor, k: Tensor, v: T
     lse = q.new_empty(call.rows) if call.dtype is torch.float32 else q.new_empty(call.rows, dtype=torch.float32)
     addresses = (q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr())
     if min(addresses) < _LOWEST or sink_logits is not None:
+        if q.is_meta:
+            return o, lse  # shapes are all there is
         _check_storage(q=q, k=k, v=v, sink_logits=sink_logits)
     _native.call_forward(
         call.number, place, _where(q, call), addresses, (at_q, at_k, at_v, o.stride()),
@@ -382,7 +464,7 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, plan: Tensor, sink_logits: Tensor 
 def _forward_fake(q: Tensor, k: Tensor, v: Tensor, plan: Tensor, sink_logits: Tensor | None, attention: int):
     _refuse_dual_level()
     shape = shape_of_number(attention)
-    _check_plan(plan)
+    _check_plan(plan, q)
     _check_inputs(q, k, v, sink_logits, shape)
     return _new(q, shape.o), q.new_empty(shape.rows, dtype=torch.float32)
 
@@ -401,6 +483,8 @@ def _run_backward(call: _Call, place: tuple[int, int], dout: Tensor, q: Tensor, 
     addresses = (q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr(), dout.data_ptr(), dq.data_ptr(), dk.data_ptr(), dv.data_ptr())
     at_lse = lse.data_ptr()
     if at_lse < _LOWEST or min(addresses) < _LOWEST or sink_logits is not None:
+        if q.is_meta:
+            return dq, dk, dv, dsinks
         _check_storage(q=q, k=k, v=v, o=o, lse=lse, dout=dout, sink_logits=sink_logits)
     _native.call_backward(
         call.number, place, _where(q, call), addresses,
