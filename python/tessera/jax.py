@@ -297,6 +297,8 @@ def splash_mask_info(
     (1, 4, 4)
     """
     if library == "splash":
+        if jax.__version_info__ < (0, 6):
+            raise ImportError(f"arrays as the Splash of JAX 0.6 and later has them; this JAX is {jax.__version__}")
         from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask_info as info
     elif library == "tokamax":
         from tokamax._src.ops.experimental.tpu.splash_attention import splash_attention_mask_info as info  # its only place

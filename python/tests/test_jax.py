@@ -355,6 +355,14 @@ def test_our_declarations_are_the_headers(root, tmp_path):
     assert pathlib.Path(jax.ffi.include_dir()).exists()
 
 
+@pytest.mark.skipif(jax.__version_info__ >= (0, 6), reason="this JAX has Splash's arrays as they are now")
+def test_splash_of_before_is_refused():
+    plan = tessera.Engine().prepare(tessera.Contract(q_len=512, dim_qk=128, mask=m.causal)).plan()
+    with pytest.raises(ImportError, match="Splash of JAX 0.6 and later"):
+        tj.splash_mask_info(plan)
+
+
+@pytest.mark.skipif(jax.__version_info__ < (0, 6), reason="its Splash has other arrays, which splash_mask_info() does not make")
 def test_splash_mask_info_equals_what_splash_builds():
     splash = pytest.importorskip("jax.experimental.pallas.ops.tpu.splash_attention")
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask_info as info
