@@ -109,11 +109,13 @@ function describe() {
   $("pointer").textContent = lines.join("\n");
 }
 
+let bands = [];
 function legend() {
   const entries = [["full", "full tile"], ["partial", "partial tile"], ["empty", "skipped"]];
   if (state.scale >= PAIR_PIXELS) entries.push(["pair", "pair allowed"], ["denied", "pair not allowed"]);
   if (plans.length > 1) entries.push(["differs", "the two differ"]);
-  entries.push(["band-a", "documents, in turn"], ["padding", "padding"]);
+  if (bands.some((of) => of.documents)) entries.push(["band-a", "documents, in turn"]);
+  if (bands.some((of) => of.padding)) entries.push(["padding", "padding"]);
   $("legend").replaceChildren(...entries.map(([colour, words]) => {
     const made = element("span");
     const box = element("i");
@@ -260,9 +262,11 @@ function start() {
   for (const receipt of data.receipts) $("receipts").append(receiptPanel(receipt));
   if (plans.length === 0) return;
   $("main").hidden = false;
-  $("stage").classList.toggle("two", plans.length > 1);
+  bands = plans.map((which) => which.bands());
+  state.several = plans.length > 1;
+  for (const id of ["stage", "panels"]) $(id).classList.toggle("two", state.several);
   $("subtitle").textContent = plans.map((which) => `${grouped(which.q_len)} queries x ${grouped(which.kv_len)} keys, ` +
-      `batch ${which.batch}, ${which.heads} heads, ${grouped(which.num_masks)} distinct masks`).join(" | ");
+      `batch ${which.batch}, ${counted(which.heads, "head")}, ${counted(which.num_masks, "distinct mask")}`).join(" | ");
   for (const which of plans) {
     const figure = element("figure");
     const canvas = element("canvas", null, {class: "map", tabindex: "0", role: "application",

@@ -6,9 +6,9 @@ const PAIR_PIXELS = 3;                  // a pair this large is drawn by itself
 
 const cssColour = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
 const rgb = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
-// Neighbours differ: the golden angle.
+// Neighbours differ, by the golden angle; the first is blue, as a plan is.
 const workerColour = (worker) => {
-  const hue = worker * 137.508 % 360;
+  const hue = (210 + worker * 137.508) % 360;
   const f = (n) => {
     const k = (n + hue / 30) % 12;
     return Math.round(255 * (0.55 - 0.32 * Math.max(-1, Math.min(k - 3, 9 - k, 1))));

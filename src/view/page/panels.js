@@ -7,6 +7,7 @@ function element(tag, text, attributes = {}) {
 }
 
 const grouped = (number) => Number(number).toLocaleString("en");
+const counted = (number, word) => `${grouped(number)} ${word}${number === 1 ? "" : "s"}`;
 
 // columns: [heading, "number" or ""]; rows of texts and numbers.
 function table(columns, rows) {
@@ -81,7 +82,7 @@ function balancePanel(plan, state, scheduled) {
   const canvas = element("canvas", null, {class: "bars", role: "img"});
   const most = Math.max(1, ...scheduled.load);
   const mean = scheduled.load.reduce((sum, load) => sum + load, 0) / scheduled.load.length;
-  const words = `${grouped(scheduled.load.length)} workers; the busiest has ${grouped(most)} tiles, the mean is ` +
+  const words = `${counted(scheduled.load.length, "worker")}; the busiest has ${counted(most, "tile")}, the mean is ` +
       `${mean.toFixed(1)}. Parts are taken in the plan's order by whoever is free first.`;
   canvas.setAttribute("aria-label", words);
   requestAnimationFrame(() => {
@@ -135,6 +136,7 @@ function planPanels(plan, state, scheduled) {
   if (plan.contract !== "") made.push(panel("Contract", element("pre", plan.contract)));
   made.push(panel("Keys", table([["", ""], ["", ""]], [["contract", plan.contract_key], ["class", plan.class_key],
                                                         ["plan", plan.fingerprint]])));
+  if (state.several) for (const one of made) one.querySelector("h2").append(` of ${plan.name}`);
   return made;
 }
 

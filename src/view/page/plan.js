@@ -82,6 +82,16 @@ class Plan {
     return {doc: segments[4 * at + 2], rank: segments[4 * at + 3] + token - segments[4 * at]};
   }
 
+  // Which bands there are along the axes.
+  bands() {
+    const documents = [...this.q_segments.filter((_, i) => i % 4 === 2), ...this.kv_segments.filter((_, i) => i % 4 === 2)];
+    let isPadded = documents.some((doc) => doc < 0);
+    for (let row = 0; row < this.batch && !isPadded; ++row) {
+      isPadded = this.validOf("q", row) < this.q_len || this.validOf("kv", row) < this.kv_len;
+    }
+    return {documents: documents.some((doc) => doc >= 0), padding: isPadded};
+  }
+
   validOf(side, batchRow) {
     const valid = this[side + "_valid"][batchRow];
     return valid < 0 ? this[side + "_len"] : valid;
