@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """What Python adds to a call, beside the bare engine in the same run; and planning beside the peers.
 
-The problem of the calls is so small that the engine takes microseconds: what is left is overhead. Each figure is the best
-of many, because a shared machine adds and never takes away. Every row says the limit that the project set for it.
+The problem of the calls is so small that the engine takes microseconds: what is left is overhead. The engine's own C calls
+on the same memory and every way to make them are timed in turn, and what a way adds is the median of its differences from
+the C calls of each round; beside it the difference of the least of both, because a shared machine adds and never takes away.
+Every row says the limit that the project set for it.
 """
 
 import argparse
@@ -19,64 +21,100 @@ from tessera import mask as m
 def best(function, samples=400):
     """Microseconds of one call: the best mean of many samples, each so short (0.2 ms) that a busy machine leaves some of
     them whole."""
+    sample = sampler(function)
+    return min(sample() for _ in range(samples))
+
+
+def sampler(function):
+    """What takes one sample of a call: its mean in microseconds, over 0.2 ms."""
     for _ in range(10):
         function()
     begin = time.perf_counter_ns()
     function()
     number = max(1, 200_000 // max(1, time.perf_counter_ns() - begin))
-    out = []
-    for _ in range(samples):
+
+    def sample():
         begin = time.perf_counter_ns()
         for _ in range(number):
             function()
-        out.append((time.perf_counter_ns() - begin) / number / 1000)
-    return min(out)
+        return (time.perf_counter_ns() - begin) / number / 1000
+
+    return sample
 
 
-def small():
-    contract = tessera.Contract(q_len=16, num_q_heads=1, dim_qk=16, mask="causal")
-    attn = tessera.Engine().prepare(contract, threads=1)
-    plan = attn.plan()
-    x = np.random.default_rng(0).standard_normal((1, 1, 16, 16), np.float32)
-    return attn, plan, x
+def in_turn(samplers, rounds=600):
+    """Samples of each, taken in turn so that what else the machine does falls on all of them alike: an array by name."""
+    taken = {name: np.empty(rounds) for name in samplers}
+    for i in range(rounds):
+        for name, sample in samplers.items():
+            taken[name][i] = sample()
+    return taken
+
+
+class Small:
+    """A problem of microseconds, its arrays, and samplers of the engine's own C calls on them, without any Python between."""
+
+    def __init__(self):
+        contract = tessera.Contract(q_len=16, num_q_heads=1, dim_qk=16, mask="causal")
+        self.attn = tessera.Engine().prepare(contract, threads=1)
+        self.plan = self.attn.plan()
+        self.bound = self.attn.bind(self.plan)
+        rng = np.random.default_rng(0)
+        self.arrays = {name: rng.standard_normal((1, 1, 16, 16), np.float32)
+                       for name in ("q", "k", "v", "o", "dout", "dq", "dk", "dv")}  # fmt: skip
+        self.arrays["lse"] = np.empty((1, 1, 16), np.float32)
+
+    def bare(self, with_backward):
+        time_bare = self.bound._native.time_bare
+        number = max(1, int(200_000 // time_bare(self.arrays, with_backward, 100)))
+        return lambda: time_bare(self.arrays, with_backward, number) / 1000
+
+    def __getitem__(self, name):
+        return self.arrays[name]
 
 
 class Rows:
     def __init__(self, as_json):
         self.rows, self.as_json = [], as_json
 
-    def add(self, name, us, over=None, limit=None, note=""):
-        self.rows.append({"name": name, "us": round(us, 2), "over_us": None if over is None else round(over, 2),
+    def add(self, name, us, least=None, over=None, over_least=None, limit=None, note=""):
+        values = {"us": us, "least_us": least, "over_us": over, "over_least_us": over_least}
+        self.rows.append({"name": name, **{of: None if value is None else round(value, 2) for of, value in values.items()},
                           "limit_us": limit, "note": note})  # fmt: skip
         if not self.as_json:
-            added = "" if over is None else f"{over:10.1f}"
-            print(f"{name:58} {us:12.1f} {added:>10} {'' if limit is None else limit:>8}  {note}")
+            figures = " ".join(f"{'' if value is None else format(value, '.1f'):>10}" for value in values.values())
+            print(f"{name:52} {figures} {'' if limit is None else limit:>7}  {note}")
 
     def skip(self, name, reason):
         self.rows.append({"name": name, "skipped": reason})
         if not self.as_json:
-            print(f"{name:58} skipped: {reason}")
+            print(f"{name:52} skipped: {reason}")
+
+    def compare(self, taken, bare, limits):
+        """A row for each call: what it adds to the bare one, as the median of the differences of each round, and of the least."""
+        for name, samples in taken.items():
+            base = taken.get(bare.get(name))
+            over = (None, None) if base is None else (np.median(samples - base), samples.min() - base.min())
+            self.add(name, np.median(samples), samples.min(), *over, limits.get(name))
 
 
 def numpy_calls(rows):
-    attn, plan, x = small()
-    bound = attn.bind(plan)
-    o, lse = np.empty_like(x), np.empty((1, 1, 16), np.float32)
-    bare = bound._native.time_bare(x, x, x, o, lse, 20000) / 1000
-    rows.add("bare C call, forward", bare)
-    us = best(lambda: bound.forward(x, x, x, out=o, lse=lse))
-    rows.add("NumPy, forward into given memory", us, us - bare, 25)
-    us = best(lambda: bound.forward(x, x, x))
-    rows.add("NumPy, forward", us, us - bare, 25)
-    o, lse = bound.forward(x, x, x)
-    us = best(lambda: bound.backward(x, x, x, o, lse, x))
-    rows.add("NumPy, backward", us)
-    us = best(lambda: attn.bind(plan))
-    rows.add("bind a plan", us)
-    return bare, us
+    of = Small()
+    bound, (q, k, v, o, lse, dout) = of.bound, (of[name] for name in ("q", "k", "v", "o", "lse", "dout"))
+    forward, both, bare = "NumPy, forward", "NumPy, forward and backward", ("C, forward", "C, forward and backward")
+    given = "NumPy, forward into given memory"
+    taken = in_turn({
+        bare[0]: of.bare(False),
+        given: sampler(lambda: bound.forward(q, k, v, out=o, lse=lse)),
+        forward: sampler(lambda: bound.forward(q, k, v)),
+        bare[1]: of.bare(True),
+        both: sampler(lambda: bound.backward(q, k, v, *bound.forward(q, k, v), dout)),
+    })  # fmt: skip
+    rows.compare(taken, {given: bare[0], forward: bare[0], both: bare[1]}, {given: 25, forward: 25})
+    rows.add("bind a plan", best(lambda: of.attn.bind(of.plan)))
 
 
-def torch_calls(rows, bare):
+def torch_calls(rows):
     try:
         import torch
 
@@ -85,53 +123,70 @@ def torch_calls(rows, bare):
         return rows.skip("PyTorch", "not installed in this environment")
     torch.set_num_threads(1)
     arm = 2 if platform.machine() == "aarch64" else 1  # the limits are for x86-64, and twice that on a Neoverse-N1
-    attn, plan, x = small()
-    bound = attn.bind(plan)
-    o, lse = bound.forward(x, x, x)
-    back = best(lambda: bound._native.backward(
-        {"q": x, "k": x, "v": x, "o": o, "lse": lse, "dout": x, "dq": np.empty_like(x), "dk": np.empty_like(x),
-         "dv": np.empty_like(x)}, 0))  # fmt: skip
-    plan = tt._of(plan)
-    q = torch.from_numpy(x.copy())
-    with torch.no_grad():
-        us = best(lambda: tt.attention(q, q, q, plan))
-        rows.add(f"PyTorch {torch.__version__}, forward, no grad", us, us - bare)
-    q = q.requires_grad_()
-    k, v = (torch.from_numpy(x.copy()).requires_grad_() for _ in range(2))
-    us = best(lambda: tt.attention(q, k, v, plan))
-    rows.add("PyTorch, forward with autograd", us, us - bare, 40 * arm)
-    ones = torch.ones_like(q)
-
-    def both():
-        torch.autograd.grad(tt.attention(q, k, v, plan), (q, k, v), ones)
-
-    us = best(both)
-    rows.add("PyTorch, forward and backward", us, us - bare - back, 90 * arm, "over the bare forward and NumPy's backward")
+    of = Small()
+    plan = tt._of(of.plan)
+    plain = [torch.from_numpy(of[name]) for name in "qkv"]  # the same memory
+    given = [x.detach().requires_grad_() for x in plain]
+    dout = torch.from_numpy(of["dout"])
     dense = torch.nn.functional.scaled_dot_product_attention
 
-    def theirs():
-        torch.autograd.grad(dense(q, k, v, is_causal=True), (q, k, v), ones)
+    class Empty(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, q, k, v):
+            ctx.save_for_backward(q, k, v)
+            return torch.empty_like(q)
 
-    rows.add("PyTorch's own fused attention, forward and backward", best(theirs))
+        @staticmethod
+        def backward(ctx, dout):
+            return tuple(torch.empty_like(x) for x in ctx.saved_tensors)
+
+    def no_grad():
+        with torch.no_grad():
+            tt.attention(*plain, plan)
+
+    def both(function):
+        return sampler(lambda: torch.autograd.grad(function(*given), given, dout))
+
+    bare = ("C, forward", "C, forward and backward")
+    name = f"PyTorch {torch.__version__.split('+')[0]}"
+    names = [f"{name}, forward, no grad", f"{name}, forward with autograd", f"{name}, forward and backward"]
+    theirs = f"{name}, its own fused attention, forward and backward"
+    empty = f"{name}, an autograd.Function that does nothing, both"
+    taken = in_turn({
+        bare[0]: of.bare(False),
+        names[0]: sampler(no_grad),
+        names[1]: sampler(lambda: tt.attention(*given, plan)),
+        bare[1]: of.bare(True),
+        names[2]: both(lambda q, k, v: tt.attention(q, k, v, plan)),
+        theirs: both(lambda q, k, v: dense(q, k, v, is_causal=True)),
+        empty: both(Empty.apply),
+    })  # fmt: skip
+    rows.compare(taken, {names[0]: bare[0], names[1]: bare[0], names[2]: bare[1]}, {names[1]: 40 * arm, names[2]: 90 * arm})
 
 
-def jax_calls(rows, bare):
+def jax_calls(rows):
     try:
         import jax
 
         import tessera.jax as tj
     except ImportError:
         return rows.skip("JAX", "not installed in this environment")
-    attn, plan, x = small()
-    plan = tj._of(plan)
-    q = jax.numpy.asarray(x)
-    call = jax.jit(lambda q, plan: tj.attention(q, q, q, plan))
-    us = best(lambda: call(q, plan).block_until_ready())
-    rows.add(f"JAX {jax.__version__}, jit, forward", us, us - bare, 30)
-    grad = jax.jit(jax.grad(lambda q, plan: tj.attention(q, q, q, plan).sum()))
-    rows.add("JAX, jit, gradient", best(lambda: grad(q, plan).block_until_ready()))
+    of = Small()
+    plan = tj._of(of.plan)
+    q, k, v = (jax.numpy.asarray(of[name]) for name in "qkv")
+    call = jax.jit(lambda q, k, v, plan: tj.attention(q, k, v, plan))
+    grad = jax.jit(jax.grad(lambda q, k, v, plan: tj.attention(q, k, v, plan).sum(), argnums=(0, 1, 2)))
     plain = jax.jit(lambda q: q * 2)
-    rows.add("JAX, jit, a multiplication", best(lambda: plain(q).block_until_ready()))
+    bare = ("C, forward", "C, forward and backward")
+    name = f"JAX {jax.__version__}, jit"
+    taken = in_turn({
+        bare[0]: of.bare(False),
+        f"{name}, forward": sampler(lambda: call(q, k, v, plan).block_until_ready()),
+        bare[1]: of.bare(True),
+        f"{name}, gradient": sampler(lambda: jax.block_until_ready(grad(q, k, v, plan))),
+        f"{name}, a multiplication": sampler(lambda: plain(q).block_until_ready()),
+    })  # fmt: skip
+    rows.compare(taken, {f"{name}, forward": bare[0], f"{name}, gradient": bare[1]}, {f"{name}, forward": 30})
 
 
 def planning(rows, peers):
@@ -146,12 +201,14 @@ def planning(rows, peers):
     ids = [np.repeat(np.arange(documents, dtype=np.int32), lengths)[None] for lengths in batches]
     attn = tessera.Engine().prepare(contract)
     turn = iter(range(10**9))
-    us = best(lambda: attn.plan(doc_lengths=batches[next(turn) % 20]))
-    rows.add("plan 64K, 100 new documents each, by lengths", us, None, 300)
-    us = best(lambda: attn.plan(doc_ids=ids[next(turn) % 20]))
-    rows.add("plan 64K, 100 new documents each, by ids", us, None, 300)
     forward = tessera.Engine().prepare(contract, passes="forward")
-    rows.add("the same by lengths, for a forward alone", best(lambda: forward.plan(doc_lengths=batches[next(turn) % 20])))
+    names = [f"plan 64K, 100 new documents each, by {what}" for what in ("lengths", "ids", "lengths, forward alone")]
+    taken = in_turn({
+        names[0]: sampler(lambda: attn.plan(doc_lengths=batches[next(turn) % 20])),
+        names[1]: sampler(lambda: attn.plan(doc_ids=ids[next(turn) % 20])),
+        names[2]: sampler(lambda: forward.plan(doc_lengths=batches[next(turn) % 20])),
+    })  # fmt: skip
+    rows.compare(taken, {}, {names[0]: 300, names[1]: 300})
     if not peers:
         return rows.skip("the peers' planning", "minutes; --peers runs it")
     flex_planning(rows)
@@ -195,11 +252,11 @@ def main():
     options = parser.parse_args()
     rows = Rows(options.json)
     if not options.json:
-        print(f"{'':58} {'us':>12} {'added':>10} {'limit':>8}")
+        print(f"{'microseconds':52} {'median':>10} {'least':>10} {'added':>10} {'of least':>10} {'limit':>7}")
     if options.section != "planning":
-        bare, _ = numpy_calls(rows)
-        torch_calls(rows, bare)
-        jax_calls(rows, bare)
+        numpy_calls(rows)
+        torch_calls(rows)
+        jax_calls(rows)
     if options.section != "calls":
         planning(rows, options.peers)
     if options.json:

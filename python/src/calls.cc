@@ -24,8 +24,8 @@ constexpr size_t kMostBound = 64;
 struct Entry {
   Attention attention;
   NumberedShape shape;
-  Plan first;             // of calls with images: what is bound to launch them
-  BoundPointer launcher;  // once it is
+  Plan first;                                              // of calls with images: what is bound to launch them
+  BoundPointer launcher;                                   // once it is
   std::list<std::pair<std::string, BoundPointer>> bounds;  // the latest first
   pid_t process = getpid();                                // an engine's threads do not follow a fork
 };
@@ -195,13 +195,12 @@ tessera_tensor TensorAt(const Addresses& addresses, const StridesOf& strides, co
           std::get<2>(where)};
 }
 
-void Call(int64_t number, const Bytes& operand, Pass pass, const tessera_args& args, const Where& where) {
+void CallAndRaise(int64_t number, std::span<const std::byte> operand, Pass pass, const tessera_args& args,
+                  void* stream) {
   CallError problem;
   {
     const Unlocked unlocked;
-    problem = CallByNumber(
-        number, {reinterpret_cast<const std::byte*>(std::get<0>(operand)), static_cast<size_t>(std::get<1>(operand))},
-        pass, args, reinterpret_cast<void*>(std::get<3>(where)));
+    problem = CallByNumber(number, operand, pass, args, stream);
   }
   if (problem.ok()) return;
   nb::list violations;
@@ -210,6 +209,12 @@ void Call(int64_t number, const Bytes& operand, Pass pass, const tessera_args& a
                           .attr("TesseraError")(problem.text, problem.code, problem.where, violations);
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(raised.ptr())), raised.ptr());
   throw nb::python_error();
+}
+
+void Call(int64_t number, const Bytes& operand, Pass pass, const tessera_args& args, const Where& where) {
+  CallAndRaise(number,
+               {reinterpret_cast<const std::byte*>(std::get<0>(operand)), static_cast<size_t>(std::get<1>(operand))},
+               pass, args, reinterpret_cast<void*>(std::get<3>(where)));
 }
 
 // The tensors are q, k, v, o; the floats sink_logits, lse.
@@ -277,6 +282,10 @@ CallError CallByNumber(int64_t number, std::span<const std::byte> operand, Pass 
   tessera_call_options call = tessera_call_options_init();
   call.stream = stream;
   return RunBound(*bound, pass, args, call);
+}
+
+void CallOnHost(int64_t number, std::span<const std::byte> operand, Pass pass, const tessera_args& args) {
+  CallAndRaise(number, operand, pass, args, nullptr);
 }
 
 CallError CallWithImage(int64_t number, std::span<const std::byte> image, Pass pass, const tessera_args& args,

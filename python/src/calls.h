@@ -42,6 +42,9 @@ struct CallError {
 CallError CallByNumber(int64_t number, std::span<const std::byte> operand, Pass pass, const tessera_args& args,
                        void* stream);
 
+// The same from Python, on the host's memory: without its lock meanwhile, and what is wrong is raised.
+void CallOnHost(int64_t number, std::span<const std::byte> operand, Pass pass, const tessera_args& args);
+
 // The same on a GPU, where the operand is an image of the plan (tessera_attention_image) in device memory, which the
 // kernels read there: the host never looks at it, so nothing is copied or waited for. The launches are those of the first
 // plan that was remembered, because they depend on the class alone; it is bound at the first call.

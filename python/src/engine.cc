@@ -203,29 +203,28 @@ nb::object Call(Pass pass, const Bound& bound, const tessera_args& args, int64_t
   return wants == 0 ? nb::none() : nb::cast(made);
 }
 
-nb::object Forward(const Bound& bound, nb::handle q, nb::handle k, nb::handle v, nb::handle sink_logits, nb::handle o,
-                   nb::handle lse, nb::handle row_max, int64_t wants) {
-  const tessera_shape& s = bound.shape;
+struct Given {
+  nb::handle q, k, v, sink_logits, o, lse, row_max;
+};
+
+tessera_args ForwardArgs(ArrayReader& reader, const tessera_shape& s, const Given& given) {
   const int64_t rows = s.batch * s.num_q_heads * s.q_len;
-  ArrayReader reader;
   tessera_args args = tessera_args_init();
-  args.q = reader.Input(q, "q", AxesOfQ(s));
-  args.k = reader.Input(k, "k", AxesOfK(s));
-  args.v = reader.Input(v, "v", AxesOfV(s));
-  args.sink_logits = reader.InputFloats(sink_logits, "sink_logits", s.num_q_heads);
-  args.o = reader.Output(o, "o", AxesOfO(s));
-  args.lse = reader.OutputFloats(lse, "lse", rows);
-  args.row_max = reader.OutputFloats(row_max, "row_max", rows);
-  return Call(tessera_bound_forward, bound, args, wants);
+  args.q = reader.Input(given.q, "q", AxesOfQ(s));
+  args.k = reader.Input(given.k, "k", AxesOfK(s));
+  args.v = reader.Input(given.v, "v", AxesOfV(s));
+  args.sink_logits = reader.InputFloats(given.sink_logits, "sink_logits", s.num_q_heads);
+  args.o = reader.Output(given.o, "o", AxesOfO(s));
+  args.lse = reader.OutputFloats(given.lse, "lse", rows);
+  args.row_max = reader.OutputFloats(given.row_max, "row_max", rows);
+  return args;
 }
 
-nb::object Backward(const Bound& bound, const nb::dict& given, int64_t wants) {
-  const tessera_shape& s = bound.shape;
+tessera_args BackwardArgs(ArrayReader& reader, const tessera_shape& s, const nb::dict& given) {
   const int64_t rows = s.batch * s.num_q_heads * s.q_len;
   const auto of = [&](const char* name) -> nb::object {
     return given.contains(name) ? nb::object(given[name]) : nb::none();
   };
-  ArrayReader reader;
   tessera_args args = tessera_args_init();
   args.q = reader.Input(of("q"), "q", AxesOfQ(s));
   args.k = reader.Input(of("k"), "k", AxesOfK(s));
@@ -239,30 +238,43 @@ nb::object Backward(const Bound& bound, const nb::dict& given, int64_t wants) {
   args.dk = reader.Output(of("dk"), "dk", AxesOfK(s));
   args.dv = reader.Output(of("dv"), "dv", AxesOfV(s));
   args.dsink_logits = reader.OutputFloats(of("dsink_logits"), "dsink_logits", s.num_q_heads);
+  return args;
+}
+
+nb::object Forward(const Bound& bound, nb::handle q, nb::handle k, nb::handle v, nb::handle sink_logits, nb::handle o,
+                   nb::handle lse, nb::handle row_max, int64_t wants) {
+  ArrayReader reader;
+  const tessera_args args = ForwardArgs(reader, bound.shape, {q, k, v, sink_logits, o, lse, row_max});
+  return Call(tessera_bound_forward, bound, args, wants);
+}
+
+nb::object Backward(const Bound& bound, const nb::dict& given, int64_t wants) {
+  ArrayReader reader;
+  const tessera_args args = BackwardArgs(reader, bound.shape, given);
   return Call(tessera_bound_backward, bound, args, wants);
 }
 
-// For script/bench python: nanoseconds of the fastest of `repeat` bare calls, so that what Python adds can be seen
-// beside.
-int64_t TimeBare(const Bound& bound, nb::handle q, nb::handle k, nb::handle v, nb::handle o, nb::handle lse,
-                 int64_t repeat) {
-  const tessera_shape& s = bound.shape;
+// For script/bench python, whose figures are what Python adds to this: nanoseconds of one bare call on a backward's
+// arrays, of the forward alone or of one and the backward after it, as the mean of `repeat`.
+double TimeBare(const Bound& bound, const nb::dict& given, bool with_backward, int64_t repeat) {
   ArrayReader reader;
-  tessera_args args = tessera_args_init();
-  args.q = reader.Input(q, "q", AxesOfQ(s));
-  args.k = reader.Input(k, "k", AxesOfK(s));
-  args.v = reader.Input(v, "v", AxesOfV(s));
-  args.o = reader.Output(o, "o", AxesOfO(s));
-  args.lse = reader.OutputFloats(lse, "lse", s.batch * s.num_q_heads * s.q_len);
-  int64_t best = INT64_MAX;
+  ArrayReader outputs;  // of the forward, which are inputs of the backward
+  const tessera_args backward = BackwardArgs(reader, bound.shape, given);
+  tessera_args forward = tessera_args_init();
+  forward.q = backward.q;
+  forward.k = backward.k;
+  forward.v = backward.v;
+  forward.o = outputs.Output(given["o"], "o", AxesOfO(bound.shape));
+  forward.lse =
+      outputs.OutputFloats(given["lse"], "lse", bound.shape.batch * bound.shape.num_q_heads * bound.shape.q_len);
+  const auto begin = std::chrono::steady_clock::now();
   for (int64_t i = 0; i < repeat; ++i) {
     tessera_error* error = nullptr;
-    const auto begin = std::chrono::steady_clock::now();
-    Check(tessera_bound_forward(bound.handle.get(), &args, nullptr, nullptr, &error), error);
-    const auto took = std::chrono::steady_clock::now() - begin;
-    best = std::min<int64_t>(best, std::chrono::duration_cast<std::chrono::nanoseconds>(took).count());
+    Check(tessera_bound_forward(bound.handle.get(), &forward, nullptr, nullptr, &error), error);
+    if (with_backward) Check(tessera_bound_backward(bound.handle.get(), &backward, nullptr, nullptr, &error), error);
   }
-  return best;
+  const std::chrono::duration<double, std::nano> took = std::chrono::steady_clock::now() - begin;
+  return took.count() / static_cast<double>(repeat);
 }
 
 }  // namespace

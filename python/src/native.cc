@@ -44,4 +44,5 @@ NB_MODULE(_native, m) {
   AddEngine(m);
   AddCalls(m);
   AddJax(m);
+  AddTorch(m);
 }

@@ -124,5 +124,6 @@ void AddEngine(nb::module_& m);  // engines, attentions, bound calls, receipts
 void AddView(nb::module_& m);    // pages, and the texts of programs
 void AddCalls(nb::module_& m);   // calls by number, for frameworks that hold no Python objects
 void AddJax(nb::module_& m);     // handlers of XLA's typed FFI
+void AddTorch(nb::module_& m);   // the short way of PyTorch's calls
 
 }  // namespace tessera_python

@@ -178,14 +178,20 @@ def _operand_beside(q: Tensor, plan: TorchPlan) -> Tensor:
     return mode.from_tensor(plan.operand) if mode is not None else plan.operand.to("meta") if q.is_meta else plan.operand
 
 
+# Whether this PyTorch has DLPack's C interface, by which the extension reads tensors itself: `torch_forward` and `torch_backward`
+# are False where a call is not for this way, and then have touched nothing.
+_has_short_way = _native.torch_set_up(Tensor, torch.nn.Parameter, getattr(Tensor, "__dlpack_c_exchange_api__", None))
+
+
 def _is_plain(q: Tensor, k: Tensor, v: Tensor, sink_logits: Tensor | None) -> bool:
     """Whether nothing but autograd looks at these: no subclass, no transform, no mode, no lazy view. Then the operator's
     way through the dispatcher, which costs several times the call, is not needed."""
+    if forward_ad._current_level >= 0 or _are_transforms_active() or _num_modes() != 0:
+        return False
+    if _has_short_way and sink_logits is None:
+        return _native.torch_are_plain(q, k, v)
     return (
-        forward_ad._current_level < 0
-        and not _are_transforms_active()
-        and _num_modes() == 0
-        and type(q) in _PLAIN and type(k) in _PLAIN and type(v) in _PLAIN
+        type(q) in _PLAIN and type(k) in _PLAIN and type(v) in _PLAIN
         and not (q.is_neg() or k.is_neg() or v.is_neg() or q.is_sparse or k.is_sparse or v.is_sparse)
         and (sink_logits is None or (type(sink_logits) in _PLAIN and not (sink_logits.is_neg() or sink_logits.is_sparse)))
     )  # fmt: skip
@@ -418,6 +424,10 @@ def _call(number: int) -> _Call:
 
 
 def _run_forward(call: _Call, place: tuple[int, int], q: Tensor, k: Tensor, v: Tensor, sink_logits: Tensor | None):
+    if call.is_o_like_q and sink_logits is None and _has_short_way:
+        o, lse = torch.empty_like(q), q.new_empty(call.rows, dtype=torch.float32)
+        if _native.torch_forward(call.number, *place, q, k, v, o, lse):
+            return o, lse
     at_q, at_k, at_v = q.stride(), k.stride(), v.stride()
     if not (
         q.shape == call.q and k.shape == call.k and v.shape == call.v and q.dtype is k.dtype is v.dtype is call.dtype
@@ -472,6 +482,10 @@ def _forward_fake(q: Tensor, k: Tensor, v: Tensor, plan: Tensor, sink_logits: Te
 def _run_backward(call: _Call, place: tuple[int, int], dout: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor,
                   sink_logits: Tensor | None):  # fmt: skip
     """dq, dk, dv, and the gradient of the sink logits, or None."""
+    if sink_logits is None and _has_short_way:
+        dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        if _native.torch_backward(call.number, *place, dout, q, k, v, o, lse, dq, dk, dv):
+            return dq, dk, dv, None
     at_dout = dout.stride()
     if at_dout[-1] != 1:
         dout = dout.contiguous()  # a gradient that was spread out of one number, as that of sum()

@@ -70,23 +70,90 @@ def test_gradcheck_of_sink_logits_and_softcap(rng):
         assert abs((loss(step) - loss(-step)) / (2 * step) - sinks.grad[head].item()) < 2e-2
 
 
-def test_strides_layouts_and_no_copy(rng):
+def test_strides_layouts_and_no_copy(rng, monkeypatch):
     attn = prepare(mask=m.causal, num_kv_heads=H, dim_v=D)
     plan = tt.plan(attn)
     packed = torch.from_numpy(rng.standard_normal((B, T, 3, H, D), np.float32))
     q, k, v = packed.unbind(2)
-    seen = []
-    real = tessera._native.call_forward
-    try:
-        tessera._native.call_forward = lambda *a: seen.append(a) or real(*a)
-        o = tt.attention(q, k, v, plan, layout="bthd")
-    finally:
-        tessera._native.call_forward = real
+    seen, real = [], tessera._native.call_forward
+    monkeypatch.setattr(tessera._native, "call_forward", lambda *a: seen.append(a) or real(*a))
+    monkeypatch.setattr(tt, "_has_short_way", False)
+    o = tt.attention(q, k, v, plan, layout="bthd")
     assert seen[0][3] == (q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr()) and o.is_contiguous()
+    monkeypatch.undo()
     same = tt.attention(*(x.transpose(1, 2).contiguous() for x in (q, k, v)), plan)
     assert torch.equal(o, same.transpose(1, 2))
     wide = torch.from_numpy(rng.standard_normal((B, 1, T, D), np.float32)).expand(B, H, T, D)
     assert torch.isfinite(tt.attention(wide, wide, wide, plan)).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_the_short_way_and_the_long_way_are_the_same(rng, monkeypatch, dtype):
+    """Where PyTorch has DLPack's C interface the extension reads tensors by it; the same bits come from the way without it."""
+    if not tt._has_short_way:
+        pytest.skip("this PyTorch has no DLPack C interface")
+    plan = tt.plan(prepare(mask=m.causal, num_kv_heads=H, dim_v=D, dtype=dtype))
+    taken = {"torch_forward": [], "torch_backward": []}
+
+    def all_of(q, k, v, dout):
+        o, lse = tt.attention(q, k, v, plan, return_lse=True)
+        return o, lse, *torch.autograd.grad(o, (q, k, v), dout)
+
+    def note(name):
+        real = getattr(tessera._native, name)
+        monkeypatch.setattr(tessera._native, name, lambda *a: taken[name].append(real(*a)) or taken[name][-1])
+
+    packed = torch.from_numpy(rng.standard_normal((B, T, 4, H, D), np.float32)).to(dtype)
+    views = [x.transpose(1, 2).detach().requires_grad_() for x in packed.unbind(2)]
+    dense_ones = [x.detach().contiguous().requires_grad_() for x in views]
+    spread = [x.detach()[:, :1].expand(B, H, T, D).requires_grad_() for x in dense_ones]
+    for given, dout, is_short in [
+        (views, views[3].detach(), True), (dense_ones, dense_ones[3].detach(), True), (spread, spread[3].detach(), True),
+        (dense_ones, torch.ones((), dtype=dtype).expand(B, H, T, D), False),  # copied first
+    ]:  # fmt: skip
+        note("torch_forward"), note("torch_backward")
+        short = all_of(*given[:3], dout)
+        assert taken["torch_forward"] == [True] and taken["torch_backward"] == [is_short]
+        monkeypatch.undo()
+        monkeypatch.setattr(tt, "_has_short_way", False)
+        long = all_of(*given[:3], dout)
+        monkeypatch.undo()
+        assert all(map(torch.equal, short, long)) and [x.stride() for x in short] == [x.stride() for x in long]
+        taken["torch_forward"].clear(), taken["torch_backward"].clear()
+
+
+def test_without_the_short_way(monkeypatch):
+    """An older PyTorch has no such interface: bad tensors are refused alike, and nothing of it is asked for."""
+    monkeypatch.setattr(tt, "_has_short_way", False)
+    for test in (test_bad_tensors, test_freed_storage_is_refused, test_bad_gradients, test_a_tensor_that_outlived_a_transform):
+        test(np.random.default_rng(0))
+    assert not tessera._native.torch_set_up(torch.Tensor, torch.nn.Parameter, None)
+    assert tessera._native.torch_set_up(torch.Tensor, torch.nn.Parameter, object()) is False
+    tessera._native.torch_set_up(torch.Tensor, torch.nn.Parameter, getattr(torch.Tensor, "__dlpack_c_exchange_api__", None))
+
+
+def test_what_is_not_for_the_short_way_is_left_untouched(rng):
+    if not tt._has_short_way:
+        pytest.skip("this PyTorch has no DLPack C interface")
+    plan = tt.plan(prepare(mask=m.causal, num_kv_heads=H, dim_v=D))
+    q, k, v = (torch.from_numpy(rng.standard_normal((B, H, T, D), np.float32)) for _ in range(3))
+    o, lse = torch.full_like(q, 7), torch.full((B, H, T), 7.0)
+    good = dict(q=q, k=k, v=v, o=o, lse=lse)
+    bad = [q.double(), q.half(), q[:, :1], q[0], q.transpose(2, 3), q.to("meta"), q.to_sparse(), q + 0j, freed(q), q[..., ::2], "q", np.zeros((B, H, T, D), np.float32)]
+    for name in good:
+        for x in bad:
+            given = good | {name: x}
+            assert tessera._native.torch_forward(plan.number, *plan._place, *given.values()) is False, (name, x)
+    assert tessera._native.torch_forward(10**6, *plan._place, *good.values()) is False
+    assert (o == 7).all() and (lse == 7).all()
+    assert tessera._native.torch_forward(plan.number, *plan._place, *good.values()) is True
+    assert torch.equal(o, tt.attention(q, k, v, plan))
+    grads = [torch.full_like(q, 7) for _ in range(3)]
+    backward = dict(dout=q, **good, dq=grads[0], dk=grads[1], dv=grads[2])
+    for name in backward:
+        for x in bad:
+            assert tessera._native.torch_backward(plan.number, *plan._place, *(backward | {name: x}).values()) is False, (name, x)
+    assert all((x == 7).all() for x in grads)
 
 
 def test_gradient_of_a_sum_has_stride_zero(rng):

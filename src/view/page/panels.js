@@ -136,7 +136,7 @@ function planPanels(plan, state, scheduled) {
   if (plan.contract !== "") made.push(panel("Contract", element("pre", plan.contract)));
   made.push(panel("Keys", table([["", ""], ["", ""]], [["contract", plan.contract_key], ["class", plan.class_key],
                                                         ["plan", plan.fingerprint]])));
-  if (state.several) for (const one of made) one.querySelector("h2").append(` of ${plan.name}`);
+  if (state.several) for (const one of made) one.querySelector("h2").append(`: ${plan.name}`);
   return made;
 }
 
