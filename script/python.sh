@@ -150,7 +150,7 @@ python_tests() {
   package=$(echo "$environment"/lib/python3*/site-packages/tessera)
   run_pytest "$environment" "$package" "$root/python/tests"
   python_environment "$environment"
-  run_pytest "$environment" "$package"/{torch,_flex,jax}.py "$root"/python/tests/test_{torch,flex,jax,gpu,docs,memory}.py
+  run_pytest "$environment" "$package"/{torch,_flex,jax}.py "$root"/python/tests/test_{torch,torch_uses,flex,jax,gpu,docs,memory}.py
 }
 
 # newer_python_tests PYTHON: the module of the stable ABI, with NumPy.
@@ -200,6 +200,6 @@ python_asan_tests() {
     "$root"/python/tests/test_{bad_input,handlers,process,numpy,gpu}.py)
   [[ -d $python_dir/torch || -d $peers/jax ]] || return 0
   (cd "$root/build" && PYTHONPATH=$out/site:$python_dir/base:$python_dir/torch:$peers "${run[@]}" \
-    -k "bad or unaligned or freed or errors or operand or outlived or deleted or outputs or version" \
-    "$root"/python/tests/test_{torch,jax}.py)
+    -k "bad or unaligned or freed or errors or operand or outlived or deleted or outputs or version or short_way" \
+    "$root"/python/tests/test_{torch,torch_uses,jax}.py)
 }

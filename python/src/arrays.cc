@@ -82,8 +82,10 @@ tessera_tensor ArrayReader::Tensor(nb::handle object, const char* name, const Ax
   if (array.ndim() != 4 || static_cast<int64_t>(array.shape(0)) != axes.batch ||
       static_cast<int64_t>(array.shape(1)) != axes.heads || static_cast<int64_t>(array.shape(2)) != axes.tokens ||
       static_cast<int64_t>(array.shape(3)) != axes.dim) {
+    const bool is_by_token = array.ndim() == 4 && static_cast<int64_t>(array.shape(1)) == axes.tokens &&
+                             static_cast<int64_t>(array.shape(2)) == axes.heads;
     BadValue(std::string(name) + ": shape " + ShapeText(axes) + " expected, as [batch, heads, tokens, dim], got " +
-             ShapeText(array));
+             ShapeText(array) + (is_by_token ? "; with heads and tokens exchanged it fits: see layout=" : ""));
   }
   if (axes.dim > 1 && array.stride(3) != 1) {
     BadValue(std::string(name) + ": the last axis must be contiguous, its stride is " +

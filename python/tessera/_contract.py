@@ -116,7 +116,8 @@ class Contract:
         if isinstance(mask, (str, Mask)):
             fields["mask"]["expr"] = mask
         elif not isinstance(mask, Sequence):
-            raise TypeError(f"mask: text, an expression or a sequence of them expected, got {type(mask).__name__}")
+            hint = "; a function or an array of booleans goes into tessera.mask.bitmap()" if callable(mask) or hasattr(mask, "dtype") else ""
+            raise TypeError(f"mask: text, an expression or a sequence of them expected, got {type(mask).__name__}{hint}")
         else:
             fields["mask"]["heads"] = list(mask)
         self._set(fields, base_dir)
@@ -240,6 +241,13 @@ def _unpickle(text: str, bitmaps: dict[str, np.ndarray], folder: str | None) -> 
         made = Contract.parse(text, scratch)
     made._bitmaps, made._folder = bitmaps, None
     return made
+
+
+def shape_error(name: str, want: Sequence[int], got: Sequence[int]) -> str:
+    """What is wrong with the shape of a tensor of a call."""
+    text = f"{name}: shape {list(want)} expected, as [batch, heads, tokens, dim], got {list(got)}"
+    is_by_token = len(got) == 4 and list(got[1:3]) == [want[2], want[1]]
+    return text + ("; with heads and tokens exchanged it fits: see layout=" if is_by_token else "")
 
 
 def tile_pair(tile: Any) -> tuple[Any, Any]:

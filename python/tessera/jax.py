@@ -25,7 +25,7 @@ import numpy as np
 from jax.extend.core import Primitive
 
 from . import _jax_tpu, _native
-from ._contract import Shape
+from ._contract import Shape, shape_error
 from ._engine import Attention
 from ._plan import Plan
 
@@ -139,7 +139,7 @@ def attention(
         arrays = [x.swapaxes(1, 2) if x.ndim == 4 else x for x in arrays]
     for name, x, want in zip("qkv", arrays, (shape.q, shape.k, shape.v)):
         if x.shape != want:
-            raise ValueError(f"{name}: shape {list(want)} expected, as [batch, heads, tokens, dim], got {list(x.shape)}")
+            raise ValueError(shape_error(name, want, x.shape))
         if _DTYPES.get(x.dtype.name) != shape.dtype:
             raise TypeError(f"{name}: {shape.dtype} expected, the contract's dtype, got {x.dtype}")
     if (sink_logits is not None) != shape.sink_logits:

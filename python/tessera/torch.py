@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from . import _native
-from ._contract import DTYPES, Contract
+from ._contract import DTYPES, Contract, shape_error
 from ._engine import Attention, Engine, shape_of_number
 from ._flex import from_flex, to_flex
 from ._plan import Plan
@@ -341,7 +341,7 @@ def _check_storage(**tensors: Tensor | None) -> None:
 def _check(name: str, x: Tensor, want: tuple[int, ...], like: Tensor, dtype: str) -> None:
     _check_layout(name, x)
     if tuple(x.shape) != want:
-        raise ValueError(f"{name}: shape {list(want)} expected, as [batch, heads, tokens, dim], got {list(x.shape)}")
+        raise ValueError(shape_error(name, want, x.shape))
     if _DTYPES.get(x.dtype) != dtype:
         raise TypeError(f"{name}: {dtype} expected, the contract's dtype, got {x.dtype}")
     if x.device != like.device:

@@ -93,6 +93,16 @@ def test_outputs_refused(bound):
         bound.forward(x, x, x, layout="thd")
 
 
+def test_exchanged_axes_are_recognised(bound):
+    x = good()
+    turned = np.ascontiguousarray(x.transpose(0, 2, 1, 3))
+    for given, layout in ((turned, "bhtd"), (x, "bthd")):
+        with pytest.raises(ValueError, match=r"q: shape \[1, 2, 64, 8\] expected.*with heads and tokens exchanged it fits: see layout="):
+            bound.forward(given, given, given, layout=layout)
+    with pytest.raises(ValueError, match=r"got \[1, 2, 8, 64\]$"):
+        bound.forward(x.reshape(1, 2, 8, 64), x, x)
+
+
 def _frozen():
     lse = np.zeros((1, 2, 64), np.float32)
     lse.flags.writeable = False
@@ -216,6 +226,12 @@ def test_prepare_refuses():
     refused = engine.prepare(c, exclude=["cpu", "reference", "xla_chunked"])
     with pytest.raises(tessera.TesseraError, match="TSR-L002"):
         refused.check()
+
+
+def test_a_mask_that_is_a_function_or_an_array_names_bitmap():
+    for mask in (lambda q, kv: q >= kv, np.ones((64, 64), bool)):
+        with pytest.raises(TypeError, match=r"mask: text, an expression .* goes into tessera.mask.bitmap\(\)"):
+            tessera.Contract(q_len=64, dim_qk=8, mask=mask)
 
 
 def test_odd_arguments_are_named():

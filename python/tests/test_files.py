@@ -31,6 +31,11 @@ def test_file_that_is_there_stays_whole_until_the_end(tmp_path):
     assert path.read_bytes() == b"after" and os.listdir(tmp_path) == ["plan"]
 
 
+def test_a_folder_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no such folder: .*/nowhere'$"), whole_file(tmp_path / "nowhere" / "plan"):
+        pass
+
+
 def test_link_stays_a_link_and_a_pipe_a_pipe(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "named")
     with whole_file(tmp_path / "link") as file:
