@@ -424,7 +424,7 @@ def _call(number: int) -> _Call:
 
 
 def _run_forward(call: _Call, place: tuple[int, int], q: Tensor, k: Tensor, v: Tensor, sink_logits: Tensor | None):
-    if call.is_o_like_q and sink_logits is None and _has_short_way:
+    if _has_short_way and call.is_o_like_q and sink_logits is None and q.is_cpu:
         o, lse = torch.empty_like(q), q.new_empty(call.rows, dtype=torch.float32)
         if _native.torch_forward(call.number, *place, q, k, v, o, lse):
             return o, lse
@@ -482,7 +482,7 @@ def _forward_fake(q: Tensor, k: Tensor, v: Tensor, plan: Tensor, sink_logits: Te
 def _run_backward(call: _Call, place: tuple[int, int], dout: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor,
                   sink_logits: Tensor | None):  # fmt: skip
     """dq, dk, dv, and the gradient of the sink logits, or None."""
-    if sink_logits is None and _has_short_way:
+    if _has_short_way and sink_logits is None and q.is_cpu:
         dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         if _native.torch_backward(call.number, *place, dout, q, k, v, o, lse, dq, dk, dv):
             return dq, dk, dv, None
