@@ -1,12 +1,16 @@
 """What a process does to a library: threads, forks, and its end."""
 
+import copy
 import os
+import pickle
 import subprocess
 import sys
 import textwrap
 import threading
+import warnings
 
 import numpy as np
+import pytest
 
 import tessera
 
@@ -125,3 +129,43 @@ def test_the_program_is_in_the_wheel():
     program = os.path.join(os.path.dirname(sys.executable), "tessera")
     said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
     assert said.stdout.startswith(f"tessera {tessera.__version__}")
+
+
+def test_a_plan_made_in_another_process_is_taken_in_this_one(rng):
+    """As from a worker that plans ahead: by its own engine there, by the one of the same options here, whose number it shares."""
+    contract = tessera.Contract(q_len=128, num_q_heads=2, dim_qk=16, mask="causal and documents")
+    engine = tessera.Engine()
+    attn = engine.prepare(contract)
+    here = attn.plan(doc_lengths=[100, 28])
+    code = """
+        import pickle, sys, tessera
+        contract, attn = pickle.loads(sys.stdin.buffer.read())
+        plan = attn.plan(doc_lengths=[100, 28])
+        assert plan.attention.contract == contract
+        sys.stdout.buffer.write(pickle.dumps((plan, attn.bind(plan))))
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], input=pickle.dumps((contract, attn)), capture_output=True,
+                          timeout=120)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    plan, bound = pickle.loads(done.stdout)
+    assert plan == here and plan.attention._engine is engine
+    assert plan.attention._register().number == attn._register().number
+    x = rng.standard_normal((1, 2, 128, 16), np.float32)
+    assert np.array_equal(bound.forward(x, x, x).o, attn.bind(here).forward(x, x, x).o)
+
+
+def test_contracts_are_copied_and_pickled(tmp_path):
+    np.save(tmp_path / "bits.npy", np.tri(64, dtype=bool))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        given = tessera.Contract(q_len=64, dim_qk=8, mask=tessera.mask.bitmap(np.tri(64, dtype=bool)))
+    named = tessera.Contract(q_len=64, dim_qk=8, mask='bitmap("bits.npy")', base_dir=tmp_path)
+    for contract in (tessera.Contract(q_len=64, dim_qk=8, mask="causal", softcap=3.0), given, named):
+        again = pickle.loads(pickle.dumps(contract))
+        assert again == contract and again.key == contract.key and copy.deepcopy(contract) is contract is copy.copy(contract)
+        assert pickle.loads(pickle.dumps(again)) == contract
+        again.save(tmp_path / "contract.toml")
+        assert tessera.Contract.load(tmp_path / "contract.toml") == contract
+    os.remove(tmp_path / "bits.npy")
+    with pytest.raises(tessera.TesseraError, match="TSR-C005"):  # of a file, it is the file's
+        pickle.loads(pickle.dumps(named))
