@@ -23,6 +23,7 @@
 #include "lanes/xla/pjrt/find_plugins.h"
 #include "shard/context_program.h"
 #include "shard/pod_model.h"
+#include "shard_time.h"
 #include "tessera/cpu_guard.h"
 #include "tessera/engine.h"
 #include "tessera/run.h"
@@ -44,7 +45,9 @@ struct Settings {
   int64_t batches = 1000;
   uint64_t seed = 20261118;
   int64_t time_tokens = 0;  // of the row that is run and timed; 0: none is
-  int64_t repeats = 3;
+  int64_t repeats = 5;
+  bool only_time = false;
+  int64_t shards = kShards;    // that are timed
   std::string documents = {};  // a file for the lengths of the documents that are timed
   bool has_json = false;
 };
@@ -282,71 +285,6 @@ pjrt::Client& MakeClient() {
   return *client;
 }
 
-// Eight CPU devices against the lane's own program of one, on the same cores: the best of some runs each, taking turns.
-void RunTimed(pjrt::Client& client, const Settings& settings, std::mt19937_64& random, std::vector<Line>& lines) {
-  const int64_t tokens = settings.time_tokens;
-  const Engine engine{OptionsFromEnvironment()};
-  for (const std::string mask : {"causal and documents", "window(1023, 0)"}) {
-    Contract contract = ContractOf(mask, tokens);
-    contract.shape.dtype = DType::kF32;
-    contract.shape.dim_qk = contract.shape.dim_v = 64;
-    Batch batch;
-    if (mask != "window(1023, 0)") {
-      std::vector<int32_t> lengths;
-      for (int64_t left = tokens; left > 0; left -= lengths.back()) {
-        lengths.push_back(static_cast<int32_t>(std::min<int64_t>(left, 32 + static_cast<int64_t>(random() % 4033))));
-      }
-      batch.doc_lengths = IntRows{lengths};
-      if (!settings.documents.empty()) {
-        std::ofstream file(settings.documents);
-        for (const int32_t length : lengths) file << length << "\n";
-      }
-    }
-    ContextOptions options;
-    options.shards = kShards;
-    options.plan.tile = TileSize{kTile, kTile};
-    const Target here = Checked(FindTarget("cpu"));
-    const ContextPlan plan = Checked(PlanContext(contract, batch, here, options));
-    const shard::ContextRunner runner = Checked(shard::ContextRunner::Make(client, plan));
-    const TensorMap inputs = MakeInputs(contract, settings.seed, false);
-    const auto cut =
-        Checked(shard::CutTensors(plan, {inputs.at("q").bytes, inputs.at("k").bytes, inputs.at("v").bytes}));
-    RunOptions run;
-    run.lane = "xla_chunked";
-    run.plan = options.plan;
-    // A call each, host to host: what it uploads, runs and brings back. Plans, cuts and programs are there before.
-    int64_t sharded = 0;
-    int64_t alone = 0;
-    int64_t on_devices = 0;
-    for (int64_t i = 0; i <= settings.repeats; ++i) {  // the first of each is not counted
-      const auto start = std::chrono::steady_clock::now();
-      const shard::ContextOutputs outputs = Checked(runner.Forward(plan, cut));
-      const int64_t ns =
-          std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count();
-      const RunOutcome one = Run(engine, contract, batch, inputs, here, run);
-      if (one.error) {
-        fmt::print(stderr, "bench_shard: {}\n", ToText(*one.error));
-        std::exit(2);
-      }
-      for (const Timing& timing : one.receipt.timings) {
-        if (i > 0 && timing.name == "forward") alone = alone == 0 ? timing.ns : std::min(alone, timing.ns);
-      }
-      if (i > 0 && (sharded == 0 || ns < sharded)) {
-        sharded = ns;
-        on_devices = outputs.run_ns;
-      }
-    }
-    const std::string what = fmt::format("{}, {} tokens, {} cores", mask, tokens, std::thread::hardware_concurrency());
-    lines.push_back(
-        {what, "time, 8 devices over 1", static_cast<double>(sharded) / static_cast<double>(alone), 1.3, 1.1});
-    fmt::print(
-        stderr,
-        "{}: {:.1f} ms on eight devices, of which {:.1f} from launch to end, {:.1f} ms by the unsharded lane; {}\n",
-        what, static_cast<double>(sharded) * 1e-6, static_cast<double>(on_devices) * 1e-6,
-        static_cast<double>(alone) * 1e-6, plan.reason);
-  }
-}
-
 std::vector<PodTable> ModelsOfPods() {
   const ChipFigures chip = *ChipFiguresOf("v6e");
   std::vector<PodTable> tables;
@@ -406,7 +344,25 @@ ContextPlan PlannedWithOneKeyHead(const std::string& mask, const Batch& batch, C
   return Checked(PlanContext(contract, batch, Checked(FindTarget("v6e")), options));
 }
 
+// What eight devices of the CPU take, against the lane that is not sharded.
+void AddTimes(const Settings& settings, std::vector<Line>& lines) {
+  const bench::ShardTimes how{.tokens = settings.time_tokens,
+                              .shards = settings.shards,
+                              .seed = settings.seed,
+                              .repeats = settings.repeats,
+                              .documents = settings.documents};
+  for (const bench::ShardTime& time : Checked(bench::TimeShards(how))) {
+    lines.push_back({time.what, fmt::format("time, {} devices over 1", settings.shards), time.ratio, 1.3, 1.1});
+    fmt::print(stderr, "{}\n", time.about);
+  }
+}
+
 void RunAll(const Settings& settings) {
+  std::vector<Line> timed;
+  if (settings.only_time) {
+    AddTimes(settings, timed);
+    return settings.has_json ? PrintJson(timed, {}) : Print(timed);
+  }
   pjrt::Client& client = MakeClient();
   std::mt19937_64 random(settings.seed);
   std::vector<Line> lines;
@@ -457,7 +413,7 @@ void RunAll(const Settings& settings) {
   }
   alone.push_back(PlannedWithOneKeyHead("causal", {}, kZigzag));
   lines.push_back({"one key head, 64K", "no all-gather above 0.6", WrongAbove(alone), 0.0, 0.0});
-  if (settings.time_tokens > 0) RunTimed(client, settings, random, lines);
+  if (settings.time_tokens > 0) AddTimes(settings, lines);
   const std::vector<PodTable> pods = ModelsOfPods();
   if (settings.has_json) return PrintJson(lines, pods);
   Print(lines);
@@ -477,6 +433,8 @@ int main(int argc, char** argv) {
   app.add_option("--seed", settings.seed, "of the documents");
   app.add_option("--time", settings.time_tokens, "also run rows of so many tokens on eight devices, against one")
       ->check(CLI::Range(2048, 1 << 20));
+  app.add_flag("--only-time", settings.only_time, "with --time: nothing else");
+  app.add_option("--shards", settings.shards, "with --time: on so many devices")->check(CLI::Range(2, 64));
   app.add_option("--documents", settings.documents, "with --time: write the lengths of its documents to this file");
   app.add_option("--repeats", settings.repeats, "of what is timed")->check(CLI::Range(1, 100));
   app.add_flag("--json", settings.has_json, "one JSON document");

@@ -3,10 +3,13 @@
 // docs/context_parallel.md explains cuts and exchanges, docs/sharding.md has a worked example.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tessera/context.h"
@@ -92,6 +95,27 @@ struct ShardReceipt {
 // for a CPU makes as many as are asked for. TSR-S002 for more shards than devices.
 Result<ShardReceipt> RunShards(const Engine& engine, const Contract& contract, const Batch& batch,
                                const TensorMap& inputs, const Target& target, const ShardRunOptions& options);
+
+// Forwards of one contract and batch over several devices of a CPU, bound once for many calls: planned, compiled,
+// tables on the devices. What shards need of each other is brought by one program of all devices, and then their rows
+// are walked by as many threads as the target has workers. The bits of RunShards, around no ring (TSR-S020).
+struct ShardOutputs {
+  std::vector<std::byte> o;  // as the inputs lie, in their type
+  std::vector<float> lse;    // [batch, heads, tokens]
+};
+class BoundShards {
+ public:
+  static Result<BoundShards> Bind(const Engine& engine, const Contract& contract, const Batch& batch,
+                                  const Target& target, const ShardRunOptions& options);
+  // q, k, v, [sink_logits]. Memory that `into` has is used again. Calls of several threads take turns.
+  Status Forward(const TensorMap& inputs, ShardOutputs& into) const;
+  const ContextPlan& plan() const;
+
+ private:
+  struct State;
+  explicit BoundShards(std::shared_ptr<const State> state) : state_(std::move(state)) {}
+  std::shared_ptr<const State> state_;
+};
 
 struct ShardCompileOptions {
   // Of context, shards are the chips of the topology.

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/try.h"
 #include "shard/cut_program.h"
+#include "shard/stretches.h"
 #include "tessera/dtype.h"
 
 namespace tessera::shard {
@@ -25,18 +26,6 @@ pjrt::TensorType ToPjrt(const stablehlo::Type& type) {
   if (type.element == Element::kF16) element = pjrt::ElementType::kF16;
   if (type.element == Element::kUi32) element = pjrt::ElementType::kU32;
   return {element, type.dims};
-}
-
-// Calls visit(given token, token in the shard, count) for every stretch of a shard's tokens.
-template <class Visit>
-void ForStretches(const RowCut& row, size_t shard, const Visit& visit) {
-  for (const Piece& mine : row.rows[shard]) {
-    for (const Piece& piece : row.order) {
-      const int64_t begin = std::max(mine.start, piece.offset);
-      const int64_t end = std::min(mine.start + mine.count, piece.offset + piece.count);
-      if (begin < end) visit(piece.start + begin - piece.offset, mine.offset + begin - mine.start, end - begin);
-    }
-  }
 }
 
 struct TokensOf {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -19,8 +20,8 @@
 namespace tessera::shard {
 
 // The class of a cut's program (TSR-S020 for sink logits around a ring and for tiles that do not divide). Room is made
-// for every tile that some batch could need.
-Result<stablehlo::ContextSpec> ContextSpecOf(const ContextPlan& plan);
+// for every tile that some batch could need, or, of a sparse exchange, for `received` of each batch row.
+Result<stablehlo::ContextSpec> ContextSpecOf(const ContextPlan& plan, std::optional<int64_t> received = {});
 
 // What each device reads in place of a mask, by operand name, for programs that walk these directions. A plan may have
 // fewer cleanups than the class has room for.

@@ -70,7 +70,10 @@ class Tables {
 
   Result<DeviceTables> Make() {
     DeviceTables devices(static_cast<size_t>(spec_.devices));
-    for (size_t d = 0; d < devices.size(); ++d) FillDevice(d, devices[d]);
+    for (size_t d = 0; d < devices.size(); ++d) {
+      for (size_t b = 0; spec_.kind == ContextKind::kSparse && b < plan_.rows.size(); ++b) TESSERA_TRY(CheckRoom(d, b));
+      FillDevice(d, devices[d]);
+    }
     if (!items_->fits()) {
       return Fail(ErrorCode::kContextMismatch, "the batch has more ends of tokens than the program has room for",
                   "items");
@@ -154,6 +157,15 @@ class Tables {
     }
     std::sort(out.begin(), out.end());
     return out;
+  }
+
+  Status CheckRoom(size_t device, size_t b) const {
+    const auto came = static_cast<int64_t>(Came(device, b).size());
+    if (came <= spec_.received) return {};
+    return Fail(
+        ErrorCode::kContextMismatch,
+        fmt::format("shard {} needs {} tiles of others, and the program has room for {}", device, came, spec_.received),
+        "received");
   }
 
   void FillDevice(size_t device, std::map<std::string, std::vector<int32_t>>& out) const {
@@ -349,7 +361,7 @@ class Tables {
 
 }  // namespace
 
-Result<ContextSpec> ContextSpecOf(const ContextPlan& plan) {
+Result<ContextSpec> ContextSpecOf(const ContextPlan& plan, std::optional<int64_t> received) {
   const Shape& shape = plan.contract.shape;
   if (plan.exchange == Exchange::kRing && plan.contract.score.sink_logits) {
     return Fail(ErrorCode::kContextCut, "a ring would count sink logits once for every shard", "score");
@@ -367,7 +379,7 @@ Result<ContextSpec> ContextSpecOf(const ContextPlan& plan) {
   if (spec.kind == ContextKind::kRing) SetRing(FindRingWay(plan.needs), spec);
   if (spec.kind == ContextKind::kSparse) {
     const int64_t others = (plan.shards - 1) * plan.tiles_per_shard;
-    spec.received = others;
+    spec.received = std::min(received.value_or(others), others);
     spec.rounds = std::max<int64_t>(others * plan.shards * shape.batch, 1);
     spec.steps = SparsePairs(plan.shards);
   }
@@ -391,7 +403,7 @@ Result<ContextSpec> ContextSpecOf(const ContextPlan& plan) {
 
 Result<DeviceTables> MakeDeviceTables(const ContextSpec& spec, const ContextPlan& plan,
                                       const std::vector<Direction>& directions) {
-  ContextSpec own = TESSERA_TRY(ContextSpecOf(plan));
+  ContextSpec own = TESSERA_TRY(ContextSpecOf(plan, spec.received));
   if (own.local.items <= spec.local.items) own.local.items = spec.local.items;
   if (own.local.words <= spec.local.words) own.local.words = spec.local.words;
   const bool fits = own.kind == spec.kind && own.shape == spec.shape && own.devices == spec.devices &&

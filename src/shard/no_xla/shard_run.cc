@@ -17,6 +17,16 @@ Result<ShardReceipt> RunShards(const Engine& /*engine*/, const Contract& /*contr
   return NoXla();
 }
 
+struct BoundShards::State {
+  ContextPlan plan;
+};
+Result<BoundShards> BoundShards::Bind(const Engine& /*engine*/, const Contract& /*contract*/, const Batch& /*batch*/,
+                                      const Target& /*target*/, const ShardRunOptions& /*options*/) {
+  return NoXla();
+}
+Status BoundShards::Forward(const TensorMap& /*inputs*/, ShardOutputs& /*into*/) const { return NoXla(); }
+const ContextPlan& BoundShards::plan() const { return state_->plan; }
+
 Result<std::vector<ShardText>> LowerShards(const Engine& /*engine*/, const Contract& /*contract*/,
                                            const Batch& /*batch*/, const Target& /*target*/,
                                            const ShardCompileOptions& /*options*/) {

@@ -31,14 +31,19 @@ std::string_view ToText(ContextKind kind) {
 
 constexpr const char* kWalk = "walk";
 
+enum class Part : uint8_t { kForward, kBackward, kBring };
+std::string_view ToText(Part part) {
+  return part == Part::kForward ? "forward" : part == Part::kBackward ? "backward" : "bring";
+}
+
 class Context {
  public:
-  Context(const ContextSpec& spec, bool is_backward, const Program* walk)
+  Context(const ContextSpec& spec, Part part, const Program* walk)
       : spec_(spec),
         walk_(walk),
-        pass_(fmt::format("context_{}_{}{}", is_backward ? "backward" : "forward",
-                          spec.is_ragged ? "ragged" : ToText(spec.kind), walk == nullptr ? "" : "_kernels")),
-        inputs_(Inputs(spec, is_backward, walk)),
+        pass_(fmt::format("context_{}_{}{}", ToText(part), spec.is_ragged ? "ragged" : ToText(spec.kind),
+                          walk == nullptr ? "" : "_kernels")),
+        inputs_(part == Part::kBring ? BroughtInputs(spec) : Inputs(spec, part == Part::kBackward, walk)),
         b_(BeginModule(spec.local, pass_, inputs_)) {
     if (walk_ != nullptr) b_.AddFunction(kWalk, walk_->text);
   }
@@ -53,6 +58,13 @@ class Context {
                                ElementOf(local.dtype));
     const Value lse = b_.Reshape(rows[1], {local.batch, local.num_q_heads, local.q_len});
     return Finish({{"o", ToTokens(o), 2}, {"lse", lse, IsHeads() ? 1 : 2}, {"tiles", b_.Reshape(rows[3], {1}), 0}});
+  }
+
+  Result<ContextProgram> LowerBring() {
+    const AttentionTensors brought = Bring();
+    std::vector<ContextOutput> outputs = {{"k", brought.k, IsHeads() ? 1 : 2}, {"v", brought.v, IsHeads() ? 1 : 2}};
+    if (IsHeads()) outputs.push_back({"q", brought.q, 1});
+    return Finish(outputs);
   }
 
   Result<ContextProgram> LowerBackward() {
@@ -126,10 +138,26 @@ class Context {
     }
     return inputs;
   }
+  static std::vector<NamedType> BroughtInputs(const ContextSpec& spec) {
+    std::vector<NamedType> inputs = Inputs(spec, false, nullptr);
+    std::erase_if(inputs, [&](const NamedType& input) {
+      const bool is_brought =
+          input.name == "k" || input.name == "v" || (input.name == "q" && spec.kind == ContextKind::kHeads);
+      return !is_brought && !IsOfExchange(input.name) && input.name != "bounds";
+    });
+    return inputs;
+  }
+  static bool IsOfExchange(const std::string& name) {
+    return name == "sends" || name == "receives" || name == "slots" || name == "arrivals" || name == "trades";
+  }
   static bool IsOfQueries(const std::string& name) {
     return name == "q" || name == "do" || name == "lse" || name == "delta";
   }
   bool IsHeads() const { return spec_.kind == ContextKind::kHeads; }
+
+  bool HasInput(const std::string& name) const {
+    return std::any_of(inputs_.begin(), inputs_.end(), [&](const NamedType& input) { return input.name == name; });
+  }
 
   // Along which axis an input is cut. Where every device has the same keys in the same order, their tables are the
   // same.
@@ -143,8 +171,7 @@ class Context {
       if (name == ListInput(direction, "counts") || name == ListInput(direction, "slots"))
         return IsHeads() ? kWhole : 0;
     }
-    const bool is_of_exchange = name == "sends" || name == "receives" || name == "slots" || name == "arrivals";
-    return is_of_exchange || name == "trades" ? 0 : kWhole;
+    return IsOfExchange(name) ? 0 : kWhole;
   }
 
   static bool IsOfAll(const std::string& name) {
@@ -161,7 +188,7 @@ class Context {
   Value Gather(const Value& x) { return b_.Gather(x, 2, OneGroup(spec_.devices)); }
 
   AttentionTensors Bring() {
-    const Value q = b_.Input("q");
+    const Value q = HasInput("q") ? b_.Input("q") : Value{};
     const Value k = b_.Input("k");
     const Value v = b_.Input("v");
     switch (spec_.kind) {
@@ -244,10 +271,13 @@ void SetLocalSpec(const ProgramSpec& whole, ContextSpec& spec) {
 }
 
 Result<ContextProgram> LowerContextForward(const ContextSpec& spec, const Program* walk) {
-  return spec.kind == ContextKind::kRing ? LowerRing(spec, false) : Context(spec, false, walk).LowerForward();
+  return spec.kind == ContextKind::kRing ? LowerRing(spec, false) : Context(spec, Part::kForward, walk).LowerForward();
+}
+Result<ContextProgram> LowerContextBring(const ContextSpec& spec) {
+  return Context(spec, Part::kBring, nullptr).LowerBring();
 }
 Result<ContextProgram> LowerContextBackward(const ContextSpec& spec, const Program* walk) {
-  return spec.kind == ContextKind::kRing ? LowerRing(spec, true) : Context(spec, true, walk).LowerBackward();
+  return spec.kind == ContextKind::kRing ? LowerRing(spec, true) : Context(spec, Part::kBackward, walk).LowerBackward();
 }
 
 }  // namespace tessera::stablehlo

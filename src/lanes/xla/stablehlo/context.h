@@ -47,6 +47,9 @@ struct ContextProgram {
 // spec.local with the same names and outputs, as TPU kernels have it. Its tables are each device's own; a ring takes
 // none.
 Result<ContextProgram> LowerContextForward(const ContextSpec& spec, const Program* walk = nullptr);
+// What a forward brings and no more, where devices walk their rows by calls of their own: inputs k, v, with heads q,
+// and the exchange's; outputs k and v of what a device then has, and with heads q. There is none around a ring.
+Result<ContextProgram> LowerContextBring(const ContextSpec& spec);
 // Inputs as LowerBackward and the exchange's, of one device's tokens. Keys are brought as for a forward; what they get
 // of gradients is given back to who has them in f32, and added there in a fixed order: by gather those of all devices
 // in their order, by sparse a device's own first and then those of each round; by heads nothing is added that one

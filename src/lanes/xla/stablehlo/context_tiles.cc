@@ -1,29 +1,39 @@
 // See context_tiles.h.
 #include "lanes/xla/stablehlo/context_tiles.h"
 
+#include "lanes/xla/stablehlo/tiles.h"
+
 namespace tessera::stablehlo {
 
 TileRounds RoundsOf(const Builder& b) { return {b.Input("sends"), b.Input("receives"), b.Input("bounds")}; }
 
-// One loop for each step, which begins where the one before ended. Keys and values of a tile go together.
+// One loop for each step, which begins where the one before ended. Keys and values of a tile go together, and come to
+// lie behind a device's own at once: what is brought may be most of its memory, and is written once.
 std::pair<Value, Value> TileExchange::Bring(const Value& k, const Value& v) {
   const Shape& s = spec_.shape;
-  const Value own = b_.Concatenate({k, v}, 3);
-  const int64_t room = (spec_.received + 1) * spec_.tile;  // the last is for what nobody needs
-  Value got = b_.Constant({own.type.element, {s.batch, s.num_kv_heads, room, s.dim_qk + s.dim_v}}, 0.0);
+  const int64_t tokens = spec_.tokens + (spec_.received + 1) * spec_.tile;  // the last tile is for what nobody needs
+  Values got = {PadTokens(b_, k, tokens), PadTokens(b_, v, tokens)};
   for (size_t step = 0; step < spec_.steps.size(); ++step) {
     const auto number = static_cast<int64_t>(step);
-    got = b_.For(Entry(rounds_.bounds, b_.Int(number)), Entry(rounds_.bounds, b_.Int(number + 1)), {got},
+    got = b_.For(Entry(rounds_.bounds, b_.Int(number)), Entry(rounds_.bounds, b_.Int(number + 1)), got,
                  [&](const Value& round, const Values& carried) {
-                   return Values{Round(own, carried[0], round, spec_.steps[step])};
-                 })[0];
+                   const std::vector<Value> from = SentAt(round);
+                   const auto tile = [&](const Value& own, int64_t dim) {
+                     return b_.SliceAt(own, from, {1, s.num_kv_heads, spec_.tile, dim});
+                   };
+                   const Value sent = b_.Concatenate({tile(k, s.dim_qk), tile(v, s.dim_v)}, 3);
+                   const Value came = b_.Permute(sent, spec_.steps[step]);
+                   std::vector<Value> to = ReceivedAt(round);
+                   to[2] = b_.Add(to[2], b_.Int(spec_.tokens));
+                   const int64_t begin[] = {0, 0, 0, 0};
+                   const int64_t middle[] = {0, 0, 0, s.dim_qk};
+                   const int64_t end_of_keys[] = {1, s.num_kv_heads, spec_.tile, s.dim_qk};
+                   const Value keys = b_.Slice(came, begin, end_of_keys);
+                   const Value values = b_.Slice(came, middle, came.type.dims);
+                   return Values{b_.UpdateAt(carried[0], keys, to), b_.UpdateAt(carried[1], values, to)};
+                 });
   }
-  const auto part = [&](int64_t begin, int64_t end) {
-    const int64_t from[] = {0, 0, 0, begin};
-    const int64_t to[] = {s.batch, s.num_kv_heads, room, end};
-    return b_.Slice(got, from, to);
-  };
-  return {b_.Concatenate({k, part(0, s.dim_qk)}, 2), b_.Concatenate({v, part(s.dim_qk, s.dim_qk + s.dim_v)}, 2)};
+  return {got[0], got[1]};
 }
 
 // The rounds of Bring once more, along pairs turned round: what came into a slot goes back, and is added where it was
@@ -71,13 +81,6 @@ std::vector<Value> TileExchange::ReceivedAt(const Value& round) {
 std::vector<Value> TileExchange::At(const Value& tile, int64_t tiles_of_row) {
   const Value each = b_.Int(tiles_of_row);
   return {b_.Div(tile, each), b_.Int(0), b_.Mul(b_.Rem(tile, each), b_.Int(spec_.tile)), b_.Int(0)};
-}
-
-Value TileExchange::Round(const Value& own, const Value& got, const Value& round, const DevicePairs& pairs) {
-  const Shape& s = spec_.shape;
-  const Value sent = b_.SliceAt(own, SentAt(round), {1, s.num_kv_heads, spec_.tile, s.dim_qk + s.dim_v});
-  const Value came = b_.Permute(sent, pairs);
-  return b_.UpdateAt(got, came, ReceivedAt(round));
 }
 
 }  // namespace tessera::stablehlo

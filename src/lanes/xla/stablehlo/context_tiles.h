@@ -35,7 +35,6 @@ class TileExchange {
   std::vector<Value> SentAt(const Value& round);
   std::vector<Value> ReceivedAt(const Value& round);
   std::vector<Value> At(const Value& tile, int64_t tiles_of_row);
-  Value Round(const Value& own, const Value& got, const Value& round, const DevicePairs& pairs);
 
   Builder& b_;
   const ContextSpec& spec_;
