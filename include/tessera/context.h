@@ -46,6 +46,14 @@ inline constexpr std::array kExchanges = {Exchange::kAllGather, Exchange::kHeads
 std::string_view ToText(Exchange exchange);
 Result<Exchange> ParseExchange(std::string_view text);
 
+// What a backward makes of dK and dV. returned: each shard computes the share of its own queries and gives it back in
+// f32, to be added where the keys are. rows: q, do, lse and delta of the rows that touch a shard's keys are brought to
+// it, and nothing is left to add, so that every bit is one device's.
+enum class GradientWay : uint8_t { kReturned, kRows };
+inline constexpr std::array kGradientWays = {GradientWay::kReturned, GradientWay::kRows};
+std::string_view ToText(GradientWay way);
+Result<GradientWay> ParseGradientWay(std::string_view text);
+
 inline constexpr int64_t kMaxShards = 256;
 
 // One batch row over the shards. Tiles are those of the row's own order, `tile` tokens each, the last one padded.
@@ -100,8 +108,9 @@ struct ShardLoad {
 
 struct ContextOptions {
   int64_t shards = 2;
-  std::optional<CutForm> form = {};       // absent: the cheapest of those that the mask allows
-  std::optional<Exchange> exchange = {};  // absent: the cheapest
+  std::optional<CutForm> form = {};           // absent: the cheapest of those that the mask allows
+  std::optional<Exchange> exchange = {};      // absent: the cheapest
+  std::optional<GradientWay> gradients = {};  // absent: the one of fewer bytes
   PlanOptions plan = {};
   // What it costs to move a key tile of all heads, in tiles of one head executed; what forms are compared by.
   int64_t move_cost = 8;
@@ -117,6 +126,8 @@ struct ContextPlan {
   CutForm form = CutForm::kContiguous;
   Exchange exchange = Exchange::kAllGather;
   std::string reason;  // of both choices
+  GradientWay gradients = GradientWay::kReturned;
+  std::string gradients_reason;
   int64_t shards = 0;
   int64_t tile = 0;
   int64_t tiles_per_shard = 0;
@@ -124,6 +135,8 @@ struct ContextPlan {
   std::vector<ShardLoad> loads;  // [shard]
   // [target][source]: the key tiles that the target's rows touch, ascending, by number over all batch rows.
   std::vector<std::vector<std::vector<int32_t>>> needs;
+  // The same of query tiles, by the shard whose keys they touch.
+  std::vector<std::vector<std::vector<int32_t>>> row_needs;
   std::vector<ExchangeBytes> exchanges;  // of this cut, in the order of kExchanges
   struct Considered {
     CutForm form = CutForm::kContiguous;

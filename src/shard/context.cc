@@ -38,6 +38,7 @@ std::string Names(const std::string_view* begin, const std::string_view* end) {
 
 constexpr std::array<std::string_view, kCutForms.size()> kCutNames = {"contiguous", "zigzag", "reordered"};
 constexpr std::array<std::string_view, kExchanges.size()> kExchangeNames = {"allgather", "heads", "ring", "sparse"};
+constexpr std::array<std::string_view, kGradientWays.size()> kWayNames = {"returned", "rows"};
 
 double Balance(const std::vector<ShardLoad>& loads, int64_t ShardLoad::*what) {
   int64_t sum = 0;
@@ -60,6 +61,8 @@ int64_t MostTiles(const std::vector<ShardLoad>& loads) {
 std::string_view ToText(CutForm form) { return kCutNames[static_cast<size_t>(form)]; }
 std::string_view ToText(Exchange exchange) { return kExchangeNames[static_cast<size_t>(exchange)]; }
 
+std::string_view ToText(GradientWay way) { return kWayNames[static_cast<size_t>(way)]; }
+
 Result<CutForm> ParseCutForm(std::string_view text) {
   const auto* found = std::find(kCutNames.begin(), kCutNames.end(), text);
   if (found != kCutNames.end()) return kCutForms[static_cast<size_t>(found - kCutNames.begin())];
@@ -72,6 +75,14 @@ Result<Exchange> ParseExchange(std::string_view text) {
   return Fail(ErrorCode::kContextCut,
               fmt::format("expected one of {}, found {}", Names(kExchangeNames.begin(), kExchangeNames.end()), text),
               "exchange");
+}
+
+Result<GradientWay> ParseGradientWay(std::string_view text) {
+  const auto* found = std::find(kWayNames.begin(), kWayNames.end(), text);
+  if (found != kWayNames.end()) return kGradientWays[static_cast<size_t>(found - kWayNames.begin())];
+  return Fail(ErrorCode::kContextCut,
+              fmt::format("expected one of {}, found {}", Names(kWayNames.begin(), kWayNames.end()), text),
+              "gradients");
 }
 
 double ContextPlan::TileBalance() const { return Balance(loads, &ShardLoad::tiles); }
@@ -343,7 +354,11 @@ Result<ContextPlan> ContextPlanner::State::Finish(Candidate made, const std::str
   out.tiles_per_shard = made.tiles_each;
   out.loads = std::move(made.facts.loads);
   out.needs = std::move(made.facts.needs);
+  out.row_needs = std::move(made.facts.row_needs);
   out.exchanges = std::move(made.exchanges);
+  shard::GradientChoice gradients = TESSERA_TRY(shard::ChooseGradients(out.BytesOf(out.exchange), options.gradients));
+  out.gradients = gradients.way;
+  out.gradients_reason = std::move(gradients.reason);
   out.batch = std::move(made.batch);
   out.plan = std::move(made.plan);
   out.rows = std::move(made.rows);

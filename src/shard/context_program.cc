@@ -108,7 +108,8 @@ Result<ContextRunner> ContextRunner::Make(pjrt::Client& client, const ContextPla
   ContextRunner runner;
   runner.client_ = &client;
   runner.pass_ = pass;
-  runner.spec_ = TESSERA_TRY(ContextSpecOf(plan));
+  runner.spec_ = TESSERA_TRY(ContextSpecOf(
+      plan, {.received = {}, .brings_rows = pass == ContextPass::kBackward && plan.gradients == GradientWay::kRows}));
   runner.lowered_ = TESSERA_TRY(pass == ContextPass::kForward ? stablehlo::LowerContextForward(runner.spec_)
                                                               : stablehlo::LowerContextBackward(runner.spec_));
   runner.table_ = TESSERA_TRY(TableOf(plan, pass, runner.lowered_, max_device_bytes));
@@ -312,7 +313,9 @@ void SetRagged(const pjrt::Collective& call, const ContextPlan& plan, bool is_ba
 Result<std::vector<CarriedCollective>> CarriedBy(const std::vector<pjrt::Collective>& collectives,
                                                  const ContextSpec& spec, const ContextPlan& plan) {
   SparseSteps steps;
+  SparseSteps row_steps;  // the same pairs with trips of their own
   if (spec.kind == ContextKind::kSparse) steps = MakeSparseSteps(plan.needs);
+  if (spec.kind == ContextKind::kSparse && spec.brings_rows) row_steps = MakeSparseSteps(plan.row_needs);
   std::vector<CarriedCollective> out;
   int num_ragged = 0;
   for (const pjrt::Collective& call : collectives) {
@@ -324,7 +327,10 @@ Result<std::vector<CarriedCollective>> CarriedBy(const std::vector<pjrt::Collect
       SetRagged(call, plan, num_ragged++ > 0, one);
     } else if (call.in_loop) {
       // What is given back goes along pairs turned round, and has an axis less than what is brought.
-      const bool is_back = call.operands.size() == 1 && call.operands[0] && call.operands[0]->dims.size() == 3;
+      // Rows have one more.
+      const size_t num_dims = call.operands.size() == 1 && call.operands[0] ? call.operands[0]->dims.size() : 0;
+      const bool is_back = num_dims == 3;
+      const bool is_of_rows = num_dims == 5 && spec.brings_rows;
       const auto step = std::find_if(steps.pairs.begin(), steps.pairs.end(), [&](const auto& pairs) {
         return std::equal(
             pairs.begin(), pairs.end(), call.pairs.begin(), call.pairs.end(), [&](const auto& a, const auto& b) {
@@ -335,7 +341,7 @@ Result<std::vector<CarriedCollective>> CarriedBy(const std::vector<pjrt::Collect
         return Fail(ErrorCode::kShardProgram,
                     "a compiled loop has a collective that no step of the cut names: " + one.text, "program");
       }
-      one.trips = steps.trips[static_cast<size_t>(step - steps.pairs.begin())];
+      one.trips = (is_of_rows ? row_steps : steps).trips[static_cast<size_t>(step - steps.pairs.begin())];
     }
     if (one.bytes_per_trip < 0) {
       return Fail(ErrorCode::kShardProgram, "a compiled collective has a type whose bytes are not known: " + one.text,

@@ -20,8 +20,13 @@
 namespace tessera::shard {
 
 // The class of a cut's program (TSR-S020 for sink logits around a ring and for tiles that do not divide). Room is made
-// for every tile that some batch could need, or, of a sparse exchange, for `received` of each batch row.
-Result<stablehlo::ContextSpec> ContextSpecOf(const ContextPlan& plan, std::optional<int64_t> received = {});
+// for every tile that some batch could need, or, of a sparse exchange, for `received` of each batch row. A backward may
+// bring rows (ContextPlan::gradients), around no ring and where heads are not traded.
+struct SpecChoice {
+  std::optional<int64_t> received = {};
+  bool brings_rows = false;
+};
+Result<stablehlo::ContextSpec> ContextSpecOf(const ContextPlan& plan, const SpecChoice& choice = {});
 
 // What each device reads in place of a mask, by operand name, for programs that walk these directions. A plan may have
 // fewer cleanups than the class has room for.

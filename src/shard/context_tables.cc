@@ -82,7 +82,10 @@ class Tables {
     if (spec_.kind == ContextKind::kSparse && spec_.is_ragged) {
       FillRagged(devices);
     } else if (spec_.kind == ContextKind::kSparse) {
-      FillRounds(devices);
+      FillRounds({"", plan_.needs, spec_.rounds, spec_.received}, devices);
+    }
+    if (spec_.kind == ContextKind::kSparse && spec_.brings_rows) {
+      FillRounds({"row_", plan_.row_needs, spec_.row_rounds, spec_.row_received}, devices);
     }
     return devices;
   }
@@ -116,6 +119,29 @@ class Tables {
     }
     return out;
   }
+  // The tiles whose rows it has, in order: its own, and behind them those that were brought.
+  std::vector<int64_t> HeldRowTiles(size_t device, size_t b) const {
+    std::vector<int64_t> out = RowTiles(device, b);
+    if (!spec_.brings_rows) return out;
+    const auto own = static_cast<int64_t>(out.size());
+    if (spec_.kind == ContextKind::kSparse) {
+      const std::vector<int64_t> came = Came(plan_.row_needs, device, b);
+      out.insert(out.end(), came.begin(), came.end());
+      out.resize(static_cast<size_t>(own + spec_.row_received + 1), -1);
+      return out;
+    }
+    AppendAll(b, out);
+    return out;
+  }
+  // Of all devices in their order, as a gather has them.
+  void AppendAll(size_t b, std::vector<int64_t>& out) const {
+    const std::vector<uint32_t>& shard_of = plan_.rows[b].shard_of;
+    for (size_t shard = 0; shard < static_cast<size_t>(spec_.devices); ++shard) {
+      for (size_t t = 0; t < shard_of.size(); ++t) {
+        if (shard_of[t] == shard) out.push_back(static_cast<int64_t>(t));
+      }
+    }
+  }
   // The tiles whose keys it has, in order: its own, and then what came; -1 for room that is empty.
   std::vector<int64_t> KeyTiles(size_t device, size_t b, int64_t hop) const {
     std::vector<int64_t> out;
@@ -132,11 +158,12 @@ class Tables {
       return out;
     }
     if (spec_.kind != ContextKind::kSparse) {
-      for (size_t shard = 0; shard < static_cast<size_t>(spec_.devices); ++shard) append(shard);
+      if (spec_.brings_rows) append(device);
+      AppendAll(b, out);
       return out;
     }
     append(device);
-    const std::vector<int64_t> came = Came(device, b);
+    const std::vector<int64_t> came = Came(plan_.needs, device, b);
     out.insert(out.end(), came.begin(), came.end());
     out.resize(static_cast<size_t>(plan_.tiles_per_shard + spec_.received + 1), -1);
     return out;
@@ -148,9 +175,9 @@ class Tables {
                        [&](const auto& pair) { return static_cast<size_t>(pair.second) == device; });
   }
   // Ascending.
-  std::vector<int64_t> Came(size_t device, size_t b) const {
+  std::vector<int64_t> Came(const Needs& needs, size_t device, size_t b) const {
     std::vector<int64_t> out;
-    for (const std::vector<int32_t>& from : plan_.needs[device]) {
+    for (const std::vector<int32_t>& from : needs[device]) {
       for (const int32_t id : from) {
         if (id / tiles_ == static_cast<int64_t>(b)) out.push_back(id % tiles_);
       }
@@ -160,7 +187,7 @@ class Tables {
   }
 
   Status CheckRoom(size_t device, size_t b) const {
-    const auto came = static_cast<int64_t>(Came(device, b).size());
+    const auto came = static_cast<int64_t>(Came(plan_.needs, device, b).size());
     if (came <= spec_.received) return {};
     return Fail(
         ErrorCode::kContextMismatch,
@@ -221,20 +248,23 @@ class Tables {
     const Worklist& list = view_.Of(direction);
     const int64_t row_parts = spec_.tile / (is_dkv ? shape.tile_kv : shape.tile_q);
     const int64_t column_parts = spec_.tile / (is_dkv ? shape.tile_q : shape.tile_kv);
-    const std::vector<int64_t> queries = RowTiles(at_device.device, static_cast<size_t>(b));
-    const std::vector<int64_t> keys = KeyTiles(at_device.device, static_cast<size_t>(b), at_device.hop);
+    const auto row = static_cast<size_t>(b);
+    const bool walks_own = spec_.brings_rows;  // own keys alone, with every row that touches them
+    const std::vector<int64_t> queries = is_dkv ? HeldRowTiles(at_device.device, row) : RowTiles(at_device.device, row);
+    const std::vector<int64_t> keys =
+        is_dkv && walks_own ? RowTiles(at_device.device, row) : KeyTiles(at_device.device, row, at_device.hop);
     const std::vector<int64_t> column_place = PlacesOf(is_dkv ? queries : keys);
     std::vector<int32_t>& counts = out[stablehlo::ListInput(direction, "counts")];
     std::vector<int32_t>& slots = out[stablehlo::ListInput(direction, "slots")];
-    int64_t row = static_cast<int64_t>(mask) * shape.rows;
+    int64_t place_of_row = static_cast<int64_t>(mask) * shape.rows;
     for (const int64_t tile : is_dkv ? keys : queries) {
-      for (int64_t part = 0; part < row_parts; ++part, ++row) {
+      for (int64_t part = 0; part < row_parts; ++part, ++place_of_row) {
         const int64_t list_row = tile * row_parts + part;
         // Room that is empty, and tokens that only round the row up.
         if (tile < 0 || list_row >= static_cast<int64_t>(list.rows_per_mask)) continue;
         const std::span<const Slot> from =
             list.Row(uint64_t{plan_mask} * list.rows_per_mask + static_cast<uint64_t>(list_row));
-        size_t at = static_cast<size_t>(row * shape.width * stablehlo::kSlotColumns);
+        size_t at = static_cast<size_t>(place_of_row * shape.width * stablehlo::kSlotColumns);
         int32_t count = 0;
         ClippedItems::Tile place_of_tile{
             .batch_row = b, .q_begin = 0, .kv_begin = 0, .q_tokens = list.tile_q, .kv_tokens = list.tile_kv};
@@ -250,7 +280,7 @@ class Tables {
           slots[at++] = end;
           ++count;
         }
-        counts[static_cast<size_t>(row)] = count;
+        counts[static_cast<size_t>(place_of_row)] = count;
       }
     }
   }
@@ -261,7 +291,7 @@ class Tables {
       std::vector<int32_t>& to = out[name];
       for (size_t b = 0; b < plan_.rows.size(); ++b) {
         for (const int64_t tile :
-             is_of_keys ? KeyTiles(at_device.device, b, at_device.hop) : RowTiles(at_device.device, b)) {
+             is_of_keys ? KeyTiles(at_device.device, b, at_device.hop) : HeldRowTiles(at_device.device, b)) {
           const int64_t begin = tile * spec_.tile;
           if (tile < 0 || begin >= view_.q_len) {
             to.insert(to.end(), static_cast<size_t>(spec_.tile), none);
@@ -295,7 +325,7 @@ class Tables {
     std::vector<int32_t> sent(n, 0);
     for (size_t target = 0; target < n; ++target) {
       std::vector<std::vector<int64_t>> came;
-      for (int64_t b = 0; b < batch; ++b) came.push_back(Came(target, static_cast<size_t>(b)));
+      for (int64_t b = 0; b < batch; ++b) came.push_back(Came(plan_.needs, target, static_cast<size_t>(b)));
       std::vector<int32_t>& there = devices[target].at("trades");
       int32_t arrived = 0;
       for (size_t source = 0; source < n; ++source) {
@@ -318,17 +348,24 @@ class Tables {
     }
   }
 
-  void FillRounds(DeviceTables& devices) const {
-    const SparseSteps steps = MakeSparseSteps(plan_.needs);
+  struct Rounds {
+    const char* prefix;  // of the tables' names
+    const Needs& needs;
+    int64_t rounds;
+    int64_t received;
+  };
+  void FillRounds(const Rounds& of, DeviceTables& devices) const {
+    const SparseSteps steps = MakeSparseSteps(of.needs);
+    const auto name = [&](const char* table) { return of.prefix + std::string(table); };
     std::vector<int32_t> bounds = {0};
     for (const int32_t trips : steps.trips) bounds.push_back(bounds.back() + trips);
     for (size_t d = 0; d < devices.size(); ++d) {
-      std::vector<int32_t>& sends = devices[d]["sends"];
-      std::vector<int32_t>& receives = devices[d]["receives"];
-      sends.assign(static_cast<size_t>(spec_.rounds), 0);
-      receives.assign(static_cast<size_t>(spec_.rounds), static_cast<int32_t>(spec_.received));
+      std::vector<int32_t>& sends = devices[d][name("sends")];
+      std::vector<int32_t>& receives = devices[d][name("receives")];
+      sends.assign(static_cast<size_t>(of.rounds), 0);
+      receives.assign(static_cast<size_t>(of.rounds), static_cast<int32_t>(of.received));
       std::vector<std::vector<int64_t>> came;
-      for (size_t b = 0; b < plan_.rows.size(); ++b) came.push_back(Came(d, b));
+      for (size_t b = 0; b < plan_.rows.size(); ++b) came.push_back(Came(of.needs, d, b));
       for (size_t r = 0; r < steps.rounds[d].size(); ++r) {
         const Round& round = steps.rounds[d][r];
         if (round.send >= 0) {
@@ -339,10 +376,10 @@ class Tables {
         if (round.receive >= 0) {
           const auto b = static_cast<size_t>(round.receive / tiles_);
           const auto at = std::lower_bound(came[b].begin(), came[b].end(), round.receive % tiles_);
-          receives[r] = static_cast<int32_t>(static_cast<int64_t>(b) * (spec_.received + 1) + (at - came[b].begin()));
+          receives[r] = static_cast<int32_t>(static_cast<int64_t>(b) * (of.received + 1) + (at - came[b].begin()));
         }
       }
-      devices[d]["bounds"] = bounds;
+      devices[d][name("bounds")] = bounds;
     }
   }
 
@@ -361,7 +398,7 @@ class Tables {
 
 }  // namespace
 
-Result<ContextSpec> ContextSpecOf(const ContextPlan& plan, std::optional<int64_t> received) {
+Result<ContextSpec> ContextSpecOf(const ContextPlan& plan, const SpecChoice& choice) {
   const Shape& shape = plan.contract.shape;
   if (plan.exchange == Exchange::kRing && plan.contract.score.sink_logits) {
     return Fail(ErrorCode::kContextCut, "a ring would count sink logits once for every shard", "score");
@@ -379,9 +416,18 @@ Result<ContextSpec> ContextSpecOf(const ContextPlan& plan, std::optional<int64_t
   if (spec.kind == ContextKind::kRing) SetRing(FindRingWay(plan.needs), spec);
   if (spec.kind == ContextKind::kSparse) {
     const int64_t others = (plan.shards - 1) * plan.tiles_per_shard;
-    spec.received = std::min(received.value_or(others), others);
+    spec.received = std::min(choice.received.value_or(others), others);
     spec.rounds = std::max<int64_t>(others * plan.shards * shape.batch, 1);
     spec.steps = SparsePairs(plan.shards);
+  }
+  if (choice.brings_rows && (spec.kind == ContextKind::kRing || spec.kind == ContextKind::kHeads)) {
+    return Fail(ErrorCode::kContextCut, fmt::format("rows are not brought with {}", ToText(plan.exchange)),
+                "gradients");
+  }
+  spec.brings_rows = choice.brings_rows;
+  if (spec.brings_rows && spec.kind == ContextKind::kSparse) {
+    spec.row_received = (plan.shards - 1) * plan.tiles_per_shard;
+    spec.row_rounds = spec.rounds;
   }
   stablehlo::ProgramSpec whole = WholeSpec(plan);
   // Ends of tokens are in the items: no device knows where its tiles lie in the row.
@@ -403,7 +449,7 @@ Result<ContextSpec> ContextSpecOf(const ContextPlan& plan, std::optional<int64_t
 
 Result<DeviceTables> MakeDeviceTables(const ContextSpec& spec, const ContextPlan& plan,
                                       const std::vector<Direction>& directions) {
-  ContextSpec own = TESSERA_TRY(ContextSpecOf(plan, spec.received));
+  ContextSpec own = TESSERA_TRY(ContextSpecOf(plan, {.received = spec.received, .brings_rows = spec.brings_rows}));
   if (own.local.items <= spec.local.items) own.local.items = spec.local.items;
   if (own.local.words <= spec.local.words) own.local.words = spec.local.words;
   const bool fits = own.kind == spec.kind && own.shape == spec.shape && own.devices == spec.devices &&
@@ -464,25 +510,38 @@ Status AgreeOnRounds(const ContextSpec& spec, std::span<DeviceTables* const> cut
   return {};
 }
 
-Status CheckRounds(const ContextSpec& spec, const DeviceTables& tables) {
-  if (tables.empty() || !tables.front().contains("bounds")) return {};
-  const std::vector<int32_t>& bounds = tables.front().at("bounds");
-  const bool in_order = bounds.size() == spec.steps.size() + 1 && bounds.front() == 0 &&
-                        std::is_sorted(bounds.begin(), bounds.end()) && bounds.back() <= spec.rounds;
+namespace {
+
+struct RoundsTable {
+  const char* name;
+  int64_t rounds;
+};
+Status CheckRoundsOf(const RoundsTable& of, size_t steps, const DeviceTables& tables) {
+  if (tables.empty() || !tables.front().contains(of.name)) return {};
+  const std::vector<int32_t>& bounds = tables.front().at(of.name);
+  const bool in_order = bounds.size() == steps + 1 && bounds.front() == 0 &&
+                        std::is_sorted(bounds.begin(), bounds.end()) && bounds.back() <= of.rounds;
   if (!in_order) {
     return Fail(ErrorCode::kContextMismatch,
-                fmt::format("rounds of {} steps from 0 to at most {} expected, found [{}]", spec.steps.size(),
-                            spec.rounds, fmt::join(bounds, ", ")),
+                fmt::format("rounds of {} steps from 0 to at most {} expected, found [{}]", steps, of.rounds,
+                            fmt::join(bounds, ", ")),
                 "rounds");
   }
   for (size_t d = 1; d < tables.size(); ++d) {
-    const auto own = tables[d].find("bounds");
+    const auto own = tables[d].find(of.name);
     if (own != tables[d].end() && own->second == bounds) continue;
     return Fail(ErrorCode::kContextMismatch,
                 fmt::format("device {} has other rounds than device 0: the two would wait for each other for ever", d),
                 "rounds");
   }
   return {};
+}
+
+}  // namespace
+
+Status CheckRounds(const ContextSpec& spec, const DeviceTables& tables) {
+  TESSERA_TRY(CheckRoundsOf({"bounds", spec.rounds}, spec.steps.size(), tables));
+  return CheckRoundsOf({"row_bounds", spec.row_rounds}, spec.steps.size(), tables);
 }
 
 int64_t TilesCarried(const ContextSpec& spec, const std::vector<int32_t>& bounds) {

@@ -40,6 +40,7 @@ std::string ToJson(const ContextPlan& plan) {
   JsonWriter json(2);
   json.BeginObject().Key("version").Int(1).Key("shards").Int(plan.shards).Key("cut").Text(ToText(plan.form));
   json.Key("exchange").Text(ToText(plan.exchange)).Key("reason").Text(plan.reason);
+  json.Key("gradients").Text(ToText(plan.gradients)).Key("gradients_reason").Text(plan.gradients_reason);
   json.Key("tile").Int(plan.tile).Key("tiles_per_shard").Int(plan.tiles_per_shard);
   json.Key("plan_fingerprint").Text(ToHex(plan.plan->view().fingerprint));
   const std::vector<std::string> keys = ShardKeys(plan).value_or(std::vector<std::string>());
@@ -101,13 +102,7 @@ std::string Summary(const ContextPlan& plan) {
     out += fmt::format("{:<10} {:>16} {:>10.4f} {:>16} {:>8}\n", ToText(bytes.exchange), bytes.total,
                        ShareOf(plan, bytes.total), bytes.largest, bytes.trips);
   }
-  const ExchangeBytes& taken = plan.BytesOf(plan.exchange);
-  out += fmt::format("backward: {} bytes, dK and dV returned", taken.backward);
-  if (taken.backward_by_rows >= 0) {
-    out += fmt::format("; {} with q, do, lse and delta brought to who has the keys{}", taken.backward_by_rows,
-                       taken.backward_by_rows < taken.backward ? ", which is less: not there yet" : "");
-  }
-  out += "\n";
+  out += fmt::format("gradients of keys {}\n", plan.gradients_reason);
   out += fmt::format("{:<6} {:>10} {:>16} {:>10}  {}\n", "shard", "tiles", "pairs", "received",
                      "pieces of the first row: start+count");
   for (size_t s = 0; s < plan.loads.size(); ++s) {

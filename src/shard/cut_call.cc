@@ -16,6 +16,8 @@
 #include "lanes/workers.h"
 #include "lanes/xla/programs.h"
 #include "lanes/xla/stablehlo/tiles.h"
+#include "shard/audit_program.h"
+#include "shard/cut_program.h"
 #include "shard/stretches.h"
 #include "tessera/dtype.h"
 
@@ -45,8 +47,20 @@ struct Staged {
   const char* name = "";
   int64_t heads = 0;
   int64_t token_bytes = 0;
-  std::vector<std::byte> bytes = {};
+  std::vector<std::byte> room = {};
+  std::span<std::byte> bytes = {};  // within it, where a plugin uses memory as it lies
 };
+constexpr size_t kLentAlignment = 64;  // else it is copied
+
+Staged Room(const char* name, int64_t heads, int64_t token_bytes, int64_t tokens) {
+  Staged one{.name = name, .heads = heads, .token_bytes = token_bytes};
+  const auto size = static_cast<size_t>(heads * token_bytes * tokens);
+  one.room.resize(size + kLentAlignment);
+  void* at = one.room.data();
+  size_t left = one.room.size();
+  one.bytes = {static_cast<std::byte*>(std::align(kLentAlignment, size, at, left)), size};
+  return one;
+}
 
 }  // namespace
 
@@ -71,7 +85,7 @@ struct CutCall::State {
   Status Compile(const std::map<std::string, pjrt::OptionValue>& flags) {
     const auto room =
         static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(MostReceived(*plan), 1))));
-    spec = TESSERA_TRY(ContextSpecOf(*plan, room));
+    spec = TESSERA_TRY(ContextSpecOf(*plan, {.received = room}));
     if (spec.kind == ContextKind::kRing) {
       return Fail(ErrorCode::kContextCut,
                   "a ring walks a shard's keys as they come, and is one program: take another exchange", "exchange");
@@ -80,6 +94,7 @@ struct CutCall::State {
     const int64_t rows = walked.RowsOf(Direction::kForward).rows;
     walked.parts = CeilDiv(rows, CeilDiv(rows, CeilDiv(kParts, plan->shards)));  // none is empty
     const stablehlo::ContextProgram brings = TESSERA_TRY(stablehlo::LowerContextBring(spec));
+    const ShardTable table = TESSERA_TRY(TableOfBring(*plan, brings));
     const stablehlo::Program walks = TESSERA_TRY(stablehlo::LowerForward(walked));
     bring_inputs = brings.program.inputs;
     walk_inputs = walks.inputs;
@@ -88,6 +103,8 @@ struct CutCall::State {
       options.device_ids.push_back(client.devices()[static_cast<size_t>(d)].id);
     options.overrides = flags;
     bring.emplace(TESSERA_TRY(client.Compile(brings.program.text, options)));
+    const pjrt::OptimizedProgram inside = TESSERA_TRY(bring->Optimized());
+    TESSERA_TRY(AuditProgram(table, TensorsOf(brings), inside));
     options = lanes::xla::CompileOptionsFor(walks, {});
     options.overrides = flags;
     walk.emplace(TESSERA_TRY(client.Compile(walks.text, options)));
@@ -161,7 +178,7 @@ struct CutCall::State {
       for (const auto& [name, heads, dim] :
            {std::tuple("q", s.num_q_heads, s.dim_qk), std::tuple("k", s.num_kv_heads, s.dim_qk),
             std::tuple("v", s.num_kv_heads, s.dim_v)}) {
-        mine.push_back({name, heads, dim * e, std::vector<std::byte>(static_cast<size_t>(own * heads * dim * e))});
+        mine.push_back(Room(name, heads, dim * e, own));
       }
     }
     const int64_t q_len = spec.local.shape.q_len;

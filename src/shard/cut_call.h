@@ -26,7 +26,8 @@ struct CutOutputs {
 class CutCall {
  public:
   // Room is made for what this plan brings, rounded up to a power of two, so that plans of like needs share programs.
-  // The client must outlive it. TSR-S020 around a ring, TSR-S002 where there are too few devices.
+  // What all devices run is audited before it is compiled and after. The client must outlive it. TSR-S020 around a
+  // ring, TSR-S002 where there are too few devices.
   static Result<CutCall> Make(pjrt::Client& client, std::shared_ptr<const ContextPlan> plan, int64_t threads,
                               const std::map<std::string, pjrt::OptionValue>& flags = {});
   CutCall(CutCall&&) noexcept;

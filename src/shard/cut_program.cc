@@ -48,10 +48,14 @@ Status CheckKernels(const stablehlo::ProgramSpec& local, const PlanView& plan, c
 }  // namespace
 
 Result<CutProgram> LowerCut(const ContextPlan& plan, ContextPass pass, std::string_view lane, const Target& target) {
-  CutProgram out{.spec = TESSERA_TRY(ContextSpecOf(plan)), .lowered = {}};
-  // What a TPU's compiler has in place of rounds.
-  out.spec.is_ragged = out.spec.kind == stablehlo::ContextKind::kSparse && target.kind == TargetKind::kTpu;
   const bool is_forward = pass == ContextPass::kForward;
+  // What a TPU's compiler has in place of rounds.
+  const bool is_ragged = plan.exchange == Exchange::kSparse && target.kind == TargetKind::kTpu;
+  const bool may_bring = !is_forward && lane == kXlaChunked && !is_ragged;
+  CutProgram out{.spec = TESSERA_TRY(ContextSpecOf(
+                     plan, {.received = {}, .brings_rows = may_bring && plan.gradients == GradientWay::kRows})),
+                 .lowered = {}};
+  out.spec.is_ragged = is_ragged;
   const auto lower = [&](const stablehlo::Program* walk) {
     return is_forward ? stablehlo::LowerContextForward(out.spec, walk)
                       : stablehlo::LowerContextBackward(out.spec, walk);
@@ -64,11 +68,9 @@ Result<CutProgram> LowerCut(const ContextPlan& plan, ContextPass pass, std::stri
     return Fail(ErrorCode::kContextCut,
                 fmt::format("tokens are cut for {} and {}, found {}", kXlaChunked, kXlaPallas, lane), "lane");
   }
-  if (out.spec.kind == stablehlo::ContextKind::kRing) {
-    return Fail(ErrorCode::kContextCut, "kernels around a ring are not there: take another exchange", "exchange");
-  }
   const PlanView& view = plan.plan->view();
   out.spec.local.stored_tiles = lanes::xla::StoredCapacity(view);
+  out.spec.local.is_wide = out.spec.kind == stablehlo::ContextKind::kRing;  // shares are merged in f32
   lanes::xla::FitTarget(out.spec.local, target);
   TESSERA_TRY(CheckKernels(out.spec.local, view, target));
   const stablehlo::Program walk =
@@ -77,8 +79,9 @@ Result<CutProgram> LowerCut(const ContextPlan& plan, ContextPass pass, std::stri
   return out;
 }
 
-Result<ShardTable> TableOf(const ContextPlan& plan, ContextPass pass, const stablehlo::ContextProgram& lowered,
-                           std::optional<int64_t> max_device_bytes) {
+namespace {
+
+DeclaredProgram DeclaredBy(const stablehlo::ContextProgram& lowered) {
   const stablehlo::DeviceAxis& devices = lowered.devices;
   const auto declared = [&](const std::vector<stablehlo::NamedType>& tensors, const std::vector<int64_t>& axes) {
     std::vector<ProgramTensor> out;
@@ -88,10 +91,26 @@ Result<ShardTable> TableOf(const ContextPlan& plan, ContextPass pass, const stab
     }
     return out;
   };
-  const DeclaredProgram program{declared(lowered.program.inputs, devices.inputs),
-                                declared(lowered.program.outputs, devices.outputs)};
-  return MakeProgramTable(Mesh{{{std::string(kContextAxis), plan.shards}}},
-                          KnownOfCut(plan, pass == ContextPass::kBackward), program, max_device_bytes);
+  return {declared(lowered.program.inputs, devices.inputs), declared(lowered.program.outputs, devices.outputs)};
+}
+Mesh MeshOf(const ContextPlan& plan) { return Mesh{{{std::string(kContextAxis), plan.shards}}}; }
+
+}  // namespace
+
+Result<ShardTable> TableOf(const ContextPlan& plan, ContextPass pass, const stablehlo::ContextProgram& lowered,
+                           std::optional<int64_t> max_device_bytes) {
+  return MakeProgramTable(MeshOf(plan), KnownOfCut(plan, pass == ContextPass::kBackward), DeclaredBy(lowered),
+                          max_device_bytes);
+}
+
+Result<ShardTable> TableOfBring(const ContextPlan& plan, const stablehlo::ContextProgram& lowered) {
+  KnownTensors known = KnownOfCut(plan, false);
+  known.outputs.clear();  // a forward's, which others give
+  std::erase_if(known.inputs, [&](const ProgramTensor& tensor) {
+    const bool is_brought = tensor.name == "k" || tensor.name == "v";
+    return !is_brought && !(tensor.name == "q" && plan.exchange == Exchange::kHeads);
+  });
+  return MakeProgramTable(MeshOf(plan), known, DeclaredBy(lowered), {});
 }
 
 ProgramTensors TensorsOf(const stablehlo::ContextProgram& lowered) {

@@ -22,13 +22,16 @@ struct CutProgram {
   stablehlo::ContextSpec spec;
   stablehlo::ContextProgram lowered;
 };
-// `lane` is kXlaChunked or kXlaPallas (TSR-S020 for others, and for kernels around a ring); TSR-L002 where kernels have
+// `lane` is kXlaChunked or kXlaPallas (TSR-S020 for others); TSR-L002 where kernels have
 // no form for the plan or the target.
 Result<CutProgram> LowerCut(const ContextPlan& plan, ContextPass pass, std::string_view lane, const Target& target);
 
 // A row for every operand and output, over one axis, audited: see MakeProgramTable.
 Result<ShardTable> TableOf(const ContextPlan& plan, ContextPass pass, const stablehlo::ContextProgram& lowered,
                            std::optional<int64_t> max_device_bytes = {});
+
+// The same of a program that brings and no more (LowerContextBring).
+Result<ShardTable> TableOfBring(const ContextPlan& plan, const stablehlo::ContextProgram& lowered);
 
 // Of the table, in the program's order.
 ProgramTensors TensorsOf(const stablehlo::ContextProgram& lowered);

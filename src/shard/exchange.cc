@@ -252,5 +252,22 @@ ExchangeChoice ChooseExchange(const std::vector<ExchangeBytes>& exchanges) {
   return choice;
 }
 
+Result<GradientChoice> ChooseGradients(const ExchangeBytes& taken, std::optional<GradientWay> asked) {
+  if (taken.backward_by_rows < 0) {
+    const char* why = taken.exchange == Exchange::kHeads
+                          ? "every device has all rows of its heads, and nothing is left to bring"
+                          : "a ring gives back what it has of a shard's keys after each hop";
+    if (asked == GradientWay::kRows) {
+      return Fail(ErrorCode::kContextCut, fmt::format("rows are not brought with {}: {}", ToText(taken.exchange), why),
+                  "gradients");
+    }
+    return GradientChoice{GradientWay::kReturned, fmt::format("returned: {}", why)};
+  }
+  if (asked) return GradientChoice{*asked, fmt::format("{}: asked for", ToText(*asked))};
+  const GradientWay way = taken.backward_by_rows < taken.backward ? GradientWay::kRows : GradientWay::kReturned;
+  return GradientChoice{
+      way, fmt::format("{}: least bytes of returned {}, rows {}", ToText(way), taken.backward, taken.backward_by_rows)};
+}
+
 }  // namespace shard
 }  // namespace tessera

@@ -1,6 +1,7 @@
 // What each exchange carries for a cut, padding included, and which one is taken.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,13 @@ inline constexpr double kSmallShare = 0.6;
 // The one that costs least of those that give the bits of one device. A ring is taken only where it is asked for, since
 // it does not.
 ExchangeChoice ChooseExchange(const std::vector<ExchangeBytes>& exchanges);
+
+struct GradientChoice {
+  GradientWay way = GradientWay::kReturned;
+  std::string reason;
+};
+// By the bytes of a backward of the exchange that is taken. TSR-S020 for rows where there is no such form.
+Result<GradientChoice> ChooseGradients(const ExchangeBytes& taken, std::optional<GradientWay> asked);
 
 // How far a shard's keys go around a ring, to the right or to the left, whichever carries less: from device to device,
 // as far as somebody needs them.

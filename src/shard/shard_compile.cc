@@ -88,6 +88,14 @@ Status LowerContext(const Contract& contract, const Batch& batch, const Target& 
   context.shards = work.mesh.NumDevices();
   work.plan = TESSERA_TRY(PlanContext(contract, batch, target, context));
   work.plan_ns = clock.Ns();
+  const bool may_bring =
+      options.lane == kXlaChunked && (work.plan->exchange != Exchange::kSparse || target.kind != TargetKind::kTpu);
+  if (work.plan->gradients == GradientWay::kRows && !may_bring) {
+    const char* why = "kernels, and an exchange of counted rows, bring keys alone";
+    if (context.gradients == GradientWay::kRows) return Fail(ErrorCode::kContextCut, why, "gradients");
+    work.plan->gradients = GradientWay::kReturned;
+    work.plan->gradients_reason = fmt::format("returned: {}", why);
+  }
   for (const ContextPass pass : {ContextPass::kForward, ContextPass::kBackward}) {
     if (pass == ContextPass::kBackward && !options.run.backward) continue;
     shard::CutProgram cut = TESSERA_TRY(shard::LowerCut(*work.plan, pass, options.lane, target));
@@ -106,6 +114,16 @@ Status LowerApart(const Engine& engine, const Contract& contract, const Batch& b
                   const ShardCompileOptions& options, Work& work) {
   const Shape& s = contract.shape;
   const int64_t chips = work.mesh.NumDevices();
+  const ContextOptions& context = options.run.context;
+  if (context.form || context.exchange || context.gradients) {
+    return Fail(
+        ErrorCode::kBadArgument,
+        fmt::format("a cut of tokens, an exchange and a way of gradients are of the axis {}; along {} nothing is sent",
+                    kContextAxis, options.axis),
+        context.form       ? "cut"
+        : context.exchange ? "exchange"
+                           : "gradients");
+  }
   const bool is_heads = options.axis == kModelAxis;
   const int64_t shared = is_heads ? s.num_kv_heads : s.batch;
   // The lane shares heads where it can, and rows else.

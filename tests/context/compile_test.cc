@@ -82,9 +82,14 @@ TEST_F(ShardTpu, FourChips_EveryExchange) {
        {Case{causal, {"--exchange", "allgather"}, "all-gather"}, Case{causal, {"--exchange", "heads"}, "all-to-all"},
         Case{causal, {"--exchange", "sparse"}, "ragged-all-to-all"},
         Case{causal, {"--exchange", "ring", "--lane", "xla_chunked"}, "collective-permute"},
-        Case{causal, {"--axis", "model"}, ""}}) {
+        Case{causal, {"--exchange", "ring"}, "collective-permute"}, Case{causal, {"--axis", "model"}, ""}}) {
     ExpectCompiles("v6e:2x2", 4, c);
   }
+  // Of another axis there is nothing to bring, and who asks how is told.
+  const ProgramResult other = Tessera({"shard", "compile", causal, "--topology", "v6e:2x2", "--tile", "128x128",
+                                       "--axis", "model", "--exchange", "ring", "--plugin", plugin_});
+  EXPECT_EQ(other.exit_code, 2);
+  EXPECT_TRUE(Has(other.err, "TSR-R007 at exchange")) << other.err;
   // What the compiled program needs is known when it is compiled.
   const ProgramResult result = Tessera({"shard", "compile", causal, "--topology", "v6e:2x2", "--tile", "128x128",
                                         "--exchange", "heads", "--plugin", plugin_, "--max-device-bytes", "600000"});
@@ -97,6 +102,7 @@ TEST_F(ShardTpu, SixteenChips_EveryExchangeWithKernels) {
   ExpectCompiles("v6e:4x4", 16, {"causal:2048:h4:d128:bf16", {"--exchange", "allgather"}, "all-gather"});
   ExpectCompiles("v6e:4x4", 16, {"causal:2048:h4:d128:bf16", {"--exchange", "sparse"}, "ragged-all-to-all"});
   ExpectCompiles("v6e:4x4", 16, {"causal:2048:h16:d128:bf16", {"--exchange", "heads"}, "all-to-all"});
+  ExpectCompiles("v6e:4x4", 16, {"window=300:2048:h2:d128:bf16", {"--exchange", "ring"}, "collective-permute"});
   ExpectCompiles("v6e:4x4", 16, {"causal:512:h16:d128:bf16", {"--axis", "model"}, ""});
 }
 

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
+#include <limits>
 #include <random>
 
 #include "io/bitmap.h"
@@ -67,8 +69,10 @@ class ContextKindsTest : public pjrt::PluginTest {
             draw(s.num_q_heads, s.dim_v)};
   }
 
-  static ContextPlan Planned(const Contract& contract, const Batch& batch, CutForm form, Exchange exchange) {
+  static ContextPlan Planned(const Contract& contract, const Batch& batch, CutForm form, Exchange exchange,
+                             std::optional<GradientWay> gradients = {}) {
     ContextOptions options;
+    options.gradients = gradients;
     options.shards = kShards;
     options.form = form;
     options.exchange = exchange;
@@ -91,8 +95,10 @@ class ContextKindsTest : public pjrt::PluginTest {
   }
   void ExpectBoth(const Contract& contract, const Batch& batch, CutForm form, Exchange exchange,
                   const Flags& flags = kQuickly) {
-    SCOPED_TRACE(std::string(ToText(exchange)) + " " + std::string(ToText(form)));
-    const ContextPlan plan = Planned(contract, batch, form, exchange);
+    const bool has_rows = exchange != Exchange::kHeads && random_() % 2 == 0;
+    const GradientWay way = has_rows ? GradientWay::kRows : GradientWay::kReturned;
+    SCOPED_TRACE(std::string(ToText(exchange)) + " " + std::string(ToText(form)) + " " + std::string(ToText(way)));
+    const ContextPlan plan = Planned(contract, batch, form, exchange, way);
     Inputs in = Draw(contract);
     const auto forward = ContextRunner::Make(*client_, plan, flags);
     ASSERT_TRUE(forward.has_value()) << ToText(forward.error());
@@ -117,8 +123,8 @@ class ContextKindsTest : public pjrt::PluginTest {
     const auto bounds = BoundGradients(*one, plan, whole, {});
     ASSERT_TRUE(got.has_value() && want.has_value() && bounds.has_value());
     ExpectGood(SameBits("dq", got->dq, want->dq));
-    ExpectGood(WithinBounds("dk", got->dk, want->dk, bounds->dk));
-    ExpectGood(WithinBounds("dv", got->dv, want->dv, bounds->dv));
+    ExpectGood(has_rows ? SameBits("dk", got->dk, want->dk) : WithinBounds("dk", got->dk, want->dk, bounds->dk));
+    ExpectGood(has_rows ? SameBits("dv", got->dv, want->dv) : WithinBounds("dv", got->dv, want->dv, bounds->dv));
     // A bound is no more than a little of what it is about, and a wrong key's share is more.
     std::vector<float> wrong = want->dv;
     for (float& x : wrong) x *= 1.001F;
@@ -191,6 +197,81 @@ TEST_F(ContextKindsTest, Picks_OneCompilation) {
     if (!runner) runner = ContextRunner::Make(*client_, plan, kQuickly).value();
     ExpectForward(*runner, plan, Draw(contract), kQuickly);
   }
+}
+
+// Rows brought to who has the keys: every bit of every gradient is one device's, for each batch of one compilation, and
+// what is carried is what was planned. Values that are no number among them, shards without tokens, sinks.
+TEST_F(ContextKindsTest, RowsBrought_ManyBatches_OneCompilation) {
+  Proves("R79");
+  for (const bool is_sparse : {true, false}) {
+    Contract contract = ContractOf({"causal and documents and (window(40, 0) or sink(2, document))"}, DType::kF32, 71);
+    contract.shape.batch = 2;
+    contract.score.sink_logits = is_sparse;
+    const std::vector<float> sinks = {0.5F, -1.0F, 2.0F, 0.0F, -3.0F, 1.0F};
+    const std::span<const float> own_sinks = is_sparse ? std::span<const float>(sinks) : std::span<const float>();
+    const Exchange exchange = is_sparse ? Exchange::kSparse : Exchange::kAllGather;
+    std::optional<ContextRunner> runner;
+    for (int i = 0; i < 3; ++i) {
+      Batch batch;
+      batch.doc_lengths.emplace();
+      for (int64_t b = 0; b < contract.shape.batch; ++b) {
+        const auto first = static_cast<int32_t>(1 + random_() % 70);
+        batch.doc_lengths->push_back({first, 71 - first});
+      }
+      const CutForm form = i == 0 ? CutForm::kReordered : InOrder();
+      const ContextPlan plan = Planned(contract, batch, form, exchange, GradientWay::kRows);
+      EXPECT_EQ(plan.gradients, GradientWay::kRows);
+      if (!runner) runner = ContextRunner::Make(*client_, plan, kQuickly, ContextPass::kBackward).value();
+      Inputs in = Draw(contract);
+      WholeTensors whole = in.Forward();
+      const ContextOutputs outputs = ForwardOnOne(*client_, plan, whole, own_sinks, kQuickly).value();
+      std::vector<float> delta(outputs.lse.size());
+      std::normal_distribution<float> normal;
+      for (float& x : delta) x = normal(random_);
+      if (i == 2) {
+        const float nan = std::numeric_limits<float>::quiet_NaN();
+        std::memcpy(in.k.data(), &nan, sizeof(nan));  // the first token of the first row's first document
+        std::memcpy(in.dout.data(), &nan, sizeof(nan));
+      }
+      whole = in.Forward();
+      whole.dout = in.dout;
+      whole.lse = outputs.lse;
+      whole.delta = delta;
+      const auto got = runner->Backward(plan, CutTensors(plan, whole).value(), own_sinks);
+      ASSERT_TRUE(got.has_value()) << ToText(got.error());
+      const ContextGradients want = BackwardOnOne(*client_, plan, whole, own_sinks, kQuickly).value();
+      ExpectGood(SameBits("dq", got->dq, want.dq));
+      ExpectGood(SameBits("dk", got->dk, want.dk));
+      ExpectGood(SameBits("dv", got->dv, want.dv));
+      int64_t bytes = 0;
+      const std::vector<CarriedCollective> carried = runner->Carried(plan).value();
+      for (const CarriedCollective& one : carried) bytes += one.bytes_per_trip * one.trips;
+      EXPECT_EQ(bytes, plan.BytesOf(exchange).backward_by_rows);
+    }
+  }
+}
+
+// By bytes: rows where few query heads share a key head and what goes back would be wider than what comes.
+TEST_F(ContextKindsTest, GradientsGoTheWayOfFewerBytes) {
+  Contract contract = ContractOf({"causal"}, DType::kBf16);
+  contract.shape.num_q_heads = 3;
+  const ContextPlan few = Planned(contract, {}, CutForm::kContiguous, Exchange::kAllGather);
+  EXPECT_EQ(few.gradients, GradientWay::kRows) << few.gradients_reason;
+  EXPECT_LT(few.BytesOf(Exchange::kAllGather).backward_by_rows, few.BytesOf(Exchange::kAllGather).backward);
+  contract.shape.num_q_heads = 12;
+  const ContextPlan many = Planned(contract, {}, CutForm::kContiguous, Exchange::kSparse);
+  EXPECT_EQ(many.gradients, GradientWay::kReturned) << many.gradients_reason;
+  const ContextPlan heads = Planned(contract, {}, CutForm::kContiguous, Exchange::kHeads);
+  EXPECT_EQ(heads.gradients, GradientWay::kReturned);
+  ContextOptions options;
+  options.shards = kShards;
+  options.exchange = Exchange::kRing;
+  options.gradients = GradientWay::kRows;
+  options.plan.tile = TileSize{kTile, kTile};
+  const auto ring = PlanContext(contract, {}, FindTarget("cpu").value(), options);
+  ASSERT_FALSE(ring.has_value());
+  EXPECT_EQ(ring.error().code, ErrorCode::kContextCut);
+  EXPECT_EQ(ring.error().where, "gradients");
 }
 
 // Rows that end within a tile, and valid counts that differ: what each batch has of ends is data too.

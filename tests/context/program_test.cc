@@ -92,6 +92,7 @@ ContextOptions OptionsOf(int64_t shards, CutForm form, Exchange exchange) {
   options.form = form;
   options.exchange = exchange;
   options.plan.tile = TileSize{kTile, kTile};
+  options.gradients = GradientWay::kReturned;  // kinds_test.cc has those that bring rows
   return options;
 }
 

@@ -21,6 +21,7 @@ struct Options {
   std::string lane = "xla_pallas";
   std::string cut;
   std::string exchange;
+  std::string gradients;
   std::string inputs;
   std::string emit;
   std::string receipt;
@@ -60,6 +61,11 @@ Result<ContextOptions> ContextOf(const Options& options, const Problem& problem)
     auto exchange = ParseExchange(options.exchange);
     if (!exchange) return tl::unexpected(exchange.error());
     context.exchange = *exchange;
+  }
+  if (!options.gradients.empty()) {
+    auto way = ParseGradientWay(options.gradients);
+    if (!way) return tl::unexpected(way.error());
+    context.gradients = *way;
   }
   return context;
 }
@@ -178,6 +184,9 @@ void AddCommon(Command& verb, Options& options) {
   verb.AddOption("--exchange", options.exchange, "allgather, heads, ring or sparse (default: the cheapest)")
       ->TypeName("HOW");
   verb.AddFlag("--backward", options.run.backward, "Also the gradients");
+  verb.AddOption("--gradients", options.gradients,
+                 "Of keys: returned to who has them, or rows brought there (default: the one of fewer bytes)")
+      ->TypeName("HOW");
   verb.AddNumber("--max-device-bytes", options.max_device_bytes, {.low = 0, .high = INT64_MAX},
                  "Refuse programs whose arguments, results and temporary bytes are more on a device")
       ->TypeName("N");

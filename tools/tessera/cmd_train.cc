@@ -17,6 +17,7 @@ struct Options {
   std::string file;
   std::string out;
   std::string target = "cpu";
+  std::string topology;
   std::string attention = "auto";
   std::string plugin;
   std::string mesh;
@@ -43,7 +44,9 @@ constexpr const char* kFooter =
     "  tessera train examples/tiny_code.toml --steps 20 --out run\n"
     "  tessera train examples/tiny_code.toml --out run --resume\n"
     "  tessera train examples/tiny_code.toml --out wide --mesh data=2,model=2\n"
-    "  tessera train examples/tiny_code.toml --target v6e --compile-only --out compiled";
+    "  tessera train examples/tiny_code.toml --target v6e --compile-only --out compiled\n"
+    "  tessera train examples/tiny_code.toml --target v6e --topology v6e:2x2 --compile-only --mesh data=2,model=2 "
+    "--out four";
 
 // Set by a signal, read between steps and while a run is prepared. A second one has nothing to add: the run is ending.
 std::atomic<bool>& IsStopWanted() {
@@ -151,6 +154,19 @@ int TrainCommand(const Command& command, Options options) {
   }
   auto target = FindTarget(options.target);
   if (!target) return Report(target.error(), options.json);
+  if (!options.topology.empty()) {
+    if (!options.compile_only || !options.topology.starts_with(options.target + ":")) {
+      return Report(
+          Error{ErrorCode::kBadArgument,
+                options.compile_only
+                    ? fmt::format("\"{}\" is no topology of the target {}: write one as v6e:2x2 for --target v6e",
+                                  options.topology, options.target)
+                    : "a topology is of chips that are not here: give --compile-only too",
+                "--topology"},
+          options.json);
+    }
+    target->topology = options.topology;
+  }
   TrainOptions train;
   train.folder = options.out;
   train.target = *target;
@@ -188,6 +204,8 @@ void AddTrain(Command& app, Action& action) {
   sub->AddNumber("--steps", options->steps, {1, 1U << 31}, "Make so many steps and end as if interrupted")
       ->TypeName("N");
   sub->AddOption("--target", options->target, "Machine to train on: cpu, h200, v6e, v5e, v5p")->ShowDefault();
+  sub->AddOption("--topology", options->topology, "With --compile-only: the target's chips that are meant, as v6e:2x2")
+      ->TypeName("T");
   sub->AddFlag("--compile-only", options->compile_only, "Make the programs, for a machine that need not be here");
   sub->AddOption("--attention", options->attention, "What attention runs on: auto, or a substitute's name")
       ->TypeName("NAME")

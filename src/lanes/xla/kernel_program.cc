@@ -101,8 +101,9 @@ class Lowerer {
       operands.back() = Turned(operands.back());
       AddMask(operands);
     }
-    const Values results = TESSERA_TRY(Call(operands, {{ToHlo(k.element), {pairs, k.q_tokens(), shape_.dim_v}},
-                                                       {Element::kF32, spec_.band ? in_lanes : in_rows}}));
+    const Values results =
+        TESSERA_TRY(Call(operands, {{k.is_wide ? Element::kF32 : ToHlo(k.element), {pairs, k.q_tokens(), shape_.dim_v}},
+                                    {Element::kF32, spec_.band ? in_lanes : in_rows}}));
     const int64_t rows = pairs * k.list.rows;
     const Value o = Tokens(results[0], {rows, k.list.tile_q, shape_.dim_v}, spec_.Of(Direction::kForward).tile_q);
     const auto stat = [&](int64_t at) {

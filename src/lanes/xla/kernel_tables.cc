@@ -383,6 +383,7 @@ AttentionSpec KernelSpecOf(const ProgramSpec& spec, Direction direction) {
       .has_sink_logits = spec.has_sink_logits && direction == Direction::kForward,
       .has_documents = spec.has_documents,
       .has_valid = spec.has_valid,
+      .is_wide = spec.is_wide && direction == Direction::kForward,
       // A softcap bounds the scores by itself; f32 multiplies too slowly for the softmax to matter.
       .has_range = direction == Direction::kForward && s.dtype == DType::kBf16 && !spec.has_softcap && !spec.band};
   if (spec.sub_tile_kv > 0) {

@@ -182,8 +182,8 @@ struct Making {
 
 Hash128 MemoryKey(const Session& session, const ProgramQuestion& question) {
   const auto& [class_key, shape, has_softcap, has_sink_logits, has_documents, has_valid, masks, lists, items, words,
-               stored_tiles, parts, calls, band, chips, chips_share_heads, sub_tile_kv, scalar_bytes, vector_bytes] =
-      question.spec;
+               stored_tiles, parts, calls, band, chips, chips_share_heads, is_wide, sub_tile_kv, scalar_bytes,
+               vector_bytes] = question.spec;
   const auto& [batch, q_len, kv_len, num_q_heads, num_kv_heads, dim_qk, dim_v, dtype] = shape;
   Hasher hasher;
   hasher.Int(static_cast<int64_t>(reinterpret_cast<intptr_t>(session.client)));
@@ -196,7 +196,7 @@ Hash128 MemoryKey(const Session& session, const ProgramQuestion& question) {
         words, stored_tiles, parts, chips, sub_tile_kv, scalar_bytes, vector_bytes}) {
     hasher.Int(value);
   }
-  for (const bool flag : {has_softcap, has_sink_logits, has_documents, has_valid, chips_share_heads}) {
+  for (const bool flag : {has_softcap, has_sink_logits, has_documents, has_valid, chips_share_heads, is_wide}) {
     hasher.Int(flag ? 1 : 0);
   }
   for (const stablehlo::ListShape& list : lists) {
@@ -264,7 +264,8 @@ Result<ProgramUse> Programs::CompileFor(const pjrt::Topology& topology, const Pr
   return CompileFor(topology, written);
 }
 
-Result<ProgramUse> Programs::CompileFor(const pjrt::Topology& topology, const WrittenProgram& written) const {
+Result<ProgramUse> Programs::CompileFor(const pjrt::Topology& topology, const WrittenProgram& written,
+                                        pjrt::OptimizedProgram* inside) const {
   const stablehlo::Program& program = written.program;
   const pjrt::CompileOptions compile = CompileOptionsFor(program, written.options);
   const pjrt::Schedules schedules(settings_.flags);
@@ -283,6 +284,7 @@ Result<ProgramUse> Programs::CompileFor(const pjrt::Topology& topology, const Wr
   use.fingerprint = pjrt::HexOf(TESSERA_TRY(compiled.Fingerprint()));
   if (use.vector_bytes >= 0) use.vector_limit = VectorLimitOf(topology);
   use.bundles = schedules.Bundles();
+  if (inside != nullptr) *inside = TESSERA_TRY(compiled.Optimized());
   return use;
 }
 

@@ -65,7 +65,9 @@ class Programs {
   Result<ProgramUse> CompileFor(const pjrt::Topology& topology, const ProgramQuestion& question) const;
   // Programs of others than lanes, which keep them themselves: from disk, else compiled.
   Result<FoundProgram> Make(const Session& session, WrittenProgram written) const;
-  Result<ProgramUse> CompileFor(const pjrt::Topology& topology, const WrittenProgram& written) const;
+  // `inside`, where it is not null, gets what the compiler made of it, for an audit.
+  Result<ProgramUse> CompileFor(const pjrt::Topology& topology, const WrittenProgram& written,
+                                pjrt::OptimizedProgram* inside = nullptr) const;
 
  private:
   // What is looked for and made while it is locked, so that threads that ask for one program at once wait for one

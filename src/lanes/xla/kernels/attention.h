@@ -50,6 +50,7 @@ struct AttentionSpec {
   bool has_sink_logits = false;
   bool has_documents = false;
   bool has_valid = false;
+  bool is_wide = false;    // a forward's output is f32, whatever the operands are: for callers who merge several
   bool has_range = false;  // full tiles of one document may take the body for scores in range
   int64_t version = 13;
 

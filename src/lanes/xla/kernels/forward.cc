@@ -261,7 +261,8 @@ class Forward {
     }
     weight = b_.Select(is_empty, b_.F32(1.0), weight);
     const Value o = b_.Mul(sum, b_.Broadcast(b_.Div(share, weight), sum.type.dims));
-    StoreBlock(b_, AsOperand(b_, spec_, b_.Transpose(o, {1, 0})), args_["o"]);
+    const Value rows = b_.Transpose(o, {1, 0});
+    StoreBlock(b_, spec_.is_wide ? rows : AsOperand(b_, spec_, rows), args_["o"]);
     const Value lse = b_.Add(top, b_.Log(weight));
     const std::vector<int64_t> dims = {kSublanes, spec_.list.tile_q};
     const auto given = [&](const Value& x) { return b_.Broadcast(b_.Select(is_empty, b_.F32(-kInf), x), dims); };
@@ -293,6 +294,7 @@ Result<mosaic::Module> AttentionForward(const AttentionSpec& spec) {
   kernel.inputs.push_back(windows.KeyLanes("v", spec.dim_v));
   windows.AddMask(kernel.inputs);
   kernel.outputs = {windows.Queries("o", spec.dim_v), windows.QueryNumbers("stats", kSublanes)};
+  if (spec.is_wide) kernel.outputs[0].element = mosaic::Element::kF32;
   kernel.scratch = {Scratch("m", {kSublanes, tile_q}), Scratch("l", {kSublanes, tile_q}),
                     Scratch("sum", {spec.dim_v, tile_q})};
   if (spec.has_softcap || spec.has_range) kernel.scratch.push_back(Scratch("top", {kSublanes, tile_q}));

@@ -41,8 +41,8 @@ class Context {
   Context(const ContextSpec& spec, Part part, const Program* walk)
       : spec_(spec),
         walk_(walk),
-        pass_(fmt::format("context_{}_{}{}", ToText(part), spec.is_ragged ? "ragged" : ToText(spec.kind),
-                          walk == nullptr ? "" : "_kernels")),
+        pass_(fmt::format("context_{}_{}{}{}", ToText(part), spec.is_ragged ? "ragged" : ToText(spec.kind),
+                          spec.brings_rows ? "_rows" : "", walk == nullptr ? "" : "_kernels")),
         inputs_(part == Part::kBring ? BroughtInputs(spec) : Inputs(spec, part == Part::kBackward, walk)),
         b_(BeginModule(spec.local, pass_, inputs_)) {
     if (walk_ != nullptr) b_.AddFunction(kWalk, walk_->text);
@@ -62,8 +62,9 @@ class Context {
 
   Result<ContextProgram> LowerBring() {
     const AttentionTensors brought = Bring();
-    std::vector<ContextOutput> outputs = {{"k", brought.k, IsHeads() ? 1 : 2}, {"v", brought.v, IsHeads() ? 1 : 2}};
-    if (IsHeads()) outputs.push_back({"q", brought.q, 1});
+    std::vector<ContextOutput> outputs = {{"brought_k", brought.k, IsHeads() ? 1 : 2},
+                                          {"brought_v", brought.v, IsHeads() ? 1 : 2}};
+    if (IsHeads()) outputs.push_back({"brought_q", brought.q, 1});
     return Finish(outputs);
   }
 
@@ -71,16 +72,24 @@ class Context {
     const Value dout = ToHeads(b_.Input("do"));
     const Value lse = ToHeads(b_.Input("lse"));
     const Value delta = ToHeads(b_.Input("delta"));
+    if (spec_.brings_rows) return FinishBackward(BackwardRows(b_, spec_.local, BringRows({dout, lse, delta})));
     const AttentionTensors brought = Bring();
     const std::map<std::string, Value> tensors = {{"q", brought.q}, {"k", brought.k}, {"v", brought.v},
                                                   {"do", dout},     {"lse", lse},     {"delta", delta}};
     const Values rows = walk_ == nullptr ? BackwardRows(b_, spec_.local, {brought, dout, lse, delta})
                                          : Walked(tensors, {"dq", "dk", "dv", "tiles", "dsink_logits"});
+    return FinishBackward(rows);
+  }
+
+ private:
+  Result<ContextProgram> FinishBackward(const Values& rows) {
     const Shape& local = spec_.local.shape;
-    const Value dq = b_.Reshape(rows[0], {local.batch, local.num_q_heads, local.q_len, local.dim_qk});
-    const Value dk = b_.Reshape(rows[1], {local.batch, local.num_kv_heads, local.kv_len, local.dim_qk});
-    const Value dv = b_.Reshape(rows[2], {local.batch, local.num_kv_heads, local.kv_len, local.dim_v});
-    const std::pair<Value, Value> keys = GiveBack(dk, dv);
+    const int64_t q_len = spec_.brings_rows ? spec_.tokens : local.q_len;
+    const int64_t kv_len = spec_.brings_rows ? spec_.tokens : local.kv_len;
+    const Value dq = b_.Reshape(rows[0], {local.batch, local.num_q_heads, q_len, local.dim_qk});
+    const Value dk = b_.Reshape(rows[1], {local.batch, local.num_kv_heads, kv_len, local.dim_qk});
+    const Value dv = b_.Reshape(rows[2], {local.batch, local.num_kv_heads, kv_len, local.dim_v});
+    const std::pair<Value, Value> keys = spec_.brings_rows ? std::pair{dk, dv} : GiveBack(dk, dv);
     std::vector<ContextOutput> outputs = {
         {"dq", ToTokens(dq), 2}, {"dk", keys.first, 2}, {"dv", keys.second, 2}, {"tiles", b_.Reshape(rows[3], {1}), 0}};
     if (spec_.local.has_sink_logits) {
@@ -91,7 +100,6 @@ class Context {
     return Finish(outputs);
   }
 
- private:
   Result<ContextProgram> Finish(const std::vector<ContextOutput>& outputs) {
     std::vector<int64_t> axes;
     for (const NamedType& input : inputs_) axes.push_back(AxisOf(input.name));
@@ -135,6 +143,11 @@ class Context {
       inputs.push_back({"sends", {Element::kI32, {spec.rounds}}});
       inputs.push_back({"receives", {Element::kI32, {spec.rounds}}});
       inputs.push_back({"bounds", {Element::kI32, {static_cast<int64_t>(spec.steps.size()) + 1}}});
+      if (spec.brings_rows) {
+        inputs.push_back({"row_sends", {Element::kI32, {spec.row_rounds}}});
+        inputs.push_back({"row_receives", {Element::kI32, {spec.row_rounds}}});
+        inputs.push_back({"row_bounds", {Element::kI32, {static_cast<int64_t>(spec.steps.size()) + 1}}});
+      }
     }
     return inputs;
   }
@@ -148,7 +161,10 @@ class Context {
     return inputs;
   }
   static bool IsOfExchange(const std::string& name) {
-    return name == "sends" || name == "receives" || name == "slots" || name == "arrivals" || name == "trades";
+    for (const char* own : {"sends", "receives", "slots", "arrivals", "trades", "row_sends", "row_receives"}) {
+      if (name == own) return true;
+    }
+    return false;
   }
   static bool IsOfQueries(const std::string& name) {
     return name == "q" || name == "do" || name == "lse" || name == "delta";
@@ -166,7 +182,8 @@ class Context {
     if (name == "sink_logits" || name == "mask_of") return IsHeads() ? 0 : kWhole;
     if (walk_ != nullptr && !IsOfAll(name)) return 0;
     if (name == "q_documents") return IsHeads() ? kWhole : 1;
-    if (name == "kv_documents" || name == "kv_ranks") return spec_.kind == ContextKind::kSparse ? 1 : kWhole;
+    const bool is_own = spec_.kind == ContextKind::kSparse || spec_.brings_rows;  // not everybody's in the same order
+    if (name == "kv_documents" || name == "kv_ranks") return is_own ? 1 : kWhole;
     for (const Direction direction : {Direction::kForward, Direction::kDq, Direction::kDkv}) {
       if (name == ListInput(direction, "counts") || name == ListInput(direction, "slots"))
         return IsHeads() ? kWhole : 0;
@@ -205,6 +222,26 @@ class Context {
         break;  // brings nothing first: context_ring.cc
     }
     return {};
+  }
+
+  struct OfRows {
+    Value dout, lse, delta;
+  };
+  // A device's own keys and rows first, and behind them what was brought of either: the rows of dQ are the first of the
+  // queries, those of dK and dV the first of the keys.
+  GradientTensors BringRows(const OfRows& own) {
+    const AttentionTensors brought = Bring();
+    if (spec_.kind == ContextKind::kSparse) {
+      const TileRounds rounds{b_.Input("row_sends"), b_.Input("row_receives"), b_.Input("row_bounds")};
+      const Values rows = TileExchange(b_, spec_, rounds).BringRows({brought.q, own.dout, own.lse, own.delta});
+      return {{rows[0], brought.k, brought.v}, rows[1], rows[2], rows[3]};
+    }
+    const auto both = [&](const Value& x) { return b_.Concatenate({x, Gather(x)}, 2); };
+    return {
+        {both(brought.q), b_.Concatenate({b_.Input("k"), brought.k}, 2), b_.Concatenate({b_.Input("v"), brought.v}, 2)},
+        both(own.dout),
+        both(own.lse),
+        both(own.delta)};
   }
 
   // Gradients of the keys that a device has, those it was brought among them, to who they belong to.
@@ -264,20 +301,29 @@ void SetLocalSpec(const ProgramSpec& whole, ContextSpec& spec) {
   local.shape.kv_len = all;
   if (spec.kind == ContextKind::kSparse) local.shape.kv_len = spec.tokens + (spec.received + 1) * spec.tile;
   if (spec.kind == ContextKind::kRing) local.shape.kv_len = spec.tokens;
+  if (spec.brings_rows) {
+    const bool is_sparse = spec.kind == ContextKind::kSparse;
+    local.shape.q_len = spec.tokens + (is_sparse ? (spec.row_received + 1) * spec.tile : all);
+    if (!is_sparse) local.shape.kv_len = spec.tokens + all;
+  }
   for (const Direction direction : {Direction::kForward, Direction::kDq, Direction::kDkv}) {
     ListShape& list = local.lists[static_cast<size_t>(direction)];
-    list.rows = direction == Direction::kDkv ? local.shape.kv_len / list.tile_kv : local.shape.q_len / list.tile_q;
+    const bool is_dkv = direction == Direction::kDkv;
+    const int64_t tokens = spec.brings_rows ? spec.tokens : is_dkv ? local.shape.kv_len : local.shape.q_len;
+    list.rows = tokens / (is_dkv ? list.tile_kv : list.tile_q);
   }
 }
 
 Result<ContextProgram> LowerContextForward(const ContextSpec& spec, const Program* walk) {
-  return spec.kind == ContextKind::kRing ? LowerRing(spec, false) : Context(spec, Part::kForward, walk).LowerForward();
+  return spec.kind == ContextKind::kRing ? LowerRing(spec, false, walk)
+                                         : Context(spec, Part::kForward, walk).LowerForward();
 }
 Result<ContextProgram> LowerContextBring(const ContextSpec& spec) {
   return Context(spec, Part::kBring, nullptr).LowerBring();
 }
 Result<ContextProgram> LowerContextBackward(const ContextSpec& spec, const Program* walk) {
-  return spec.kind == ContextKind::kRing ? LowerRing(spec, true) : Context(spec, Part::kBackward, walk).LowerBackward();
+  return spec.kind == ContextKind::kRing ? LowerRing(spec, true, walk)
+                                         : Context(spec, Part::kBackward, walk).LowerBackward();
 }
 
 }  // namespace tessera::stablehlo

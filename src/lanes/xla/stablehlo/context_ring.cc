@@ -17,11 +17,15 @@ constexpr const char* kWalk = "walk";
 
 class Ring {
  public:
-  Ring(const ContextSpec& spec, bool is_backward)
+  Ring(const ContextSpec& spec, bool is_backward, const Program* walk)
       : spec_(spec),
         local_(spec.local.shape),
-        pass_(fmt::format("context_{}_ring", is_backward ? "backward" : "forward")),
-        walk_(is_backward ? stablehlo::LowerBackward(spec.local) : stablehlo::LowerForward(spec.local)),
+        pass_(
+            fmt::format("context_{}_ring{}", is_backward ? "backward" : "forward", walk == nullptr ? "" : "_kernels")),
+        has_kernels_(walk != nullptr),
+        walk_(walk != nullptr ? Result<Program>(*walk)
+              : is_backward   ? stablehlo::LowerBackward(spec.local)
+                              : stablehlo::LowerForward(spec.local)),
         inputs_(Inputs()),
         b_(BeginModule(spec.local, pass_, inputs_)) {}
 
@@ -79,19 +83,29 @@ class Ring {
   std::vector<NamedType> Inputs() const {
     std::vector<NamedType> inputs;
     for (const NamedType& input : walk_ ? walk_->inputs : std::vector<NamedType>{}) {
-      if (!IsOfHop(input.name)) inputs.push_back(input);
+      if (!HasHops(input.name)) inputs.push_back(input);
     }
     for (int64_t hop = 0; hop < NumHops(); ++hop) {
       for (const NamedType& input : walk_ ? walk_->inputs : std::vector<NamedType>{}) {
-        if (IsOfHop(input.name)) inputs.push_back({HopInput(input.name, hop), input.type});
+        if (HasHops(input.name)) inputs.push_back({HopInput(input.name, hop), input.type});
       }
     }
     return inputs;
   }
-  static int64_t AxisOf(const std::string& name) {
+  static bool IsOfTokens(const std::string& name) {
     for (const char* of_tokens : {"q", "k", "v", "do", "lse", "delta"}) {
-      if (name == of_tokens) return 2;
+      if (name == of_tokens) return true;
     }
+    return false;
+  }
+  static bool IsOfAll(const std::string& name) { return name == "scale" || name == "softcap" || name == "part"; }
+  // Which of the walk's operands are one for each hop: of kernels every table, since each speaks of both sides.
+  bool HasHops(const std::string& name) const {
+    return has_kernels_ ? !IsOfTokens(name) && !IsOfAll(name) : IsOfHop(name);
+  }
+  int64_t AxisOf(const std::string& name) const {
+    if (IsOfTokens(name)) return 2;
+    if (has_kernels_) return IsOfAll(name) ? kWhole : 0;
     if (name == "q_documents" || name.starts_with("kv_")) return 1;
     return name.starts_with("counts") || name.starts_with("slots") ? 0 : kWhole;
   }
@@ -123,7 +137,7 @@ class Ring {
       } else if (input.name == "v") {
         operands.push_back(v);
       } else {
-        operands.push_back(b_.Input(IsOfHop(input.name) ? HopInput(input.name, hop) : input.name));
+        operands.push_back(b_.Input(HasHops(input.name) ? HopInput(input.name, hop) : input.name));
       }
     }
     std::vector<Type> results;
@@ -157,6 +171,7 @@ class Ring {
   const ContextSpec& spec_;
   const Shape& local_;
   const std::string pass_;
+  const bool has_kernels_;
   const Result<Program> walk_;  // the program of one device, on one shard's keys
   std::vector<NamedType> inputs_;
   Builder b_;
@@ -170,8 +185,8 @@ bool IsOfHop(const std::string& name) {
   return name.starts_with("counts_") || name.starts_with("slots_") || name == "kv_documents" || name == "kv_ranks";
 }
 
-Result<ContextProgram> LowerRing(const ContextSpec& spec, bool is_backward) {
-  Ring ring(spec, is_backward);
+Result<ContextProgram> LowerRing(const ContextSpec& spec, bool is_backward, const Program* walk) {
+  Ring ring(spec, is_backward, walk);
   return is_backward ? ring.LowerBackward() : ring.LowerForward();
 }
 

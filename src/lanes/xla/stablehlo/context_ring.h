@@ -9,7 +9,8 @@
 
 namespace tessera::stablehlo {
 
-Result<ContextProgram> LowerRing(const ContextSpec& spec, bool is_backward);
+// `walk` as LowerContextForward has it: of one shard's keys, its forward's output in f32. Its tables are of each hop.
+Result<ContextProgram> LowerRing(const ContextSpec& spec, bool is_backward, const Program* walk);
 
 struct ContextOutput {
   const char* name;

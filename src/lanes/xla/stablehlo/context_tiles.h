@@ -27,13 +27,16 @@ class TileExchange {
 
   // [batch, heads, tokens of a device, dim]: with those that came behind them, and one tile that nobody reads.
   std::pair<Value, Value> Bring(const Value& k, const Value& v);
+  // Of queries, in the spec's room for them: q and do [batch, heads, tokens, dim], lse and delta [batch, heads,
+  // tokens].
+  Values BringRows(const Values& own);
   // Of what Bring made, in f32: of a device's own tokens.
   std::pair<Value, Value> GiveBack(const Value& dk, const Value& dv);
 
  private:
   Value Entry(const Value& table, const Value& at);
   std::vector<Value> SentAt(const Value& round);
-  std::vector<Value> ReceivedAt(const Value& round);
+  std::vector<Value> ReceivedAt(const Value& round, int64_t room);
   std::vector<Value> At(const Value& tile, int64_t tiles_of_row);
 
   Builder& b_;

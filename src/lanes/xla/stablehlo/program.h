@@ -58,6 +58,8 @@ struct ProgramSpec {
   // Of TPU kernels: chips that share the work. `shape` and all else is then of one of them.
   int64_t chips = 1;
   bool chips_share_heads = false;  // else the batch's rows
+  // Of TPU kernels: a forward's output comes as f32, for who merges several.
+  bool is_wide = false;
   // Of TPU kernels: keys of a tile that are taken at once, whole lanes that divide the tile; 0 = what the compiler's
   // schedule likes best.
   int64_t sub_tile_kv = 0;
