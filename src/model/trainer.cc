@@ -70,25 +70,29 @@ struct Trainer::Impl {
     lanes::xla::WrittenProgram written{std::move(program), pass, options.xla,
                                        layout.table ? ShardKey(*layout.table, "") : ""};
     if (place.topology != nullptr) {
-      programs.push_back(TESSERA_TRY(xla.programs.CompileFor(*place.topology, written)));
+      pjrt::OptimizedProgram inside;
+      ProgramUse use = TESSERA_TRY(xla.programs.CompileFor(*place.topology, written, &inside));
+      if (layout.table) TESSERA_TRY(Audit(tensors, inside, use));
+      programs.push_back(std::move(use));
       return {};
     }
     lanes::xla::FoundProgram found = TESSERA_TRY(xla.programs.Make(place.session, std::move(written)));
-    if (layout.table) TESSERA_TRY(Audit(tensors, found));
+    if (layout.table) {
+      const pjrt::OptimizedProgram inside = TESSERA_TRY(found.program->executable.Optimized());
+      TESSERA_TRY(Audit(tensors, inside, found.use));
+    }
     if (found.use.note.find(CodeText(ErrorCode::kShardStale)) != std::string::npos) notes.push_back(found.use.note);
     programs.push_back(std::move(found.use));
     into = std::move(found.program);
     return {};
   }
 
-  // What was compiled, or found on disk, is what the specs say. One that was kept for other specs is not found: the
-  // store holds the layout with the program.
-  Status Audit(const shard::ProgramTensors& tensors, const lanes::xla::FoundProgram& found) {
-    const pjrt::OptimizedProgram inside = TESSERA_TRY(found.program->executable.Optimized());
-    const shard::ProgramLimits limits{.device_bytes = options.max_device_bytes, .temp_bytes = found.use.temp_bytes};
+  // What was compiled, for devices that are here or not, or found on disk, is what the specs say. One that was kept for
+  // other specs is not found: the store holds the layout with the program.
+  Status Audit(const shard::ProgramTensors& tensors, const pjrt::OptimizedProgram& inside, const ProgramUse& use) {
+    const shard::ProgramLimits limits{.device_bytes = options.max_device_bytes, .temp_bytes = use.temp_bytes};
     shard::ProgramReport report = TESSERA_TRY(shard::AuditProgram(*layout.table, tensors, inside, limits));
-    sharding->programs.push_back(
-        {found.use.pass, std::move(report.collectives), report.carried_bytes, report.device_bytes});
+    sharding->programs.push_back({use.pass, std::move(report.collectives), report.carried_bytes, report.device_bytes});
     return {};
   }
 
