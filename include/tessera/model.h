@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -53,6 +54,8 @@ struct TrainerOptions {
   OptimizerOptions optimizer = {};
   uint64_t seed = 0;
   std::string attention = "auto";  // or a substitute's name (docs/model.md): that one or an error
+  // By key of the layer spec, as attention's: "auto", "none" or a name.
+  std::map<std::string, std::string> substitutes = {};
   XlaOptions xla = {};
   int64_t barrier_every = 0;        // programs are cut after every so many layers, but the last; 0: nowhere
   int64_t threads = 0;              // of the cpu lane; 0: as many as the target has workers
@@ -146,6 +149,11 @@ struct ModelPrograms {
 };
 Result<ModelPrograms> LowerModel(const Engine& engine, const ModelSpec& spec, const Target& target,
                                  const TrainerOptions& options = {});
+
+// "norm=cpu,linear_qkv=none" as TrainerOptions::substitutes. TSR-R001 for another form; TSR-L001 for a key or a name
+// that there is none of, as CheckSubstitutes.
+Result<std::map<std::string, std::string>> ParseSubstitutes(std::string_view text);
+Status CheckSubstitutes(const std::map<std::string, std::string>& substitutes);
 
 // Whether a substitute may stand for the product with a parameter: not for embeddings, heads, routers and their like,
 // which SubstituteExclusions names by a part of the parameter's name.

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -56,6 +57,7 @@ struct RunFile {
   ModelSpec model;
   DataSpec data;
   TrainSpec train;
+  std::map<std::string, std::string> substitutes = {};  // as TrainerOptions has them, whose own come first
 };
 // TOML or JSON. Names of [data] are taken from `folder`, that of the run file. TSR-T101 with every violation.
 Result<RunFile> ParseRunFile(std::string_view text, const std::string& folder);

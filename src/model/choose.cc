@@ -154,17 +154,6 @@ Result<Chosen> ChooseAttention(const Engine& engine, const Layout& layout, const
   return fallback;
 }
 
-std::vector<Substitute> SubstitutesOf(const std::string& attention, const std::string& reason) {
-  const std::string plain = "no vendor library: the definition's own operations, which XLA compiles";
-  std::vector<Substitute> all;
-  for (const char* key : {"norm", "linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"}) {
-    all.push_back({key, "none", plain});
-  }
-  all.push_back({"attention", attention, reason});
-  all.push_back({"layernorm_mlp", "none", plain});
-  return all;
-}
-
 std::vector<std::string> NotesOf(const ModelSpec& spec, const Target& target) {
   const std::string products =
       spec.dtype == DType::kF32 ? "f32 everywhere" : "products and attention in bf16, sums and parameters in f32";

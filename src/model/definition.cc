@@ -25,9 +25,11 @@ using stablehlo::Values;
 
 class Definition {
  public:
-  Definition(const Layout& layout, const AttentionSubstitute& attention, int64_t barrier_every, Builder& b)
+  Definition(const Layout& layout, const AttentionSubstitute& attention, int64_t barrier_every, const LayerOps& layer,
+             Builder& b)
       : s_(layout.own),
         attention_(attention),
+        layer_(layer),
         b_(b),
         tokens_(s_.rows * s_.row_tokens),
         heads_(s_.num_q_heads + 2 * s_.num_kv_heads),
@@ -85,6 +87,19 @@ class Definition {
   void GradientOfProduct(const std::string& name, const Value& x, const Value& dy) {
     Gradient(name, Product(x, dy, {0, 0}));
   }
+  // The same of a layer's own matrices, for which something else may stand.
+  Value LinearProduct(LayerKey key, const std::string& weight, const Values& operands, stablehlo::Contract2 axes = {}) {
+    if (!layer_.Calls(key) || !MaySubstitute(weight)) return Product(operands[0], operands[1], axes);
+    return CallProduct(b_, layer_, {b_.Convert(operands[0], element_), b_.Convert(operands[1], element_)}, axes);
+  }
+  Value Linear(LayerKey key, const std::string& weight, const Value& x) {
+    return LinearProduct(key, weight, {x, b_.Input(weight)});
+  }
+  // The gradient of the matrix is kept, and that of x given.
+  Value LinearBack(LayerKey key, const std::string& weight, const Value& x, const Value& dy) {
+    Gradient(weight, LinearProduct(key, weight, {x, dy}, {0, 0}));
+    return LinearProduct(key, weight, {dy, b_.Input(weight)}, {1, 1});
+  }
   Value Columns(const Value& x, int64_t begin, int64_t end) {
     const int64_t from[] = {0, begin};
     const int64_t to[] = {x.type.dims[0], end};
@@ -131,11 +146,20 @@ class Definition {
     Value x, scale, y;  // scale: one over the root mean square of each row
   };
   Norm Normalise(const Value& x, const std::string& weight) {
+    if (layer_.Calls(LayerKey::kNorm)) {
+      const CalledNorm called = CallNorm(b_, layer_, {x, b_.Input(weight)}, s_.norm_eps);
+      return {x, called.scale, called.y};
+    }
     const Value mean = b_.Div(b_.Reduce(Reduction::kAdd, b_.Mul(x, x), {1}), F32(static_cast<double>(s_.width)));
     const Value scale = b_.Unary("rsqrt", b_.Add(mean, F32(s_.norm_eps)));
     return {x, scale, b_.Mul(b_.Mul(x, Beside(scale, x)), Across(b_.Input(weight), x))};
   }
   Value NormaliseBack(const Value& dy, const Norm& norm, const std::string& weight) {
+    if (layer_.Calls(LayerKey::kNorm)) {
+      const Values called = CallNormBack(b_, layer_, {dy, norm.x, norm.scale, b_.Input(weight)});
+      Gradient(weight, called[1]);
+      return called[0];
+    }
     const Value x_hat = b_.Mul(norm.x, Beside(norm.scale, norm.x));
     Gradient(weight, b_.Reduce(Reduction::kAdd, b_.Mul(dy, x_hat), {0}));
     const Value dx_hat = b_.Mul(dy, Across(b_.Input(weight), dy));
@@ -163,18 +187,23 @@ class Definition {
     return b_.Select(is_value, halves, turned);
   }
 
+  struct Mlp {
+    Norm norm;
+    Value in, activated;  // [N, 2 * mlp], [N, mlp]
+  };
   struct LayerValues {
-    Norm attention_norm, mlp_norm;
+    Norm attention_norm;
     AttentionInputs inputs;
     Attended attended;
-    Value gate, gated;        // [N, q dims]
-    Value mlp_in, activated;  // [N, 2 * mlp], [N, mlp]
+    Value gate, gated;  // [N, q dims]
+    Value middle;       // what the MLP's norm takes
+    Mlp mlp;            // empty where it is made again
   };
 
   Value Layer(int64_t layer, const Value& x, LayerValues& v) {
     const auto name = [&](std::string_view what) { return LayerName(layer, what); };
     v.attention_norm = Normalise(x, name("attention_norm"));
-    const Value qkv = Product(v.attention_norm.y, b_.Input(name("qkv")));
+    const Value qkv = Linear(LayerKey::kLinearQkv, name("qkv"), v.attention_norm.y);
     const Value turned = b_.Reshape(Rotate(qkv, false), {s_.rows, s_.row_tokens, heads_, s_.head_dim});
     v.inputs.mask = mask_of_[static_cast<size_t>(layer) % mask_of_.size()];
     v.inputs.qkv = b_.Convert(turned, element_);
@@ -185,33 +214,49 @@ class Definition {
       v.gate = Sigmoid(Product(v.attention_norm.y, b_.Input(name("gate"))));
       v.gated = b_.Mul(v.gated, v.gate);
     }
-    const Value middle = b_.Add(x, SumOver(columns_, Product(v.gated, b_.Input(name("proj")))));
-    v.mlp_norm = Normalise(middle, name("mlp_norm"));
-    v.mlp_in = Product(v.mlp_norm.y, b_.Input(name("fc1")));
-    const Value swish = MlpGate(v);
-    v.activated = b_.Mul(b_.Mul(swish, Sigmoid(swish)), MlpUp(v));
-    return b_.Add(middle, SumOver(columns_, Product(v.activated, b_.Input(name("fc2")))));
+    v.middle = b_.Add(x, SumOver(columns_, Linear(LayerKey::kLinearProj, name("proj"), v.gated)));
+    Mlp mlp = MlpForward(layer, v.middle);
+    const Value out = Linear(LayerKey::kLinearFc2, name("fc2"), mlp.activated);
+    if (!layer_.is_mlp_recomputed) v.mlp = std::move(mlp);
+    return b_.Add(v.middle, SumOver(columns_, out));
   }
-  Value MlpGate(const LayerValues& v) { return Columns(v.mlp_in, 0, s_.mlp_width); }
-  Value MlpUp(const LayerValues& v) { return Columns(v.mlp_in, s_.mlp_width, 2 * s_.mlp_width); }
+
+  Mlp MlpForward(int64_t layer, const Value& middle) {
+    Mlp mlp;
+    mlp.norm = Normalise(middle, LayerName(layer, "mlp_norm"));
+    mlp.in = Linear(LayerKey::kLinearFc1, LayerName(layer, "fc1"), mlp.norm.y);
+    const Value gate = MlpGate(mlp);
+    mlp.activated = b_.Mul(b_.Mul(gate, Sigmoid(gate)), MlpUp(mlp));
+    return mlp;
+  }
+  // Also what a forward made that kept nothing: made again of its input, which is given a zero of the gradient, so that
+  // it is made when the gradient is there and no compiler takes it for what was made before. (Barriers some compilers
+  // drop before they look for what is the same.)
+  Mlp KeptMlp(int64_t layer, const LayerValues& v, const Value& dx) {
+    if (!layer_.is_mlp_recomputed) return v.mlp;
+    const int64_t begin[] = {0, 0};
+    const int64_t end[] = {1, 1};
+    const Value zero = b_.Mul(b_.Reshape(b_.Slice(dx, begin, end), {}), F32(0.0));
+    return MlpForward(layer, b_.Add(v.middle, zero));
+  }
+  Value MlpGate(const Mlp& mlp) { return Columns(mlp.in, 0, s_.mlp_width); }
+  Value MlpUp(const Mlp& mlp) { return Columns(mlp.in, s_.mlp_width, 2 * s_.mlp_width); }
 
   Value LayerBack(int64_t layer, const Value& dx, const LayerValues& v) {
     const auto name = [&](std::string_view what) { return LayerName(layer, what); };
-    GradientOfProduct(name("fc2"), v.activated, dx);
-    const Value dactivated = Through(dx, b_.Input(name("fc2")));
-    const Value gate = MlpGate(v);
+    const Mlp mlp = KeptMlp(layer, v, dx);
+    const Value dactivated = LinearBack(LayerKey::kLinearFc2, name("fc2"), mlp.activated, dx);
+    const Value gate = MlpGate(mlp);
     const Value sigmoid = Sigmoid(gate);
     const Value dup = b_.Mul(dactivated, b_.Mul(gate, sigmoid));
     // The slope of x sigmoid(x).
     const Value slope = b_.Mul(sigmoid, b_.Add(F32(1.0), b_.Mul(gate, b_.Sub(F32(1.0), sigmoid))));
-    const Value dgate = b_.Mul(b_.Mul(dactivated, MlpUp(v)), slope);
+    const Value dgate = b_.Mul(b_.Mul(dactivated, MlpUp(mlp)), slope);
     const Value dmlp_in = b_.Concatenate({dgate, dup}, 1);
-    GradientOfProduct(name("fc1"), v.mlp_norm.y, dmlp_in);
-    const Value dmlp_norm = SumOver(columns_, Through(dmlp_in, b_.Input(name("fc1"))));
-    const Value dmiddle = b_.Add(dx, NormaliseBack(dmlp_norm, v.mlp_norm, name("mlp_norm")));
+    const Value dmlp_norm = SumOver(columns_, LinearBack(LayerKey::kLinearFc1, name("fc1"), mlp.norm.y, dmlp_in));
+    const Value dmiddle = b_.Add(dx, NormaliseBack(dmlp_norm, mlp.norm, name("mlp_norm")));
 
-    GradientOfProduct(name("proj"), v.gated, dmiddle);
-    const Value dgated = Through(dmiddle, b_.Input(name("proj")));
+    const Value dgated = LinearBack(LayerKey::kLinearProj, name("proj"), v.gated, dmiddle);
     const Value o = b_.Reshape(v.attended.o, dgated.type.dims);
     const Value dout = s_.output_gate ? b_.Mul(dgated, v.gate) : dgated;
     const AttentionGradients back =
@@ -219,8 +264,7 @@ class Definition {
     if (s_.sink_logits) Gradient(name("sink_logits"), back.sink_logits);
     const Value dqkv = b_.Reshape(Rotate(b_.Reshape(back.qkv, {tokens_, heads_ * s_.head_dim}), true),
                                   {tokens_, heads_ * s_.head_dim});
-    GradientOfProduct(name("qkv"), v.attention_norm.y, dqkv);
-    Value dnorm = Through(dqkv, b_.Input(name("qkv")));
+    Value dnorm = LinearBack(LayerKey::kLinearQkv, name("qkv"), v.attention_norm.y, dqkv);
     if (s_.output_gate) {
       const Value dopen = b_.Mul(b_.Mul(dgated, o), b_.Mul(v.gate, b_.Sub(F32(1.0), v.gate)));
       GradientOfProduct(name("gate"), v.attention_norm.y, dopen);
@@ -269,6 +313,7 @@ class Definition {
 
   const ModelSpec& s_;
   const AttentionSubstitute& attention_;
+  const LayerOps& layer_;
   Builder& b_;
   const int64_t tokens_;
   const int64_t heads_;
@@ -351,7 +396,7 @@ std::vector<NamedType> RowInputs(const ModelSpec& spec) {
 }
 
 Result<stablehlo::Program> LowerGradients(const Layout& layout, const AttentionSubstitute& attention,
-                                          int64_t barrier_every) {
+                                          int64_t barrier_every, const LayerOps& layer) {
   std::vector<NamedType> inputs = ParameterTypes(layout.own, Own);
   const std::vector<NamedType> gradients = ParameterTypes(layout.own, GradientName);
   Append(inputs, gradients);
@@ -361,7 +406,7 @@ Result<stablehlo::Program> LowerGradients(const Layout& layout, const AttentionS
   const std::string name = ModuleNameOf(layout, "gradients");
   Builder b(name, {}, inputs);
   TESSERA_TRY(attention.Begin(b, true));
-  Definition definition(layout, attention, barrier_every, b);
+  Definition definition(layout, attention, barrier_every, layer, b);
   const Value loss = LossOf(b, layout, definition.Forward());
   const std::map<std::string, Value> made = definition.Backward();
   const Value is_kept = b.Is(Compare::kNe, b.Input(kKeep), b.Int(0));
@@ -379,14 +424,14 @@ Result<stablehlo::Program> LowerGradients(const Layout& layout, const AttentionS
 }
 
 Result<stablehlo::Program> LowerEvaluate(const Layout& layout, const AttentionSubstitute& attention,
-                                         int64_t barrier_every) {
+                                         int64_t barrier_every, const LayerOps& layer) {
   std::vector<NamedType> inputs = ParameterTypes(layout.own, Own);
   Append(inputs, RowInputsOf(layout));
   Append(inputs, attention.Inputs(false));
   const std::string name = ModuleNameOf(layout, "evaluate");
   Builder b(name, {}, inputs);
   TESSERA_TRY(attention.Begin(b, false));
-  Definition definition(layout, attention, barrier_every, b);
+  Definition definition(layout, attention, barrier_every, layer, b);
   const Value loss = LossOf(b, layout, definition.Forward());
   return FinishProgram(b, layout, {name, std::move(inputs), {{std::string(kLoss), loss.type}}}, {loss});
 }

@@ -1,5 +1,5 @@
 // A model's programs as StableHLO: the one definition, whatever machine it is compiled for. What a target has of its
-// own is the attention that is given.
+// own is the attention and the layer's operations that are given.
 #pragma once
 
 #include <string>
@@ -7,6 +7,7 @@
 
 #include "lanes/xla/stablehlo/program.h"
 #include "model/attention.h"
+#include "model/layer.h"
 #include "model/layout.h"
 #include "tessera/model.h"
 
@@ -40,10 +41,10 @@ std::vector<stablehlo::NamedType> RowInputs(const ModelSpec& spec);
 // sum of nats. Over a mesh a gradient is that of all devices' tokens. Cut by barriers every so many layers
 // (barriers.h), as the next.
 Result<stablehlo::Program> LowerGradients(const Layout& layout, const AttentionSubstitute& attention,
-                                          int64_t barrier_every = 0);
+                                          int64_t barrier_every = 0, const LayerOps& layer = {});
 // Parameters, rows, attention's operands -> the sum of nats.
 Result<stablehlo::Program> LowerEvaluate(const Layout& layout, const AttentionSubstitute& attention,
-                                         int64_t barrier_every = 0);
+                                         int64_t barrier_every = 0, const LayerOps& layer = {});
 
 // The numbers of an update, in `scalars`.
 enum class UpdateScalar : uint8_t {

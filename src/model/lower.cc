@@ -62,18 +62,21 @@ Result<ModelPrograms> LowerModel(const Engine& engine, const ModelSpec& spec, co
     return Fail(ErrorCode::kModelInvalid, std::move(violations));
   }
   model::Layout layout = TESSERA_TRY(model::MakeLayout(spec, options.mesh));
-  const model::Chosen chosen =
-      TESSERA_TRY(model::ChooseAttention(engine, layout, target, {options.attention, options}, nullptr));
+  const std::string asked = TESSERA_TRY(model::AskedAttention(options));
+  const model::Chosen chosen = TESSERA_TRY(model::ChooseAttention(engine, layout, target, {asked, options}, nullptr));
+  const model::ChosenLayer layer = TESSERA_TRY(model::ChooseLayer(engine, layout.own, target, {options, {}}, nullptr));
   if (layout.mesh) {
     layout.own.row_tokens = chosen.attention->RowTokens();
     TESSERA_TRY(model::SetOperands(layout, chosen.attention->Inputs(true), chosen.attention->SharedInputs()));
   }
   const Namer namer(spec);
   ModelPrograms all;
-  all.substitutes = model::SubstitutesOf(chosen.name, chosen.reason);
-  stablehlo::Program gradients = TESSERA_TRY(model::LowerGradients(layout, *chosen.attention, options.barrier_every));
+  all.substitutes = model::SubstitutesOf(chosen, layer);
+  stablehlo::Program gradients =
+      TESSERA_TRY(model::LowerGradients(layout, *chosen.attention, options.barrier_every, layer.ops));
   stablehlo::Program update = TESSERA_TRY(model::LowerUpdate(layout));
-  stablehlo::Program evaluate = TESSERA_TRY(model::LowerEvaluate(layout, *chosen.attention, options.barrier_every));
+  stablehlo::Program evaluate =
+      TESSERA_TRY(model::LowerEvaluate(layout, *chosen.attention, options.barrier_every, layer.ops));
   all.programs.push_back(Describe(std::move(gradients), "gradients", namer));
   all.programs.push_back(Describe(std::move(update), "update", namer));
   all.programs.push_back(Describe(std::move(evaluate), "evaluate", namer));

@@ -11,11 +11,13 @@
 
 #include "base/math.h"
 #include "base/try.h"
+#include "engine/state.h"
 #include "lanes/xla/kernel_tables.h"
 #include "lanes/xla/stablehlo/context_tiles.h"
 #include "lanes/xla/stablehlo/tiles.h"
 #include "model/attention.h"
 #include "model/sharing.h"
+#include "planner/prepared.h"
 #include "shard/context_program.h"
 #include "shard/exchange.h"
 
@@ -359,6 +361,16 @@ class ProgramAttention final : public AttentionSubstitute {
   std::optional<Sharing> sharing_;
 };
 
+// Whatever documents a batch has: a training run must not end where one needs more than those before it.
+Status MakeRoomForAny(ProgramSpec& spec, const Attention& attention) {
+  const AttentionState& state = *EngineAccess::Of(attention);
+  const planner::CleanupRoom most =
+      TESSERA_TRY(planner::MostCleanups(*state.prepared->planning, state.prepared->target, state.options.plan));
+  while (spec.items <= most.items) spec.items *= 2;
+  while (spec.words < 2 * most.bit_words) spec.words *= 2;
+  return {};
+}
+
 Result<ProgramSpec> SpecFor(const LayerAttention& layers, size_t mask, const Target& target,
                             const lanes::xla::Lowering& lowering) {
   const Attention& attention = layers.attentions[mask];
@@ -366,6 +378,7 @@ Result<ProgramSpec> SpecFor(const LayerAttention& layers, size_t mask, const Tar
   ProgramSpec spec = stablehlo::SpecOf(attention.contract(), planned.plan.view(), target.kind);
   spec.parts = 1;  // a program runs all of them
   MakeRoom(spec);
+  TESSERA_TRY(MakeRoomForAny(spec, attention));
   Decision fits = lanes::xla::CheckSize(spec);
   if (lowering.has_kernels) {
     spec.stored_tiles = lanes::xla::StoredCapacity(planned.plan.view());

@@ -40,6 +40,7 @@ struct Trainer::Impl {
   std::vector<ParameterInfo> parameters;
   std::vector<Attention> attentions;
   std::unique_ptr<model::AttentionSubstitute> attention;
+  model::LayerOps layer;
   std::vector<Substitute> substitutes;
   std::vector<std::string> notes;
   std::vector<ProgramUse> programs;
@@ -103,10 +104,13 @@ struct Trainer::Impl {
     if (!refusal.empty()) chosen.reason += fmt::format("; not {}: {}", model::PreferredAttention(target), refusal);
     attention = std::move(chosen.attention);
     attentions = std::move(chosen.attentions);
-    substitutes = model::SubstitutesOf(chosen.name, chosen.reason);
+    const model::ChosenLayer chosen_layer =
+        TESSERA_TRY(model::ChooseLayer(from, layout.own, target, {options, refusal}, &place));
+    layer = chosen_layer.ops;
+    substitutes = model::SubstitutesOf(chosen, chosen_layer);
     TESSERA_TRY(LayOut());
     TESSERA_TRY(MayMake("gradients"));
-    stablehlo::Program lowered = TESSERA_TRY(model::LowerGradients(layout, *attention, options.barrier_every));
+    stablehlo::Program lowered = TESSERA_TRY(model::LowerGradients(layout, *attention, options.barrier_every, layer));
     TESSERA_TRY(Make(gradients, std::move(lowered), "gradients"));
     TESSERA_TRY(MayMake("update"));
     stablehlo::Program moved = TESSERA_TRY(model::LowerUpdate(layout));
@@ -115,7 +119,7 @@ struct Trainer::Impl {
 
   // The third program, when it is first asked for.
   Status MakeEvaluate() {
-    stablehlo::Program lowered = TESSERA_TRY(model::LowerEvaluate(layout, *attention, options.barrier_every));
+    stablehlo::Program lowered = TESSERA_TRY(model::LowerEvaluate(layout, *attention, options.barrier_every, layer));
     return Make(evaluate, std::move(lowered), "evaluate");
   }
 
@@ -379,9 +383,10 @@ Result<Trainer> Trainer::Create(const Engine& engine, const ModelSpec& spec, con
   }
   impl->device_use = lanes::xla::UseOf(impl->place, impl->options.xla.device);
   impl->notes = model::NotesOf(spec, target);
-  Status made = impl->MakePrograms(engine, impl->options.attention, "");
+  const std::string asked = TESSERA_TRY(model::AskedAttention(options));
+  Status made = impl->MakePrograms(engine, asked, "");
   // A plugin may refuse calls into this process only when it compiles one.
-  if (!made && impl->options.attention == "auto" && impl->programs.empty()) {
+  if (!made && asked == "auto" && impl->programs.empty()) {
     made = impl->MakePrograms(engine, std::string(kXlaChunked), made.error().message);
   }
   TESSERA_TRY(std::move(made));

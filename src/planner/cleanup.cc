@@ -275,10 +275,10 @@ CleanupWriter::Truths CleanupWriter::TruthsIn(uint32_t column) const {
   return truths;
 }
 
-void CleanupWriter::Write(uint32_t column, const Output& out) {
+void CleanupWriter::WriteAs(uint32_t column, const Truths& truths, const Output& out) {
   if (!has_pieces_) GatherPieces();
   const size_t first = out.items->size();
-  const auto [everywhere, nowhere] = TruthsIn(column);
+  const auto [everywhere, nowhere] = truths;
   for (const Piece& piece : pieces_) {
     if ((piece.conditions & nowhere) != 0) continue;
     if ((piece.conditions & blocks_bits_) != 0) {

@@ -22,7 +22,15 @@ class CleanupWriter {
     std::vector<uint64_t>* bit_words = nullptr;
     std::vector<uint64_t>* row_words = nullptr;
   };
-  void Write(uint32_t column, const Output& out);
+  void Write(uint32_t column, const Output& out) { WriteAs(column, TruthsIn(column), out); }
+
+  // Conditions that hold in all of a tile, and in none of it, as bits.
+  struct Truths {
+    uint32_t everywhere = 0;
+    uint32_t nowhere = 0;
+  };
+  // As for a batch in which just these do.
+  void WriteAs(uint32_t column, const Truths& truths, const Output& out);
 
   // Tiles with equal keys have equal items. Most rows lie where only diagonals pass through them, and then a tile's
   // work depends on its distance from the diagonal and on which conditions hold: such tiles are written once.
@@ -32,19 +40,13 @@ class CleanupWriter {
     int64_t distance = 0;
     bool operator==(const Key&) const = default;
   };
-  Key KeyOf(uint32_t column) const {
+  Key KeyOf(uint32_t column) const { return is_repeating_ ? KeyOf(column, TruthsIn(column)) : Key(); }
+  Key KeyOf(uint32_t column, const Truths& truths) const {
     if (!is_repeating_) return {};
-    const Truths truths = TruthsIn(column);
     return {generation_, truths.everywhere << 16 | truths.nowhere, int64_t{tile_row_} - int64_t{column}};
   }
 
  private:
-  // Conditions that hold in all of a tile, and in none of it, as bits.
-  struct Truths {
-    uint32_t everywhere = 0;
-    uint32_t nowhere = 0;
-  };
-
   // One stretch of a conditional set inside the current row of tiles. Rows are relative to it, keys absolute:
   // key in [max(kv_begin, row + diag_begin), min(kv_end, row + diag_end)).
   struct Piece {

@@ -38,6 +38,14 @@ struct PlanRequest {
   std::optional<plan::BatchPicks> picks = {};  // what the `blocks` term passes, where the mask depends on it
   const ClassShape* shape = nullptr;           // as MakeClassShape gives it; made here where nobody has
 };
+// What the plan of any batch has of cleanups at most, for who makes room before there is a batch. Of masks without the
+// `blocks` term: a batch's picks are as many as it likes.
+struct CleanupRoom {
+  int64_t items = 0;
+  int64_t bit_words = 0;
+};
+Result<CleanupRoom> MostCleanups(const PreparedContract& prepared, const Target& target, const PlanOptions& options);
+
 // resolve -> ... -> pack. `runner` may have run other stages before; the result has the reports of all.
 Result<PlanResult> PlanBatch(PlanRequest request, plan::Runner& runner);
 

@@ -1,6 +1,6 @@
 // What chunks are to each other, and what a model makes of it with shapes that never change: pooling and neighbours.
 // The last two are definitions: loops on the host whose every step is a product, a sum or a comparison of fixed size,
-// as a compiled program would have them. No program of ours has them yet.
+// as the program of src/model/chunk_program.cc has them.
 #include <algorithm>
 #include <cstdlib>
 

@@ -138,7 +138,14 @@ Result<RunFile> ParseRunFile(std::string_view text, const std::string& folder) {
     if (const DocumentValue* table = reader.Find(*parsed, "", "train");
         table != nullptr && reader.IsTable(*table, "train"))
       ReadTrain(*table, reader, run.train);
-    reader.RefuseOthers(*parsed, "", {"version", "model", "data", "train"});
+    if (const DocumentValue* table = parsed->Find("substitutes"); table != nullptr) {
+      reader.Read(*table, "substitutes", run.substitutes);
+      if (const Status known = CheckSubstitutes(run.substitutes); !known) {
+        const bool is_key = known.error().where == "substitutes";
+        reader.Violate(is_key ? "substitutes" : "substitutes." + known.error().where, known.error().message);
+      }
+    }
+    reader.RefuseOthers(*parsed, "", {"version", "model", "data", "train", "substitutes"});
   }
   auto model = ParseModel(text);
   if (model) {

@@ -72,7 +72,7 @@ class Run {
     const ModelPrograms texts = TESSERA_TRY(LowerModel(engine_, model_, options_.target, OfTrainer()));
     TESSERA_TRY(WritePrograms(options_.folder, texts));
     for (const Substitute& one : texts.substitutes) {
-      if (one.key == "attention") Note(fmt::format("attention {}: {}", one.name, one.reason));
+      if (one.name != "none") Note(fmt::format("{} {}: {}", one.key, one.name, one.reason));
     }
     if (WantsStop()) return EndEarly();
     if (Status made = meter_.During(SpanKind::kCompilation, [&] { return Compile(); }); !made) {
@@ -183,12 +183,22 @@ class Run {
     return {};
   }
 
+  // Whoever calls comes before the run file.
+  std::map<std::string, std::string> AskedSubstitutes() const {
+    std::map<std::string, std::string> asked = options_.trainer.substitutes;
+    for (const auto& [key, name] : run_.substitutes) {
+      if (key != "attention" || options_.trainer.attention == "auto") asked.emplace(key, name);
+    }
+    return asked;
+  }
+
   TrainerOptions OfTrainer() {
     TrainerOptions options = options_.trainer;
     options.optimizer = run_.train.optimizer;
     options.seed = run_.train.seed;
     options.barrier_every = run_.train.barrier_every;
     options.should_stop = [this] { return WantsStop(); };
+    options.substitutes = AskedSubstitutes();
     return options;
   }
 
@@ -198,6 +208,7 @@ class Run {
     inputs.parallelism.device_batch = rows / inputs.parallelism.dp;
     inputs.parallelism.accum = run_.train.micro_batches * run_.model.rows / rows;
     inputs.features.push_back("attention=" + options_.trainer.attention);
+    for (const auto& [key, name] : AskedSubstitutes()) inputs.features.push_back(fmt::format("{}={}", key, name));
     if (run_.train.barrier_every > 0) inputs.features.push_back(fmt::format("barriers={}", run_.train.barrier_every));
     return inputs;
   }

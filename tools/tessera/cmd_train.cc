@@ -4,6 +4,7 @@
 #include <atomic>
 #include <csignal>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 
@@ -19,6 +20,7 @@ struct Options {
   std::string target = "cpu";
   std::string topology;
   std::string attention = "auto";
+  std::string substitutes;
   std::string plugin;
   std::string mesh;
   std::optional<int64_t> max_device_bytes;
@@ -152,6 +154,12 @@ int TrainCommand(const Command& command, Options options) {
     if (!parsed) return Report(parsed.error(), options.json);
     exchange = *parsed;
   }
+  std::map<std::string, std::string> substitutes;
+  if (!options.substitutes.empty()) {
+    auto parsed = ParseSubstitutes(options.substitutes);
+    if (!parsed) return Report(parsed.error(), options.json);
+    substitutes = std::move(*parsed);
+  }
   auto target = FindTarget(options.target);
   if (!target) return Report(target.error(), options.json);
   if (!options.topology.empty()) {
@@ -171,6 +179,7 @@ int TrainCommand(const Command& command, Options options) {
   train.folder = options.out;
   train.target = *target;
   train.trainer.attention = options.attention;
+  train.trainer.substitutes = std::move(substitutes);
   train.trainer.xla.plugin = options.plugin;
   train.trainer.threads = options.threads;
   train.trainer.mesh = std::move(mesh);
@@ -210,6 +219,8 @@ void AddTrain(Command& app, Action& action) {
   sub->AddOption("--attention", options->attention, "What attention runs on: auto, or a substitute's name")
       ->TypeName("NAME")
       ->ShowDefault();
+  sub->AddOption("--substitutes", options->substitutes, "What else stands for keys of the layer spec, by name")
+      ->TypeName("KEY=NAME,..");
   sub->AddOption("--plugin", options->plugin, "PJRT plugin (default: TESSERA_PJRT_PLUGIN, else installed)")
       ->Reads("FILE.so");
   sub->AddOption("--mesh", options->mesh, "Devices that share rows (data), tokens (context), heads and columns (model)")

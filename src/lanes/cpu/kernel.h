@@ -135,6 +135,27 @@ struct RowDots {
   float* dots = nullptr;
 };
 
+// Rows over their root mean square, times a weight for each column: y, and what each row was multiplied by.
+struct NormRows {
+  const float* x = nullptr;  // [num_rows, width], as y
+  const float* weight = nullptr;
+  float eps = 0.0F;
+  int64_t num_rows = 0;
+  int64_t width = 0;
+  float* y = nullptr;
+  float* scale = nullptr;
+};
+struct NormGradient {
+  const float* dy = nullptr;
+  const float* x = nullptr;
+  const float* scale = nullptr;
+  const float* weight = nullptr;
+  int64_t num_rows = 0;
+  int64_t width = 0;
+  float* dx = nullptr;
+  float* dweight = nullptr;  // [width]: added to
+};
+
 struct Kernel {
   std::string_view name;
   std::string_view isa;
@@ -165,6 +186,8 @@ struct Kernel {
   void (*finish_panel)(const FinishPanel&) = nullptr;
   void (*finish_rows)(const FinishRows&) = nullptr;
   void (*row_dots)(const RowDots&) = nullptr;
+  void (*norm)(const NormRows&) = nullptr;
+  void (*norm_gradient)(const NormGradient&) = nullptr;
 };
 
 }  // namespace tessera::lanes::cpu

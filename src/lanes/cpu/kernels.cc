@@ -13,6 +13,7 @@
 #include "lanes/cpu/half-inl.h"
 #include "lanes/cpu/math-inl.h"
 #include "lanes/cpu/matrix_units.h"
+#include "lanes/cpu/norm-inl.h"
 #include "lanes/cpu/operands-inl.h"
 #include "lanes/cpu/pack-inl.h"
 #include "lanes/cpu/pairs-inl.h"
@@ -49,7 +50,9 @@ Kernel MakeF32Kernel(const KernelRow& row) {
           .gradients = Gradients<Operand>,
           .finish_panel = StorePanel,
           .finish_rows = StoreRows,
-          .row_dots = DotRows};
+          .row_dots = DotRows,
+          .norm = NormForward,
+          .norm_gradient = NormBackward};
 }
 
 Kernel MakeF32Operands(const KernelRow& row) {
