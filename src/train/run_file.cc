@@ -140,9 +140,9 @@ Result<RunFile> ParseRunFile(std::string_view text, const std::string& folder) {
       ReadTrain(*table, reader, run.train);
     if (const DocumentValue* table = parsed->Find("substitutes"); table != nullptr) {
       reader.Read(*table, "substitutes", run.substitutes);
-      if (const Status known = CheckSubstitutes(run.substitutes); !known) {
-        const bool is_key = known.error().where == "substitutes";
-        reader.Violate(is_key ? "substitutes" : "substitutes." + known.error().where, known.error().message);
+      for (const auto& one : run.substitutes) {
+        if (const Status known = CheckSubstitutes({one}); !known)
+          reader.Violate("substitutes." + one.first, known.error().message);
       }
     }
     reader.RefuseOthers(*parsed, "", {"version", "model", "data", "train", "substitutes"});

@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <sstream>
@@ -74,6 +75,31 @@ class CommandRuns : public testing::Test {
 
 // Interrupted, twice at once, somewhere in a run that would take very long: it ends well, with a checkpoint of its last
 // step, and the receipt says so.
+// Asked for in the run file or beside it, which comes first; what was not asked for is told too.
+TEST_F(CommandRuns, SubstitutesByName_AreInTheReceipt) {
+  Proves("R84 R85");
+  const std::string table = "[substitutes]\nnorm = \"cpu\"\nlinear_fc1 = \"cpu\"\nlayernorm_mlp = \"recomputed\"\n";
+  const ProgramResult ran = Go(RunText() + table, {"--out", "run", "--steps", "2", "--json", "--substitutes",
+                                                   "linear_fc1=none,attention=xla_chunked"});
+  ASSERT_EQ(ran.exit_code, 0) << ran.err;
+  std::map<std::string, std::string> names;
+  const nlohmann::json receipt = nlohmann::json::parse(ran.out);
+  for (const nlohmann::json& one : receipt.at("substitutes")) {
+    names[one.at("key")] = one.at("name");
+    EXPECT_FALSE(one.at("reason").get<std::string>().empty());
+  }
+  EXPECT_EQ(names, (std::map<std::string, std::string>{{"norm", "cpu"},
+                                                       {"linear_qkv", "none"},
+                                                       {"linear_proj", "none"},
+                                                       {"linear_fc1", "none"},
+                                                       {"linear_fc2", "none"},
+                                                       {"attention", "xla_chunked"},
+                                                       {"layernorm_mlp", "recomputed"}}));
+  const ProgramResult refused = Go(RunText(), {"--out", "other", "--substitutes", "norm=magic"});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("TSR-L001 at norm: one of auto, none, cpu expected"));
+}
+
 TEST_F(CommandRuns, Interrupted_EndsWithACheckpoint) {
   Proves("R90");
   std::string text = RunText("keep = 3\n");

@@ -39,6 +39,11 @@ TEST(RunFileText, WhatIsWrong_IsListedWithItsField) {
   EXPECT_THAT(ErrorOf("version = 1\n"), HasSubstr("train: missing"));
   EXPECT_THAT(ErrorOf("version = 2\n" + RunText().substr(12)), HasSubstr("version"));
   EXPECT_THAT(ErrorOf(RunText("", "rows = \"a\"\n")), HasSubstr("not both"));
+  const std::string substitutes =
+      ErrorOf(RunText() + "[substitutes]\nnorm = \"gpu\"\nlinear = \"cpu\"\nattention = 3\n");
+  for (const char* field : {"substitutes.norm: one of auto, none, cpu", "substitutes.linear: a key of the layer spec",
+                            "substitutes.attention"})
+    EXPECT_THAT(substitutes, HasSubstr(field));
 }
 
 class Data : public testing::Test {

@@ -255,6 +255,7 @@ TEST(TelemetryRuns, OnOrOff_TheRunHasTheSameBits) {
   const TemporaryFolder folder;
   WriteTexts(folder.File("texts"));
   std::vector<LogPoint> points;
+  std::vector<std::string> programs;  // a digest of each one's text
   const auto digest = [&](const std::string& out, const std::string& more) -> std::string {
     TrainOptions options;
     options.folder = folder.File(out);
@@ -263,6 +264,7 @@ TEST(TelemetryRuns, OnOrOff_TheRunHasTheSameBits) {
     const auto receipt = Train(TestEngine(), ParsedRun(RunText(more), folder.path()), options);
     if (!receipt) return ToText(receipt.error());
     EXPECT_LE(receipt->compiles, 3);
+    for (const ProgramUse& program : receipt->programs) programs.push_back(program.key);
     return receipt->state_digest;
   };
   const std::string off = digest("off", "");
@@ -271,6 +273,10 @@ TEST(TelemetryRuns, OnOrOff_TheRunHasTheSameBits) {
   EXPECT_TRUE(points[0].layers.empty());
   EXPECT_EQ(digest("on", "telemetry = true\n"), off);
   ASSERT_EQ(points.size(), 6U);
+  // It is in no program: those of both runs are the same texts.
+  ASSERT_EQ(programs.size() % 2, 0U);
+  const auto half = programs.begin() + static_cast<std::ptrdiff_t>(programs.size() / 2);
+  EXPECT_EQ(std::vector<std::string>(programs.begin(), half), std::vector<std::string>(half, programs.end()));
   const std::string json = ReadWhole(folder.File("on/train.json"));
   EXPECT_THAT(json, testing::HasSubstr("\"class\": \"" + points.back().layers.at(0).telemetry_class + "\""));
   EXPECT_THAT(ReadWhole(folder.File("on/log.jsonl")), testing::HasSubstr("\"class\":"));
