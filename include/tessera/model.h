@@ -150,7 +150,7 @@ struct ModelPrograms {
 Result<ModelPrograms> LowerModel(const Engine& engine, const ModelSpec& spec, const Target& target,
                                  const TrainerOptions& options = {});
 
-// "norm=cpu,linear_qkv=none" as TrainerOptions::substitutes. TSR-R001 for another form; TSR-L001 for a key or a name
+// "norm=cpu,linear_qkv=none" as TrainerOptions::substitutes. TSR-R007 for another form; TSR-L001 for a key or a name
 // that there is none of, as CheckSubstitutes.
 Result<std::map<std::string, std::string>> ParseSubstitutes(std::string_view text);
 Status CheckSubstitutes(const std::map<std::string, std::string>& substitutes);

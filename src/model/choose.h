@@ -32,7 +32,7 @@ Result<Chosen> ChooseAttention(const Engine& engine, const Layout& layout, const
 std::string_view PreferredAttention(const Target& target);
 
 inline constexpr std::string_view kAttentionKey = "attention";
-// What was asked for of attention, in either place. TSR-R001 where the two differ.
+// What was asked for of attention, in either place. TSR-R007 where the two differ.
 Result<std::string> AskedAttention(const TrainerOptions& options);
 
 struct ChosenLayer {
