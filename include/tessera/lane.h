@@ -78,7 +78,7 @@ struct ProgramUse {
   std::string pass = {};       // "forward" or "backward"
   std::string name = {};       // of the compiled module: pass and class key
   std::string source = {};     // "compiled", "memory" or "disk"
-  std::string note = {};       // why it was not on disk, or could not be put there; empty when all is well
+  std::string note = {};       // why it was not on disk, or could not be put there; and which of several kernels it has
   std::string key = {};        // of the text, the options, the plugin and the machine
   int64_t compile_ns = 0;      // or the time to load it from disk; 0 when it was in memory
   int64_t parts = 0;           // calls that share a pass, and run at once where there are threads
@@ -143,6 +143,7 @@ struct ProgramText {
   std::vector<ProgramOperand> operands = {};
   std::vector<ProgramOperand> results = {};
   std::vector<KernelText> kernels = {};
+  std::string note = {};  // which kernels, and why those, where there was a choice
   bool operator==(const ProgramText&) const = default;
 };
 

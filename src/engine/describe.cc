@@ -162,6 +162,7 @@ void DescribeEmitted(const ProgramText& program, const Target& target, Receipt& 
   receipt.programs.push_back({.pass = program.pass,
                               .name = program.name,
                               .source = kEmitted,
+                              .note = program.note,
                               .key = FileDigest(program.text),
                               .parts = program.parts,
                               .argument_bytes = -1,

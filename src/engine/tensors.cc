@@ -51,7 +51,7 @@ std::vector<TensorSpec> OutputSpecs(const Contract& contract, const RunOptions& 
   if (options.forward) {
     const std::vector<int64_t> row_dims = {s.batch, s.num_q_heads, s.q_len};
     specs.push_back({"o", ToElementType(s.dtype), Dims(s, options.layout, s.num_q_heads, s.q_len, s.dim_v)});
-    specs.push_back({"lse", ElementType::kF32, row_dims});
+    if (options.xla.statistics || options.backward) specs.push_back({"lse", ElementType::kF32, row_dims});
     if (options.row_max) specs.push_back({"max", ElementType::kF32, row_dims});
   }
   if (!options.backward) return specs;

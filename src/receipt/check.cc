@@ -502,8 +502,8 @@ class Checker {
       Expect(std::find(words.begin(), words.end(), value) != words.end(), fmt::format("options.{}", name),
              fmt::format("{}, got \"{}\"", fmt::join(words, " or "), value));
     };
-    for (const char* name :
-         {"backward", "experimental", "forward", "interpret", "keep_programs", "row_max", "strict", "widen_class"}) {
+    for (const char* name : {"backward", "experimental", "forward", "interpret", "keep_programs", "row_max",
+                             "statistics", "strict", "widen_class"}) {
       is_one_of(name, {"true", "false"});
     }
     if (IsCompileOnly()) is_one_of(kCompileOnlyOption, {"true"});
@@ -511,6 +511,7 @@ class Checker {
     Expect(!IsCompileOnly() || !IsEmitOnly(), "options", "compile_only or emit_only, and not both");
     is_one_of("plan", {"made", "given"});
     is_one_of("layout", {"bhtd", "bthd"});
+    is_one_of("tpu_backward", {"apart", "auto", "fused"});
     for (const char* name : {"threads", "workers"}) {
       Expect(ToNumber(Option(name)).value_or(0) > 0, fmt::format("options.{}", name), "a number above 0");
     }

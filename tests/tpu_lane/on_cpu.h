@@ -194,7 +194,7 @@ struct OnCpu {
   int64_t tiles_backward = 0;
 };
 
-// Both passes of the contract, forward first. The outputs of the forward go into the backward.
+// The passes of the contract that there are, forward first. The outputs of the forward go into the backward.
 inline OnCpu RunOnCpu(const Contract& contract, std::span<const std::unique_ptr<ProgramOnCpu>> programs,
                       const TensorMap& inputs, const RunOptions& options) {
   OnCpu ran;
@@ -220,7 +220,7 @@ inline OnCpu RunOnCpu(const Contract& contract, std::span<const std::unique_ptr<
       const bool is_share = spec.name == "dsink_logits";
       ran.outputs[spec.name] = is_share ? FromShares(tiles->second, contract.shape) : FromTiles(tiles->second, spec);
     }
-    if (!is_forward) continue;
+    if (!is_forward || programs.size() == 1) continue;
     const Shape& s = contract.shape;
     values["lse"] = ran.outputs.at("lse");
     Tensor& delta = values["delta"] = Tensor::Zeros(ElementType::kF32, {s.batch, s.num_q_heads, s.q_len});

@@ -15,6 +15,7 @@
 #include "base/try.h"
 #include "lanes/check_args.h"
 #include "lanes/weights.h"
+#include "lanes/xla/interpreted_arrays.h"
 #include "lanes/xla/kernel_tables.h"
 #include "lanes/xla/kernels/splash_parts.h"
 #include "lanes/xla/kernels/worklist.h"
@@ -31,61 +32,6 @@ namespace {
 using kernels::AttentionSpec;
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
-
-// An operand of a kernel, whole.
-struct Array {
-  mosaic::ArrayType type;
-  std::vector<std::byte> bytes;
-  Array() = default;
-  Array(mosaic::Element element, std::vector<int64_t> dims) : type{element, std::move(dims)} {
-    bytes.resize(static_cast<size_t>(mosaic::BytesOf(type)));
-  }
-  mosaic::ArrayView view() const { return {type.element, type.dims, bytes}; }
-  float* floats() { return reinterpret_cast<float*>(bytes.data()); }
-  int32_t* ints() { return reinterpret_cast<int32_t*>(bytes.data()); }
-};
-using Arrays = std::map<std::string, Array, std::less<>>;
-
-Array Narrowed(const std::vector<int32_t>& values, mosaic::Element element, std::vector<int64_t> dims) {
-  Array array(element, std::move(dims));
-  const size_t size = array.bytes.size() / values.size();
-  for (size_t i = 0; i < values.size(); ++i) std::memcpy(array.bytes.data() + i * size, &values[i], size);
-  return array;
-}
-
-// [n, tokens, dim] as [n, dim, tokens], and back.
-Array Turned(const Array& from) {
-  const std::vector<int64_t>& dims = from.type.dims;
-  Array to(from.type.element, {dims[0], dims[2], dims[1]});
-  const size_t size = from.bytes.size() / static_cast<size_t>(dims[0] * dims[1] * dims[2]);
-  for (int64_t n = 0; n < dims[0]; ++n) {
-    for (int64_t r = 0; r < dims[1]; ++r) {
-      for (int64_t c = 0; c < dims[2]; ++c) {
-        std::memcpy(to.bytes.data() + static_cast<size_t>((n * dims[2] + c) * dims[1] + r) * size,
-                    from.bytes.data() + static_cast<size_t>((n * dims[1] + r) * dims[2] + c) * size, size);
-      }
-    }
-  }
-  return to;
-}
-
-// [rows, tokens] with each number in every one of 128 lanes, or in every one of 8 sublanes.
-Array Spread(const std::vector<int32_t>& values, int64_t rows, int64_t tokens, bool in_lanes) {
-  Array array(mosaic::Element::kI32, in_lanes ? std::vector<int64_t>{rows, tokens, kernels::kLanes}
-                                              : std::vector<int64_t>{rows, kernels::kSublanes, tokens});
-  int32_t* out = array.ints();
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t t = 0; t < tokens; ++t) {
-      const int32_t value = values[static_cast<size_t>(r * tokens + t)];
-      if (in_lanes) {
-        std::fill_n(out + (r * tokens + t) * kernels::kLanes, kernels::kLanes, value);
-      } else {
-        for (int64_t s = 0; s < kernels::kSublanes; ++s) out[(r * kernels::kSublanes + s) * tokens + t] = value;
-      }
-    }
-  }
-  return array;
-}
 
 // One kernel of the class on one plan.
 class Kernel {
@@ -346,7 +292,7 @@ class BoundInterpreted final : public BoundLane {
   Status Add(const stablehlo::ProgramSpec& spec, const PlanView& plan, Pass pass) {
     for (const Direction direction : DirectionsOf(spec, pass)) {
       kernels_.emplace(direction, TESSERA_TRY(Kernel::Make(spec, plan, direction)));
-      const Worklist& list = plan.Of(direction);
+      const Worklist& list = plan.Of(WalkOf(spec, direction));
       int64_t& tiles = tiles_[direction];
       for (const uint32_t mask : plan.mask_of) {
         tiles += static_cast<int64_t>(list.row_offsets[(mask + 1) * list.rows_per_mask] -
@@ -365,7 +311,7 @@ class BoundInterpreted final : public BoundLane {
 
   Result<int64_t> Forward(const ForwardArgs& args, const LaneCall& call) const override {
     TESSERA_TRY(CheckForward(CheckOf(Pass::kForward), args, call));
-    TESSERA_TRY(CheckRowMax(lowering_, args));
+    TESSERA_TRY(CheckStatistics(lowering_, kernels_.at(Direction::kForward).spec().has_stats, args));
     const Shape& s = contract_.shape;
     const Kernel& kernel = kernels_.at(Direction::kForward);
     const AttentionSpec& k = kernel.spec();
@@ -385,8 +331,9 @@ class BoundInterpreted final : public BoundLane {
     if (!is_stock) arrays["v"] = Turned(arrays["v"]);
     const Kernel::Wanted wanted[] = {{{k.element, {pairs, k.q_tokens(), s.dim_v}}, 1},
                                      {{mosaic::Element::kF32, is_stock ? in_lanes : in_rows}, is_stock ? 1 : 2}};
-    const std::vector<Array> results = TESSERA_TRY(kernel.Run(arrays, wanted));
+    const std::vector<Array> results = TESSERA_TRY(kernel.Run(arrays, std::span(wanted).first(k.has_stats ? 2 : 1)));
     Place(results[0].bytes, k.element, k.q_tokens(), args.o, Queries(s.dim_v));
+    if (!k.has_stats) return tiles_.at(Direction::kForward);
     const Array stats = is_stock ? results[1] : Turned(results[1]);
     const int64_t numbers = stats.type.dims[2];
     const auto* numbers_of = reinterpret_cast<const float*>(stats.bytes.data());
@@ -456,10 +403,16 @@ class BoundInterpreted final : public BoundLane {
     return {};
   }
 
-  // The kernel gives sums as [dim, tokens]: dq for each chunk of keys.
+  // The kernels give sums as [dim, tokens]; one for all gives dq for each chunk of keys.
   Status OwnBackward(const BackwardArgs& args, std::span<const float> delta) const {
+    for (const auto& [direction, kernel] : kernels_) {
+      if (direction != Direction::kForward) TESSERA_TRY(OwnGradients(kernel, args, delta));
+    }
+    return {};
+  }
+
+  Status OwnGradients(const Kernel& kernel, const BackwardArgs& args, std::span<const float> delta) const {
     const Shape& s = contract_.shape;
-    const Kernel& kernel = kernels_.at(Direction::kDq);
     const AttentionSpec& k = kernel.spec();
     const int64_t pairs = s.batch * s.num_q_heads;
     const int64_t heads = s.batch * s.num_kv_heads;
@@ -469,26 +422,40 @@ class BoundInterpreted final : public BoundLane {
     Arrays arrays = Common(kernel, args.k, args.v);
     arrays["q"] = kernel.Tokens(args.q, Queries(s.dim_qk), k.q_tokens(), sees);
     arrays["do"] = kernel.Tokens(args.dout, Queries(s.dim_v), k.q_tokens(), sees);
-    arrays["q_lanes"] = Turned(arrays["q"]);
-    arrays["do_lanes"] = Turned(arrays["do"]);
+    if (k.gives.of_keys) {
+      arrays["q_lanes"] = Turned(arrays["q"]);
+      arrays["do_lanes"] = Turned(arrays["do"]);
+    }
     arrays["lse"] = Stat(lean, k, true, kInf, sees);
     arrays["delta"] = Stat(delta, k, true, 0.0F, sees);
-    const Kernel::Wanted wanted[] = {{{mosaic::Element::kF32, {k.chunks() * pairs, s.dim_qk, k.q_tokens()}}, 2},
-                                     {{mosaic::Element::kF32, {heads, s.dim_qk, k.kv_tokens()}}, {}},
-                                     {{mosaic::Element::kF32, {heads, s.dim_v, k.kv_tokens()}}, {}}};
-    std::vector<Array> results = TESSERA_TRY(kernel.Run(arrays, wanted));
-    Array dq(mosaic::Element::kF32, {pairs, s.dim_qk, k.q_tokens()});
-    const size_t count = dq.bytes.size() / 4;
-    for (int64_t chunk = 0; chunk < k.chunks(); ++chunk) {
-      const float* part = results[0].floats() + static_cast<size_t>(chunk) * count;
-      for (size_t i = 0; i < count; ++i) dq.floats()[i] += part[i];
+    const int64_t parts = k.gives.of_keys ? k.chunks() : 1;
+    std::vector<Kernel::Wanted> wanted;
+    if (k.gives.of_queries) wanted.push_back({{mosaic::Element::kF32, {parts * pairs, s.dim_qk, k.q_tokens()}}, 2});
+    if (k.gives.of_keys) {
+      wanted.push_back({{mosaic::Element::kF32, {heads, s.dim_qk, k.kv_tokens()}}, {}});
+      wanted.push_back({{mosaic::Element::kF32, {heads, s.dim_v, k.kv_tokens()}}, {}});
     }
+    std::vector<Array> results = TESSERA_TRY(kernel.Run(arrays, wanted));
     const auto scale = static_cast<float>(contract_.score.scale);
-    for (size_t i = 0; i < count; ++i) dq.floats()[i] *= scale;
-    for (size_t i = 0; i < results[1].bytes.size() / 4; ++i) results[1].floats()[i] *= scale;
-    Place(Turned(dq).bytes, mosaic::Element::kF32, k.q_tokens(), args.dq, Queries(s.dim_qk));
-    Place(Turned(results[1]).bytes, mosaic::Element::kF32, k.kv_tokens(), args.dk, Keys(s.dim_qk));
-    Place(Turned(results[2]).bytes, mosaic::Element::kF32, k.kv_tokens(), args.dv, Keys(s.dim_v));
+    const auto put = [&](const Array& sums, int64_t tokens, const TensorRef& into, const TensorAxes& axes) {
+      Place(Turned(sums).bytes, mosaic::Element::kF32, tokens, into, axes);
+    };
+    if (k.gives.of_queries) {
+      Array dq(mosaic::Element::kF32, {pairs, s.dim_qk, k.q_tokens()});
+      const size_t count = dq.bytes.size() / 4;
+      for (int64_t part = 0; part < parts; ++part) {
+        const float* sums = results[0].floats() + static_cast<size_t>(part) * count;
+        for (size_t i = 0; i < count; ++i) dq.floats()[i] += sums[i];
+      }
+      for (size_t i = 0; i < count; ++i) dq.floats()[i] *= scale;
+      put(dq, k.q_tokens(), args.dq, Queries(s.dim_qk));
+    }
+    if (k.gives.of_keys) {
+      Array& dk = results[results.size() - 2];
+      for (size_t i = 0; i < dk.bytes.size() / 4; ++i) dk.floats()[i] *= scale;
+      put(dk, k.kv_tokens(), args.dk, Keys(s.dim_qk));
+      put(results.back(), k.kv_tokens(), args.dv, Keys(s.dim_v));
+    }
     return {};
   }
 

@@ -87,8 +87,14 @@ class Lowerer {
     if (k.has_sink_logits) operands.push_back(b_.Reshape(b_.Input("sink_logits"), {1, shape_.num_q_heads}));
     const Value q = Queries("q", shape_.dim_qk);
     Values keys;
-    AddKeys(keys);
-    if (k.has_range) AddBounds(q, keys, operands);
+    if (k.has_range) {
+      const Value live = LiveKeys();
+      keys.push_back(CleanKeys("k", live));
+      keys.push_back(CleanValues(live));
+      AddBounds(q, keys, operands);
+    } else {
+      AddKeys(keys);
+    }
     operands.push_back(q);
     operands.insert(operands.end(), keys.begin(), keys.end());
     const int64_t pairs = shape_.batch * shape_.num_q_heads;
@@ -98,12 +104,12 @@ class Lowerer {
       AddSegments(operands);
       AddNumbers(operands);
     } else {
-      operands.back() = Turned(operands.back());
+      if (!k.has_range) operands.back() = Turned(operands.back());
       AddMask(operands);
     }
-    const Values results =
-        TESSERA_TRY(Call(operands, {{k.is_wide ? Element::kF32 : ToHlo(k.element), {pairs, k.q_tokens(), shape_.dim_v}},
-                                    {Element::kF32, spec_.band ? in_lanes : in_rows}}));
+    std::vector<Type> types = {{k.is_wide ? Element::kF32 : ToHlo(k.element), {pairs, k.q_tokens(), shape_.dim_v}}};
+    if (k.has_stats) types.push_back({Element::kF32, spec_.band ? in_lanes : in_rows});
+    const Values results = TESSERA_TRY(Call(operands, types));
     const int64_t rows = pairs * k.list.rows;
     const Value o = Tokens(results[0], {rows, k.list.tile_q, shape_.dim_v}, spec_.Of(Direction::kForward).tile_q);
     const auto stat = [&](int64_t at) {
@@ -115,42 +121,18 @@ class Lowerer {
       return Tokens(b_.Slice(results[1], begin, end), {rows, k.list.tile_q}, spec_.Of(Direction::kForward).tile_q);
     };
     if (spec_.band) return Finish({{"o", o}, {"lse", stat(0)}, {"tiles", SplashTiles()}});
+    if (!k.has_stats) return Finish({{"o", o}, {"tiles", Tiles()}});
     return Finish({{"o", o}, {"lse", stat(0)}, {"max", stat(kernels::kSublanes / 2)}, {"tiles", Tiles()}});
   }
 
-  // One kernel for dq, dk and dv. It gives sums, as [dim, tokens]: dq of each chunk of keys, dk and dv of each call.
+  // One kernel for dq, dk and dv, or one for dq and one for dk and dv. They give sums, as [dim, tokens]: dq of each
+  // chunk of keys where it comes with the others, dk and dv of each call.
   Result<stablehlo::Program> Backward() {
-    const AttentionSpec k = KernelSpecOf(spec_, Direction::kDq);
-    Begin(k, Direction::kDq);
-    See();
-    Values operands = Scalars();
-    const Value q = Queries("q", shape_.dim_qk);
-    operands.push_back(q);
-    AddKeys(operands);
-    const Value dout = Queries("do", shape_.dim_v);
-    operands.push_back(dout);
-    operands.push_back(Turned(q));
-    operands.push_back(Turned(dout));
-    operands.push_back(Stat(stablehlo::LeanLse(b_, b_.Input("lse")), kInf));
-    operands.push_back(Stat(b_.Input("delta"), 0));
-    AddMask(operands);
-    const int64_t pairs = shape_.batch * shape_.num_q_heads;
-    const int64_t heads = shape_.batch * shape_.num_kv_heads;
-    const Values results =
-        TESSERA_TRY(CallEach(operands, {{{Element::kF32, {k.chunks() * pairs, shape_.dim_qk, k.q_tokens()}}, 2},
-                                        {{Element::kF32, {heads, shape_.dim_qk, k.kv_tokens()}}, {}},
-                                        {{Element::kF32, {heads, shape_.dim_v, k.kv_tokens()}}, {}}}));
-    const Value chunks = b_.Reshape(results[0], {k.chunks(), pairs, shape_.dim_qk, k.q_tokens()});
-    const Value dq = Turned(k.chunks() == 1 ? b_.Reshape(chunks, {pairs, shape_.dim_qk, k.q_tokens()})
-                                            : b_.Reduce(Reduction::kAdd, chunks, {0}));
-    const Value dk = Turned(results[1]);
-    const auto scaled = [&](const Value& x) { return b_.Mul(x, b_.Spread(b_.Input("scale"), x.type.dims, {})); };
     std::vector<std::pair<std::string, Value>> outputs;
-    const int64_t tile_q = spec_.Of(Direction::kDq).tile_q;
-    outputs.emplace_back("dq", Tokens(scaled(dq), {pairs * k.list.rows, k.list.tile_q, shape_.dim_qk}, tile_q));
-    outputs.emplace_back("dk", KeyRows(scaled(dk), heads));
-    outputs.emplace_back("dv", KeyRows(Turned(results[2]), heads));
-    if (spec_.has_sink_logits) outputs.emplace_back("dsink_logits", SinkShares(k));
+    for (const Direction direction : DirectionsOf(spec_, Pass::kBackward)) {
+      TESSERA_TRY(Gradients(direction, outputs));
+    }
+    if (spec_.has_sink_logits) outputs.emplace_back("dsink_logits", SinkShares(kernel_));
     outputs.emplace_back("tiles", Tiles());
     return Finish(outputs);
   }
@@ -196,6 +178,52 @@ class Lowerer {
     kernel_ = kernel;
     direction_ = direction;
   }
+  Status Gradients(Direction direction, std::vector<std::pair<std::string, Value>>& outputs) {
+    const AttentionSpec k = KernelSpecOf(spec_, direction);
+    Begin(k, direction);
+    See();
+    Values operands = Scalars();
+    const Value q = Queries("q", shape_.dim_qk);
+    operands.push_back(q);
+    AddKeys(operands);
+    const Value dout = Queries("do", shape_.dim_v);
+    operands.push_back(dout);
+    if (k.gives.of_keys) {
+      operands.push_back(Turned(q));
+      operands.push_back(Turned(dout));
+    }
+    operands.push_back(Stat(stablehlo::LeanLse(b_, b_.Input("lse")), kInf));
+    operands.push_back(Stat(b_.Input("delta"), 0));
+    AddMask(operands);
+    const int64_t pairs = shape_.batch * shape_.num_q_heads;
+    const int64_t heads = shape_.batch * shape_.num_kv_heads;
+    const int64_t parts = k.gives.of_keys ? k.chunks() : 1;
+    std::vector<CallResult> given;
+    if (k.gives.of_queries) given.push_back({{Element::kF32, {parts * pairs, shape_.dim_qk, k.q_tokens()}}, 2});
+    if (k.gives.of_keys) {
+      given.push_back({{Element::kF32, {heads, shape_.dim_qk, k.kv_tokens()}}, {}});
+      given.push_back({{Element::kF32, {heads, shape_.dim_v, k.kv_tokens()}}, {}});
+    }
+    const Values results = TESSERA_TRY(CallEach(operands, given));
+    const auto scaled = [&](const Value& x) { return b_.Mul(x, b_.Spread(b_.Input("scale"), x.type.dims, {})); };
+    Value dq, dk;
+    if (k.gives.of_queries) {
+      const Value sums = b_.Reshape(results[0], {parts, pairs, shape_.dim_qk, k.q_tokens()});
+      dq = Turned(parts == 1 ? b_.Reshape(sums, {pairs, shape_.dim_qk, k.q_tokens()})
+                             : b_.Reduce(Reduction::kAdd, sums, {0}));
+    }
+    if (k.gives.of_keys) dk = Turned(results[results.size() - 2]);
+    if (k.gives.of_queries) {
+      const int64_t tile_q = spec_.Of(Direction::kDq).tile_q;
+      outputs.emplace_back("dq", Tokens(scaled(dq), {pairs * k.list.rows, k.list.tile_q, shape_.dim_qk}, tile_q));
+    }
+    if (k.gives.of_keys) {
+      outputs.emplace_back("dk", KeyRows(scaled(dk), heads));
+      outputs.emplace_back("dv", KeyRows(Turned(results.back()), heads));
+    }
+    return {};
+  }
+
   Value Table(std::string_view what) {
     const Value table = b_.Input(TableName(direction_, what));
     const bool is_apart = spec_.chips > 1 && what == "mask_of";
@@ -298,34 +326,53 @@ class Lowerer {
 
   // Keys that nobody sees become zero, so that a weight of zero times whatever they hold is zero.
   void AddKeys(Values& operands) {
+    const Value live = LiveKeys();
+    for (const char* name : {"k", "v"}) operands.push_back(CleanKeys(name, live));
+  }
+  Value LiveKeys() {
     const int64_t begin[] = {0, 0};
     const int64_t end[] = {shape_.batch, shape_.kv_len};
     const Value marks = b_.Slice(Table("kv_live"), begin, end);
-    const Value live = b_.Is(Compare::kNe, marks, b_.Int(0));
+    return b_.Is(Compare::kNe, marks, b_.Int(0));
+  }
+  Value CleanKeys(const char* name, const Value& live) {
     const int64_t heads = shape_.batch * shape_.num_kv_heads;
-    for (const char* name : {"k", "v"}) {
-      const Value x = b_.Input(name);
-      const int64_t dim = x.type.dims[3];
-      const Value is_live = b_.Spread(live, x.type.dims, {0, 2});
-      const Value clean = b_.Select(is_live, x, b_.Constant(x.type, 0));
-      operands.push_back(b_.PadEnd(b_.Reshape(clean, {heads, shape_.kv_len, dim}), {heads, kernel_.kv_tokens(), dim}));
-    }
+    const Value x = b_.Input(name);
+    const int64_t dim = x.type.dims[3];
+    const Value is_live = b_.Spread(live, x.type.dims, {0, 2});
+    const Value clean = b_.Select(is_live, x, b_.Constant(x.type, 0));
+    return b_.PadEnd(b_.Reshape(clean, {heads, shape_.kv_len, dim}), {heads, kernel_.kv_tokens(), dim});
+  }
+  // Values as [heads, dim, tokens], turned before anything else: what is made of them together with the keys is laid
+  // out as they are, and XLA then turns the keys, and back.
+  Value CleanValues(const Value& live) {
+    const int64_t heads = shape_.batch * shape_.num_kv_heads;
+    const Value x = b_.Transpose(b_.Input("v"), {0, 1, 3, 2});
+    const Value is_live = b_.Spread(live, x.type.dims, {0, 3});
+    const Value clean = b_.Select(is_live, x, b_.Constant(x.type, 0));
+    const int64_t dim = shape_.dim_v;
+    return b_.PadEnd(b_.Reshape(clean, {heads, dim, shape_.kv_len}), {heads, dim, kernel_.kv_tokens()});
   }
 
-  // The largest of [n, tokens] in each tile: [n, 1, tiles].
-  Value OfTiles(const Value& x, int64_t tile) {
+  // No less than the largest square of a token's length in each tile: [n, 1, tiles]. Squares are bf16, and the matrix
+  // unit adds them up: along a token it does so for next to nothing, where the vector unit would have to turn them.
+  Value SquaresOf(const Value& x, int64_t tile) {
     const int64_t n = x.type.dims[0];
-    const int64_t tiles = x.type.dims[1] / tile;
-    return b_.Reshape(b_.Reduce(Reduction::kMax, b_.Reshape(x, {n, tiles, tile}), {2}), {n, 1, tiles});
+    const int64_t tokens = x.type.dims[1];
+    const int64_t dim = x.type.dims[2];
+    const Value squares = b_.Reshape(b_.Mul(x, x), {n * tokens, dim});
+    const Value ones = b_.Constant({x.type.element, {dim, kernels::kLanes}}, 1);
+    const Value sums = b_.Reshape(b_.Dot(squares, ones, {1, 0}), {n, tokens / tile, tile, kernels::kLanes});
+    const Value most = b_.Reduce(Reduction::kMax, sums, {2});
+    const int64_t begin[] = {0, 0, 0};
+    const int64_t end[] = {n, tokens / tile, 1};
+    const Value bound = b_.Reshape(b_.Slice(most, begin, end), {n, 1, tokens / tile});
+    return b_.Mul(bound, b_.Constant(bound.type, kernels::kSquareSlack));
   }
   // What tells whether a tile's scores are in range (kernels/attention.h).
   void AddBounds(const Value& q, const Values& keys, Values& operands) {
-    const auto squares = [&](const Value& x, int64_t tile) {
-      const Value wide = AsF32(x);
-      return OfTiles(b_.Reduce(Reduction::kAdd, b_.Mul(wide, wide), {2}), tile);
-    };
     const Value scale = b_.Input("scale");
-    const Value of_queries = squares(q, kernel_.list.tile_q);
+    const Value of_queries = SquaresOf(q, kernel_.list.tile_q);
     operands.push_back(b_.Mul(of_queries, b_.Spread(b_.Mul(scale, scale), of_queries.type.dims, {})));
     const Value v = AsF32(keys[1]);
     const auto number = [&](double value) { return b_.Constant(v.type, value); };
@@ -336,8 +383,12 @@ class Lowerer {
     const Value is_zero = b_.Is(Compare::kEq, v, zero);
     const Value is_in_range = b_.Or(b_.And(is_large, is_small), is_zero);
     const Value beyond = b_.Select(is_in_range, zero, number(kInf));
-    const Value of_values = OfTiles(b_.Reduce(Reduction::kMax, beyond, {2}), kernel_.list.tile_kv);
-    operands.push_back(b_.Add(squares(keys[0], kernel_.list.tile_kv), of_values));
+    const Value of_keys = SquaresOf(keys[0], kernel_.list.tile_kv);
+    const Value of_tokens = b_.Reduce(Reduction::kMax, beyond, {1});
+    const int64_t tiles = kernel_.kv_tokens() / kernel_.list.tile_kv;
+    const Value by_tile = b_.Reshape(of_tokens, {v.type.dims[0], tiles, kernel_.list.tile_kv});
+    const Value of_values = b_.Reshape(b_.Reduce(Reduction::kMax, by_tile, {2}), of_keys.type.dims);
+    operands.push_back(b_.Add(of_keys, of_values));
   }
 
   // Zeros past the last token: the worklists' bounds keep them from mattering.
@@ -361,7 +412,7 @@ class Lowerer {
     if (!spec_.band) {
       std::vector<CallResult> of_calls;
       for (const Type& type : results) of_calls.push_back({type, 1});
-      of_calls.back().axis = of_calls.back().type.dims.size() - 1;  // statistics lie along the lanes
+      if (kernel_.has_stats) of_calls.back().axis = of_calls.back().type.dims.size() - 1;  // along the lanes
       return CallEach(operands, of_calls);
     }
     const mosaic::Module module = TESSERA_TRY(KernelOf(spec_, direction_));

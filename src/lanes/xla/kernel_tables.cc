@@ -6,11 +6,12 @@
 #include <algorithm>
 #include <bit>
 #include <map>
+#include <string>
+#include <vector>
 
 #include "base/math.h"
 #include "lanes/xla/kernels/worklist.h"
 #include "lanes/xla/mosaic/interpret.h"
-#include "lanes/xla/mosaic/verify.h"
 #include "lanes/xla/splash_tables.h"
 
 namespace tessera::lanes::xla {
@@ -57,9 +58,11 @@ int64_t ChunkOf(const AttentionSpec& kernel, Direction direction, const ChunkByt
   const int64_t tile = kernel.list.tile_kv;
   const int64_t tiles = CeilDiv(kernel.kv_len, tile);
   const int64_t dims = RoundUp(kernel.dim_qk, kernels::kLanes) + RoundUp(kernel.dim_v, kernels::kLanes);
-  const int64_t of_sum = direction == Direction::kForward ? 0 : 4;
-  const int64_t key_bytes = 2 * dims * ((kernel.element == mosaic::Element::kF32 ? 4 : 2) + of_sum);
-  const int64_t row_bytes = 2 * kernel.list.tile_q * dims * (2 * (kernel.element == mosaic::Element::kF32 ? 4 : 2) + 4);
+  const int64_t of_sum = kernel.gives.of_keys ? 4 : 0;
+  const int64_t of_element = kernel.element == mosaic::Element::kF32 ? 4 : 2;
+  const int64_t key_bytes = 2 * dims * (of_element + of_sum);
+  const int64_t of_row = (kernel.gives.of_keys ? 2 : 1) * of_element + (kernel.gives.of_queries ? 4 : 0);
+  const int64_t row_bytes = 2 * kernel.list.tile_q * dims * of_row;
   const int64_t less = std::max<int64_t>(row_bytes - bytes.beside, 0);
   const int64_t budget = direction == Direction::kForward ? bytes.forward : bytes.backward - less;
   const int64_t most = std::max<int64_t>(budget / (key_bytes * tile), 1);
@@ -78,7 +81,7 @@ class Filler {
       : kernel_(KernelSpecOf(spec, direction)),
         plan_(plan),
         direction_(direction),
-        list_(plan.Of(direction)),
+        list_(plan.Of(WalkOf(spec, direction))),
         tables_(tables) {
     for (int64_t b = 0; b < plan_.batch; ++b) facts_.push_back(SpreadTokenFacts(plan_, b));
   }
@@ -355,9 +358,21 @@ class Filler {
 
 }  // namespace
 
+namespace {
+kernels::Gradients GivenBy(const ProgramSpec& spec, Direction direction) {
+  if (direction == Direction::kForward || spec.band) return {};
+  if (!spec.is_backward_apart) return {.of_queries = true, .of_keys = true};
+  return {.of_queries = direction == Direction::kDq, .of_keys = direction == Direction::kDkv};
+}
+}  // namespace
+
+Direction WalkOf(const ProgramSpec& spec, Direction direction) {
+  return direction == Direction::kDkv && !spec.band ? Direction::kDq : direction;
+}
+
 AttentionSpec KernelSpecOf(const ProgramSpec& spec, Direction direction) {
   const Shape& s = spec.shape;
-  const stablehlo::ListShape& list = spec.Of(direction);
+  const stablehlo::ListShape& list = spec.Of(WalkOf(spec, direction));
   // A tile that is shorter than the registers' covers all tokens there are (CheckKernelPlan): the rest is padding.
   const int64_t tile_q = RoundUp(list.tile_q, kernels::kLanes);
   const int64_t tile_kv = RoundUp(list.tile_kv, kernels::kLanes);
@@ -385,13 +400,16 @@ AttentionSpec KernelSpecOf(const ProgramSpec& spec, Direction direction) {
       .has_valid = spec.has_valid,
       .is_wide = spec.is_wide && direction == Direction::kForward,
       // A softcap bounds the scores by itself; f32 multiplies too slowly for the softmax to matter.
-      .has_range = direction == Direction::kForward && s.dtype == DType::kBf16 && !spec.has_softcap && !spec.band};
+      .has_range = direction == Direction::kForward && s.dtype == DType::kBf16 && !spec.has_softcap && !spec.band,
+      .has_stats = spec.has_stats,
+      .gives = GivenBy(spec, direction)};
   if (spec.sub_tile_kv > 0) {
     for (kernels::Blocking* by : {&kernel.online, &kernel.bounded, &kernel.backward}) by->keys = spec.sub_tile_kv;
   }
   kernel.chunk_kv =
       spec.band ? RoundUp(s.kv_len, tile_kv) : ChunkOf(kernel, direction, ChunkBytesOf(spec.vector_bytes));
-  kernel.index = NarrowestOf(direction == Direction::kDkv ? kernel.q_tokens() / tile_q : kernel.kv_tokens() / tile_kv);
+  const bool is_transposed = WalkOf(spec, direction) == Direction::kDkv;
+  kernel.index = NarrowestOf(is_transposed ? kernel.q_tokens() / tile_q : kernel.kv_tokens() / tile_kv);
   return kernel;
 }
 
@@ -401,7 +419,7 @@ Result<mosaic::Module> KernelOf(const ProgramSpec& spec, Direction direction) {
 }
 
 std::vector<CallRows> CallsOf(const ProgramSpec& spec, Direction direction) {
-  const int64_t rows = spec.Of(direction).rows;
+  const int64_t rows = spec.Of(WalkOf(spec, direction)).rows;
   const int64_t each = CeilDiv(rows, spec.calls[static_cast<size_t>(direction)]);
   std::vector<CallRows> calls;
   for (int64_t begin = 0; begin < rows; begin += each) calls.push_back({begin, std::min(begin + each, rows)});
@@ -440,7 +458,11 @@ std::vector<std::string> OperandOrder(const AttentionSpec& kernel, Direction dir
   }
   for (const char* name : {"q", "k", "v"}) names.emplace_back(name);
   if (direction != Direction::kForward) {
-    for (const char* name : {"do", "q_lanes", "do_lanes", "lse", "delta"}) names.emplace_back(name);
+    names.emplace_back("do");
+    if (kernel.gives.of_keys) {
+      for (const char* name : {"q_lanes", "do_lanes"}) names.emplace_back(name);
+    }
+    for (const char* name : {"lse", "delta"}) names.emplace_back(name);
   }
   if (kernel.has_documents) {
     for (const char* name : {"q_documents", "kv_documents"}) names.emplace_back(name);
@@ -453,40 +475,13 @@ std::span<const Direction> DirectionsOf(const ProgramSpec& spec, Pass pass) {
   static constexpr Direction kAll[] = {Direction::kForward, Direction::kDq, Direction::kDkv};
   const std::span<const Direction> all(kAll);
   if (pass == Pass::kForward) return all.first(1);
-  return spec.band ? all.subspan(1) : all.subspan(1, 1);
-}
-
-namespace {
-// As MeasureMemory counts them, or a little less: enough to see that there is nothing to split.
-int64_t ListBytes(const AttentionSpec& kernel) {
-  int64_t bytes = 0;
-  for (const mosaic::Memory& scalar : kernels::ScalarsOf(kernel)) {
-    bytes += mosaic::BytesOf(mosaic::ArrayType{scalar.type.element, scalar.type.dims});
-  }
-  return bytes;
-}
-}  // namespace
-
-void FitTarget(ProgramSpec& spec, const Target& target) {
-  spec.scalar_bytes = target.scalar_bytes;
-  spec.vector_bytes = target.vector_bytes;
-  const int64_t scalar_bytes = target.scalar_bytes;
-  if (scalar_bytes <= 0 || spec.band) return;
-  for (const Direction direction : {Direction::kForward, Direction::kDq}) {
-    int64_t& calls = spec.calls[static_cast<size_t>(direction)];
-    while (CallsOf(spec, direction).size() < static_cast<size_t>(spec.Of(direction).rows)) {
-      if (ListBytes(CallSpecOf(spec, direction, CallsOf(spec, direction)[0])) <= scalar_bytes / 4) break;
-      const Result<mosaic::Module> kernel = KernelOf(spec, direction);
-      const Result<mosaic::KernelMemory> memory =
-          kernel ? mosaic::MeasureMemory(*kernel) : tl::unexpected(kernel.error());
-      if (!memory || memory->smem_bytes <= scalar_bytes) break;
-      calls *= 2;
-    }
-  }
+  return spec.band || spec.is_backward_apart ? all.subspan(1) : all.subspan(1, 1);
 }
 
 Result<mosaic::Module> KernelOf(const AttentionSpec& kernel, Direction direction) {
-  return direction == Direction::kForward ? kernels::AttentionForward(kernel) : kernels::AttentionBackward(kernel);
+  if (direction == Direction::kForward) return kernels::AttentionForward(kernel);
+  if (!kernel.gives.of_keys) return kernels::AttentionDq(kernel);
+  return kernel.gives.of_queries ? kernels::AttentionBackward(kernel) : kernels::AttentionDkv(kernel);
 }
 
 std::string TableName(Direction direction, std::string_view what) {

@@ -18,8 +18,23 @@ kernels::AttentionSpec KernelSpecOf(const stablehlo::ProgramSpec& spec, Directio
 // Of the first of the calls that share the direction's rows, which is the largest.
 Result<mosaic::Module> KernelOf(const stablehlo::ProgramSpec& spec, Direction direction);
 
-// The kernels of a pass, each by the direction whose worklist it walks: our backward is one, and walks that of dQ.
+// The kernels of a pass, each by a direction whose tables it has. Our backward is one, of dQ; or two, of which that of
+// dK and dV walks the same rows of queries.
 std::span<const Direction> DirectionsOf(const stablehlo::ProgramSpec& spec, Pass pass);
+Direction WalkOf(const stablehlo::ProgramSpec& spec, Direction direction);
+
+// Which backward our kernels are, and why: set by FitTarget. One kernel computes P and dS once, and costs less wherever
+// it can be had (docs/tpu.md has the bundles). It gives dQ for each chunk of keys, though, to be added up. So there are
+// two kernels where those parts take more than kMostPartBytes, or are more than the tiles that any row visits; and
+// where the one does not fit the vector memory and the two do.
+inline constexpr int64_t kMostPartBytes = int64_t{1} << 30;
+struct BackwardChoice {
+  bool is_apart = false;
+  std::string why = {};
+};
+BackwardChoice ChooseBackward(const stablehlo::ProgramSpec& spec, std::string_view asked);
+// The choice in words, for receipts; empty for a pass or kernels that had none.
+std::string ChoiceNote(const stablehlo::ProgramSpec& spec, Pass pass, std::string_view asked);
 
 // Rows of tiles [begin, end) of one call, and the kernel on them alone: over a range of queries. Rows know nothing of
 // each other, so a split changes no bit of o, lse and dq; dk and dv are added up over the calls.
@@ -42,7 +57,8 @@ OperandShare ShareOf(std::string_view operand);
 std::vector<std::string> OperandOrder(const kernels::AttentionSpec& kernel, Direction direction);
 // Holds the kernels to the target's memory. Sets `calls` to the fewest, in powers of two, whose lists fit, but for the
 // stock kernels, which are never split; a row too wide for any is CheckKernelPlan's to refuse.
-void FitTarget(stablehlo::ProgramSpec& spec, const Target& target);
+// `backward` is XlaOptions::tpu_backward.
+void FitTarget(stablehlo::ProgramSpec& spec, const Target& target, std::string_view backward = "auto");
 
 // The name of an operand of one direction: "columns_dq".
 std::string TableName(Direction direction, std::string_view what);

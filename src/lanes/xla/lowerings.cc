@@ -91,7 +91,11 @@ const Lowering* FindLowering(std::string_view name) {
   return nullptr;
 }
 
-Status CheckRowMax(const Lowering& lowering, const ForwardArgs& args) {
+Status CheckStatistics(const Lowering& lowering, bool has_stats, const ForwardArgs& args) {
+  if (!has_stats && !(args.lse.empty() && args.row_max.empty())) {
+    return Fail(ErrorCode::kLaneRefused,
+                fmt::format("{} was bound without statistics: it gives neither log-sum-exp nor maxima", lowering.name));
+  }
   if (args.row_max.empty() || lowering.GivesRowMax()) return {};
   return Fail(ErrorCode::kLaneRefused, fmt::format("the kernels of {} do not give the rows' maxima", lowering.name));
 }

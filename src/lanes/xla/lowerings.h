@@ -44,8 +44,9 @@ struct Lowering {
 std::span<const Lowering> Lowerings();
 const Lowering* FindLowering(std::string_view name);
 
-// Only some programs give the rows' maxima; asking the others for them is an error, TSR-L002.
-Status CheckRowMax(const Lowering& lowering, const ForwardArgs& args);
+// Only some programs give the rows' maxima, and those for inference no statistics at all; asking them is an error,
+// TSR-L002.
+Status CheckStatistics(const Lowering& lowering, bool has_stats, const ForwardArgs& args);
 
 // "No" to a program whose operands are too large to index.
 Decision CheckSize(const stablehlo::ProgramSpec& spec);

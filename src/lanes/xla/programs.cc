@@ -182,8 +182,8 @@ struct Making {
 
 Hash128 MemoryKey(const Session& session, const ProgramQuestion& question) {
   const auto& [class_key, shape, has_softcap, has_sink_logits, has_documents, has_valid, masks, lists, items, words,
-               stored_tiles, parts, calls, band, chips, chips_share_heads, is_wide, sub_tile_kv, scalar_bytes,
-               vector_bytes] = question.spec;
+               stored_tiles, parts, calls, band, chips, chips_share_heads, is_wide, sub_tile_kv, is_backward_apart,
+               has_stats, scalar_bytes, vector_bytes] = question.spec;
   const auto& [batch, q_len, kv_len, num_q_heads, num_kv_heads, dim_qk, dim_v, dtype] = shape;
   Hasher hasher;
   hasher.Int(static_cast<int64_t>(reinterpret_cast<intptr_t>(session.client)));
@@ -196,7 +196,8 @@ Hash128 MemoryKey(const Session& session, const ProgramQuestion& question) {
         words, stored_tiles, parts, chips, sub_tile_kv, scalar_bytes, vector_bytes}) {
     hasher.Int(value);
   }
-  for (const bool flag : {has_softcap, has_sink_logits, has_documents, has_valid, chips_share_heads, is_wide}) {
+  for (const bool flag : {has_softcap, has_sink_logits, has_documents, has_valid, chips_share_heads, is_wide,
+                          is_backward_apart, has_stats}) {
     hasher.Int(flag ? 1 : 0);
   }
   for (const stablehlo::ListShape& list : lists) {

@@ -29,12 +29,13 @@ std::vector<float> OfTiles(std::span<const uint16_t> tokens, int64_t dim, int64_
   return bounds;
 }
 
-// The largest square of a token's length.
+// No less than the largest square of a token's length: of squares in bf16, as the programs around the kernels have
+// them.
 std::vector<float> LargestSquares(std::span<const uint16_t> tokens, int64_t dim, int64_t tile) {
   return OfTiles(tokens, dim, tile, [](std::span<const uint16_t> token) {
     float sum = 0;
-    for (const uint16_t bits : token) sum += Bf16ToF32(bits) * Bf16ToF32(bits);
-    return sum;
+    for (const uint16_t bits : token) sum += Bf16ToF32(F32ToBf16(Bf16ToF32(bits) * Bf16ToF32(bits)));
+    return sum * static_cast<float>(kernels::kSquareSlack);
   });
 }
 

@@ -39,6 +39,10 @@ xla::PassTensor StatOf(std::span<const float> values, const TensorAxes& axes) {
   return {DenseView(values.data(), ElementType::kF32, {axes[0], axes[1], axes[2], 1}), axes};
 }
 
+void AddTo(std::string& note, const std::string& more) {
+  if (!more.empty()) note += (note.empty() ? "" : "; ") + more;
+}
+
 // Programs that were made, or are to be written, and that nothing here can run.
 class CompiledOnly final : public BoundLane {
  public:
@@ -80,7 +84,7 @@ class BoundXla final : public BoundLane {
 
   Result<int64_t> Forward(const ForwardArgs& args, const LaneCall& call) const override {
     TESSERA_TRY(CheckForward(CheckOf(Pass::kForward), args, call));
-    TESSERA_TRY(xla::CheckRowMax(lowering_, args));
+    TESSERA_TRY(xla::CheckStatistics(lowering_, forward_->spec().has_stats, args));
     const Shape& s = contract_.shape;
     const TensorAxes stat = QueryAxes(s, 1);
     xla::PassTensors tensors = Inputs(args.q, args.k, args.v, args.sink_logits);
@@ -193,6 +197,7 @@ class Xla final : public Lane {
   Result<std::unique_ptr<BoundLane>> Bind(const BindRequest& request) const override {
     const std::vector<std::string_view> isas = Isas();
     TESSERA_TRY(CheckBind(request, {.lane = name(), .isas = isas, .threads = options_.threads}));
+    TESSERA_TRY(CheckWishes(request));
     const stablehlo::ProgramSpec spec = SpecOf(request.contract, request.plan, request.target);
     if (IsInterpreted()) return xla::BindInterpreted(lowering_, request, spec, options_.threads);
     if (options_.emit_only)
@@ -208,6 +213,7 @@ class Xla final : public Lane {
     for (const Pass pass : request.passes) {
       xla::FoundProgram found =
           TESSERA_TRY(state_->programs.Find(where.session, {lowering_, spec, pass, options_.xla}));
+      AddTo(found.use.note, NoteOf(spec, pass));
       xla::PlanTables tables = lowering_.tables(spec, request.plan, found.program->inputs);
       bound->Add(pass, TESSERA_TRY(xla::BoundPass::Make({.session = where.session,
                                                          .form = &lowering_.Of(pass),
@@ -223,6 +229,7 @@ class Xla final : public Lane {
   }
 
   Result<ProgramText> Lower(const BindRequest& request, Pass pass) const override {
+    TESSERA_TRY(CheckWishes(request));
     const stablehlo::ProgramSpec whole = SpecOf(request.contract, request.plan, request.target);
     const stablehlo::ProgramSpec spec = TESSERA_TRY(SpecOver(request.chips, whole, request.target));
     Decision fits = xla::CheckSize(spec);
@@ -248,6 +255,7 @@ class Xla final : public Lane {
       }
     }
     if (lowering_.kernels != nullptr) text.kernels = TESSERA_TRY(lowering_.kernels(spec, pass));
+    text.note = NoteOf(spec, pass);
     text.text = std::move(program.text);
     return text;
   }
@@ -261,7 +269,8 @@ class Xla final : public Lane {
     if (lowering_.has_band) {
       if (const Result<MaskFacts> facts = DescribeMask(contract)) spec.band = BandOf(contract, *facts);
     }
-    if (lowering_.has_kernels) xla::FitTarget(spec, target);
+    spec.has_stats = options_.xla.statistics || !lowering_.has_kernels || lowering_.has_band;
+    if (lowering_.has_kernels) xla::FitTarget(spec, target, options_.xla.tpu_backward);
     return spec;
   }
 
@@ -272,8 +281,24 @@ class Xla final : public Lane {
       return Fail(ErrorCode::kLaneRefused, fmt::format("{} has no programs for several chips", name()), "chips");
     }
     stablehlo::ProgramSpec own = TESSERA_TRY(xla::SpecOfChip(whole, chips));
-    xla::FitTarget(own, target);
+    xla::FitTarget(own, target, options_.xla.tpu_backward);
     return own;
+  }
+
+  std::string NoteOf(const stablehlo::ProgramSpec& spec, Pass pass) const {
+    return lowering_.has_kernels ? xla::ChoiceNote(spec, pass, options_.xla.tpu_backward) : "";
+  }
+
+  // What options ask that no program can be.
+  Status CheckWishes(const BindRequest& request) const {
+    const std::string& backward = options_.xla.tpu_backward;
+    if (backward != "auto" && backward != "fused" && backward != "apart") {
+      return Fail(ErrorCode::kBadArgument, fmt::format("auto, fused or apart, found {}", backward), "tpu_backward");
+    }
+    const bool has_backward =
+        std::find(request.passes.begin(), request.passes.end(), Pass::kBackward) != request.passes.end();
+    if (options_.xla.statistics || !has_backward || !lowering_.has_kernels) return {};
+    return Fail(ErrorCode::kBadArgument, "a backward needs the log-sum-exp of its forward", "statistics");
   }
 
   std::string KernelName(const BindRequest& request) const {
@@ -297,6 +322,7 @@ class Xla final : public Lane {
       programs.push_back(TESSERA_TRY(where.topology != nullptr
                                          ? state_->programs.CompileFor(*where.topology, question)
                                          : state_->programs.CompileAnew(where.session, question)));
+      AddTo(programs.back().note, NoteOf(spec, pass));
       if (request.meter != nullptr) ++request.meter->done;
     }
     DeviceUse device = xla::UseOf(where, options_.xla.device);

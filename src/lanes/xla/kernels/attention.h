@@ -1,5 +1,5 @@
 // Our own TPU kernels: they walk the plan. Worklists, cleanups, documents and valid counts are operands, so a kernel is
-// a function of the class; every mask is data, and full tiles do no mask work of their own. docs/tpu.md explains them.
+// a function of the class; every mask is data, and full tiles do no mask work. docs/tpu.md explains them.
 #pragma once
 
 #include <cstddef>
@@ -24,6 +24,12 @@ struct Blocking {
   int64_t q = 0, keys = 0;
   size_t ahead = 0;   // blocks whose scores are there before the first weights
   size_t behind = 0;  // blocks whose weights wait for what they are multiplied with
+};
+
+// The gradients that a kernel gives: its results "dq", or "dk" and "dv", or all three. None of a forward's.
+struct Gradients {
+  bool of_queries = false;
+  bool of_keys = false;
 };
 
 struct AttentionSpec {
@@ -52,6 +58,8 @@ struct AttentionSpec {
   bool has_valid = false;
   bool is_wide = false;    // a forward's output is f32, whatever the operands are: for callers who merge several
   bool has_range = false;  // full tiles of one document may take the body for scores in range
+  bool has_stats = true;   // of the forward: log-sum-exp and maximum are results
+  Gradients gives = {};
   int64_t version = 13;
 
   int64_t q_tokens() const { return (q_len + list.tile_q - 1) / list.tile_q * list.tile_q; }
@@ -99,6 +107,8 @@ inline constexpr int64_t kScoreFields = 3;
 inline constexpr double kMostInRange = 60.0;
 inline constexpr double kLeastValueInRange = 0x1p-36;
 inline constexpr double kMostValueInRange = 0x1p20;
+// What a sum of squares is raised by, each of which was rounded to bf16 before: no less than the true sum.
+inline constexpr double kSquareSlack = 1 + 0x1p-8;
 
 // Operands in order: mask_of [batch * heads], columns, kinds, cleanups, [stored_at], each [masks * rows, width] and
 // padded with the last entry of its row; begins [masks * rows * (chunks + 1)], where a row's slots of each chunk of
@@ -106,13 +116,17 @@ inline constexpr double kMostValueInRange = 0x1p20;
 // cleanup_offsets, items, [q_valid, kv_valid]; score [1, 3], [sink_logits [1, heads]], [q_bounds [pairs, 1, rows],
 // k_bounds [heads, 1, tiles of keys], f32], q, k, and v as [heads, dim, tokens], [q_documents, kv_documents, each batch
 // x 8 facts x tokens], [stored, tiles of [keys, queries]]. Bounds: scale^2 times the largest square of a query's length
-// in the tile; the largest of a key's, and infinity where a value is not in range. Their product bounds the square of
-// every score of the tile. Results: o, and stats [pairs, 8, tokens], whose first 4 rows are the log-sum-exp and the
-// others the maximum.
+// in the tile, as kSquareSlack has it; the largest of a key's, and infinity where a value is not in range. Their
+// product bounds the square of every score of the tile. Results: o, and, where asked for, stats [pairs, 8, tokens],
+// whose first 4 rows are the log-sum-exp and the others the maximum.
 Result<mosaic::Module> AttentionForward(const AttentionSpec& spec);
 // As forward without sink logits; q, k, v [heads, tokens, dim], do, q and do as [pairs, dim, tokens], lse and delta
 // [pairs, 8, tokens]. An empty row's lse is +inf, a large one leans (lanes/weights.h). Results, all f32: dq [chunks *
 // pairs, dim, tokens], to be added up over the chunks, dk and dv [heads, dim, tokens]; dq and dk lack the scale.
 Result<mosaic::Module> AttentionBackward(const AttentionSpec& spec);
+// The same in two kernels, which walk the same rows. That of dq takes no lanes, and gives [pairs, dim, tokens] with
+// nothing left to add up.
+Result<mosaic::Module> AttentionDq(const AttentionSpec& spec);
+Result<mosaic::Module> AttentionDkv(const AttentionSpec& spec);
 
 }  // namespace tessera::kernels

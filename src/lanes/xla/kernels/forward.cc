@@ -11,6 +11,8 @@
 // shrunk; the maximum is still taken, but nothing waits for it. The contract alone decides which of the two runs.
 // Without a softcap, full tiles of one document do so where their tokens' sizes bound the scores (attention.h). These
 // have sums of their own, which are added to the row's at its end.
+//
+// Without statistics nothing is given but o, and nobody asks for the maximum of capped scores: it is not taken.
 #include <deque>
 #include <limits>
 #include <map>
@@ -44,7 +46,7 @@ class Forward {
       Fill(b_, args_["m"], kFloor);
       Fill(b_, args_["l"], 0);
       Fill(b_, args_["sum"], 0);
-      if (spec_.has_softcap) Fill(b_, args_["top"], kFloor);
+      if (TakesCappedMaxima()) Fill(b_, args_["top"], kFloor);
       if (spec_.has_range) SetAnyInRange(false);
     });
     // With a softcap only bounded scores: the others go in small parts.
@@ -79,9 +81,11 @@ class Forward {
   };
   Sums SumsOf(Softmax softmax) {
     if (softmax == Softmax::kOnline) return {args_["m"], args_["l"], args_["sum"]};
-    if (spec_.has_softcap) return {args_["top"], args_["l"], args_["sum"]};
+    if (spec_.has_softcap) return {TakesCappedMaxima() ? args_["top"] : args_["m"], args_["l"], args_["sum"]};
     return {args_["top"], args_["l_in_range"], args_["sum_in_range"]};
   }
+  // Sums of capped scores are measured against 0: their maximum is but a result.
+  bool TakesCappedMaxima() const { return spec_.has_softcap && spec_.has_stats; }
   // Of queries: the running maximum [1, q], or of bounded scores [8, q] in the rows that they came in; and the sum [8,
   // q] that is to be added up over its rows.
   struct State {
@@ -125,6 +129,11 @@ class Forward {
   Weights BoundedWeightsOf(const Block& block, const Value& scores, State& state) {
     const std::vector<int64_t> by_rows = block.mask_dims();
     const Value p = Weight(scores, Exponent());
+    if (spec_.has_softcap && !TakesCappedMaxima()) {
+      const Value sum = b_.Reduce(Reduction::kAdd, b_.ShapeCast(p, by_rows), {0});
+      state.l = b_.Add(state.l, sum);
+      return {block, std::nullopt, AsOperand(b_, spec_, p)};
+    }
     const Value top = b_.Reduce(Reduction::kMaximumF, b_.ShapeCast(scores, by_rows), {0});
     const Value sum = b_.Reduce(Reduction::kAdd, b_.ShapeCast(p, by_rows), {0});
     const Value m = b_.Max(state.m, top);
@@ -144,6 +153,7 @@ class Forward {
 
   void AddKeys(const TileKeys& keys, Softmax softmax) {
     const bool is_bounded = softmax == Softmax::kBounded;
+    const bool has_maxima = !is_bounded || !spec_.has_softcap || TakesCappedMaxima();
     const Sums sums = SumsOf(softmax);
     const Blocking& by = is_bounded ? spec_.bounded : spec_.online;
     const int64_t tile = keys.second ? keys.count / 2 : keys.count;
@@ -157,8 +167,9 @@ class Forward {
     for (const Block& block : blocks) {
       if (states.count(block.q) != 0) continue;
       const Value at[] = {b_.Index(0), b_.Index(block.q)};
-      const Value m = b_.Load(sums.maxima, at, {is_bounded ? kSublanes : 1, block.num_q});
-      states[block.q] = {m, b_.Load(sums.weights, at, {kSublanes, block.num_q})};
+      State& state = states[block.q];
+      if (has_maxima) state.m = b_.Load(sums.maxima, at, {is_bounded ? kSublanes : 1, block.num_q});
+      state.l = b_.Load(sums.weights, at, {kSublanes, block.num_q});
     }
     std::deque<Value> scores;
     std::deque<Weights> waiting;
@@ -176,7 +187,7 @@ class Forward {
     for (const Weights& weights : waiting) AddValues(keys, weights, sums.values);
     for (const auto& [q, state] : states) {
       const Value at[] = {b_.Index(0), b_.Index(q)};
-      b_.Store(b_.Broadcast(state.m, state.l.type.dims), sums.maxima, at);
+      if (has_maxima) b_.Store(b_.Broadcast(state.m, state.l.type.dims), sums.maxima, at);
       b_.Store(state.l, sums.weights, at);
     }
   }
@@ -223,6 +234,39 @@ class Forward {
     b_.StoreAll(b_.Broadcast(top, {kSublanes, spec_.list.tile_q}), row.maxima);
   }
 
+  // Of sums with a softcap, as if measured against the row's maximum from here on; where that was not taken, against
+  // what the sink is in the scores' range, so that neither is lost beside the other. A number and not a branch: 1 where
+  // scores are bounded.
+  void Remeasure(Value& m, Value& l, Value& sum) {
+    const bool has_maxima = TakesCappedMaxima();
+    if (!has_maxima && !spec_.has_sink_logits) return;  // they are divided by each other, and by nothing else
+    const Value exponent = ScoreNumber(b_, args_, ScoreField::kExponent);
+    const Value is_bounded = b_.Is(Compare::kLe, exponent, b_.F32(kMostInRange * std::numbers::log2e));
+    const Value one = b_.F32(1.0);
+    const Value bounded = b_.Select(is_bounded, one, b_.F32(0));
+    const Value largest =
+        has_maxima ? b_.ReduceKeep(Reduction::kMaximumF, b_.LoadAll(args_["top"]), 0) : CappedSink(m.type.dims);
+    const Value lowest = b_.Broadcast(b_.F32(has_maxima ? -1.0 : 0.0), m.type.dims);  // of a row without keys too
+    const Value shift = b_.Mul(b_.Max(largest, lowest), bounded);
+    const Value others = b_.Mul(m, b_.Sub(b_.F32(1.0), bounded));
+    m = b_.Add(others, shift);
+    const Value scaled = b_.Mul(shift, exponent);
+    const Value ratio = b_.Exp2(b_.Mul(scaled, b_.F32(-1.0)));
+    l = b_.Mul(l, ratio);
+    sum = b_.Mul(sum, b_.Broadcast(ratio, sum.type.dims));
+  }
+
+  Value Sink(const std::vector<int64_t>& dims) {
+    const Value of_head[] = {b_.Index(0), b_.Rem(place_.pair, b_.I32(spec_.num_q_heads))};
+    return b_.Broadcast(b_.LoadScalar(args_["sink_logits"], of_head), dims);
+  }
+  // As a capped score is compared, at most 1.
+  Value CappedSink(const std::vector<int64_t>& dims) {
+    const Value sink = Sink(dims);
+    const Value compared = b_.Div(sink, b_.Broadcast(ScoreNumber(b_, args_, ScoreField::kFactor), dims));
+    return b_.Min(compared, b_.Broadcast(b_.F32(1.0), dims));
+  }
+
   // Divides by the sum of weights, the sink's share among them.
   void Finish() {
     const Value factor = scales_first_ ? b_.F32(std::numbers::ln2) : ScoreNumber(b_, args_, ScoreField::kFactor);
@@ -231,29 +275,13 @@ class Forward {
     Value l = b_.ReduceKeep(Reduction::kAdd, b_.LoadAll(args_["l"]), 0);
     const Value is_empty = b_.Is(Compare::kEq, l, b_.F32(0));
     Value sum = b_.LoadAll(args_["sum"]);
-    if (spec_.has_softcap) {
-      // From here on as if measured against the row's maximum. A number and not a branch: 1 where scores are bounded.
-      const Value exponent = ScoreNumber(b_, args_, ScoreField::kExponent);
-      const Value is_bounded = b_.Is(Compare::kLe, exponent, b_.F32(kMostInRange * std::numbers::log2e));
-      const Value one = b_.F32(1.0);
-      const Value bounded = b_.Select(is_bounded, one, b_.F32(0));
-      const Value largest = b_.ReduceKeep(Reduction::kMaximumF, b_.LoadAll(args_["top"]), 0);
-      const Value lowest = b_.Broadcast(b_.F32(-1.0), m.type.dims);  // of a row without keys too
-      const Value shift = b_.Mul(b_.Max(largest, lowest), bounded);
-      const Value others = b_.Mul(m, b_.Sub(b_.F32(1.0), bounded));
-      m = b_.Add(others, shift);
-      const Value scaled = b_.Mul(shift, exponent);
-      const Value ratio = b_.Exp2(b_.Mul(scaled, b_.F32(-1.0)));
-      l = b_.Mul(l, ratio);
-      sum = b_.Mul(sum, b_.Broadcast(ratio, sum.type.dims));
-    }
+    if (spec_.has_softcap) Remeasure(m, l, sum);
     m = b_.Mul(m, factor);
     Value top = m;
     Value weight = l;
     Value share = b_.Broadcast(b_.F32(1.0), m.type.dims);
     if (spec_.has_sink_logits) {
-      const Value of_head[] = {b_.Index(0), b_.Rem(place_.pair, b_.I32(spec_.num_q_heads))};
-      const Value sink = b_.Broadcast(b_.LoadScalar(args_["sink_logits"], of_head), m.type.dims);
+      const Value sink = Sink(m.type.dims);
       top = b_.Max(m, sink);
       share = b_.Exp(b_.Sub(m, top));
       const Value shrunk = b_.Mul(l, share);
@@ -263,6 +291,7 @@ class Forward {
     const Value o = b_.Mul(sum, b_.Broadcast(b_.Div(share, weight), sum.type.dims));
     const Value rows = b_.Transpose(o, {1, 0});
     StoreBlock(b_, spec_.is_wide ? rows : AsOperand(b_, spec_, rows), args_["o"]);
+    if (!spec_.has_stats) return;
     const Value lse = b_.Add(top, b_.Log(weight));
     const std::vector<int64_t> dims = {kSublanes, spec_.list.tile_q};
     const auto given = [&](const Value& x) { return b_.Broadcast(b_.Select(is_empty, b_.F32(-kInf), x), dims); };
@@ -293,11 +322,13 @@ Result<mosaic::Module> AttentionForward(const AttentionSpec& spec) {
   kernel.inputs.push_back(windows.Keys("k", spec.dim_qk));
   kernel.inputs.push_back(windows.KeyLanes("v", spec.dim_v));
   windows.AddMask(kernel.inputs);
-  kernel.outputs = {windows.Queries("o", spec.dim_v), windows.QueryNumbers("stats", kSublanes)};
+  kernel.outputs = {windows.Queries("o", spec.dim_v)};
   if (spec.is_wide) kernel.outputs[0].element = mosaic::Element::kF32;
+  if (spec.has_stats) kernel.outputs.push_back(windows.QueryNumbers("stats", kSublanes));
   kernel.scratch = {Scratch("m", {kSublanes, tile_q}), Scratch("l", {kSublanes, tile_q}),
                     Scratch("sum", {spec.dim_v, tile_q})};
-  if (spec.has_softcap || spec.has_range) kernel.scratch.push_back(Scratch("top", {kSublanes, tile_q}));
+  if ((spec.has_softcap && spec.has_stats) || spec.has_range)
+    kernel.scratch.push_back(Scratch("top", {kSublanes, tile_q}));
   if (spec.has_range) {
     kernel.scratch.push_back(Scratch("l_in_range", {kSublanes, tile_q}));
     kernel.scratch.push_back(Scratch("sum_in_range", {spec.dim_v, tile_q}));

@@ -209,6 +209,11 @@ Value KindOf(Builder& b, const AttentionSpec& spec, const KernelArguments& args,
   return b.Select(is_in_range, kind, otherwise);
 }
 
+// A tile of a pair, as the walk comes to it.
+struct Seen {
+  Value slot, column, is_full;
+};
+
 }  // namespace
 
 void VisitTiles(Builder& b, const AttentionSpec& spec, const KernelArguments& args, const Place& place,
@@ -275,43 +280,55 @@ void VisitTiles(Builder& b, const AttentionSpec& spec, const KernelArguments& ar
     return;
   }
   // Two by two: tiles that follow each other are one body, which waits for the matrix unit at its begin and at its end
-  // once for both. A full tile beside one that is not takes the same body as that.
+  // once for both. Of a full tile beside a masked one, the masked one comes first, and it alone is masked.
   b.For(begin, end, b.I32(2), {}, [&](const Value& slot, const Values&) {
     const Value last = b.Sub(end, b.I32(1));
     const Value after = b.Min(b.Add(slot, b.I32(1)), last);
-    const Value slots[] = {slot, after};
-    Values columns;
-    Value are_full = b.Is(Compare::kLt, slot, last);
-    if (by_two.when) are_full = b.And(are_full, *by_two.when);
-    Value are_spans = are_full;
-    for (const Value& one : slots) {
-      columns.push_back(lists.Entry("columns", row, one));
-      const Value kind = KindOf(b, spec, args, place, lists.Entry("kinds", row, one), columns.back());
+    Value are_two = b.Is(Compare::kLt, slot, last);
+    if (by_two.when) are_two = b.And(are_two, *by_two.when);
+    const auto look = [&](const Value& listed) {
+      const Value column = lists.Entry("columns", row, listed);
+      const Value kind = KindOf(b, spec, args, place, lists.Entry("kinds", row, listed), column);
       const auto is = [&](TileKind of) { return b.Is(Compare::kEq, kind, b.I32(static_cast<int64_t>(of))); };
       const Value is_full = is(TileKind::kFull);
-      are_full = b.And(are_full, is_full);
-      are_spans = b.And(are_spans, b.Or(is_full, is(TileKind::kSpan)));
-    }
-    const auto visit_both = [&](const auto& mask) {
-      const Value first = place_of(columns[0]);
-      body({first, 2 * list.tile_kv, false, mask, place_of(columns[1])});
+      are_two = b.And(are_two, b.Or(is_full, is(TileKind::kSpan)));
+      return Seen{listed, column, is_full};
     };
-    b.When(are_full, [&] { visit_both(no_mask); });
-    b.When(b.And(are_spans, b.Xor(are_full, b.Bool(true))), [&] {
-      std::vector<TileMasks> masks;
-      std::vector<TileMasks::Span> spans;
-      for (size_t i = 0; i < 2; ++i) {
-        masks.emplace_back(b, spec, args, lists, place, columns[i]);
-        const Value cleanup = lists.Entry("cleanups", row, slots[i]);
-        spans.push_back(masks[i].SpanOf(lists.At("cleanup_offsets", cleanup), true));
-      }
-      visit_both([&](Block block, const Value& from) -> std::optional<Value> {
-        const size_t i = block.key < list.tile_kv ? 0 : 1;
-        if (i == 1) block.key -= list.tile_kv;
-        return masks[i].Within(spans[i], block, from);
+    const Seen one = look(slot);
+    const Seen other = look(after);
+    const auto span_of = [&](TileMasks& masks, const Value& listed) {
+      return masks.SpanOf(lists.At("cleanup_offsets", lists.Entry("cleanups", row, listed)), true);
+    };
+    const auto visit_both = [&](const Value& first, const Value& second, const auto& mask) {
+      const Value begins = place_of(first);
+      body({begins, 2 * list.tile_kv, false, mask, place_of(second)});
+    };
+    const Value are_full = b.And(one.is_full, other.is_full);
+    const Value is_one_full = b.Xor(one.is_full, other.is_full);
+    const Value is_any_full = b.Or(one.is_full, other.is_full);
+    b.When(b.And(are_two, are_full), [&] { visit_both(one.column, other.column, no_mask); });
+    b.When(b.And(are_two, is_one_full), [&] {
+      const Value masked_slot = b.Select(one.is_full, other.slot, one.slot);
+      const Value masked = b.Select(one.is_full, other.column, one.column);
+      const Value full = b.Select(one.is_full, one.column, other.column);
+      TileMasks masks(b, spec, args, lists, place, masked);
+      const TileMasks::Span span = span_of(masks, masked_slot);
+      visit_both(masked, full, [&](const Block& block, const Value& from) -> std::optional<Value> {
+        if (block.key >= list.tile_kv) return std::nullopt;
+        return masks.Within(span, block, from);
       });
     });
-    b.When(b.Xor(are_spans, b.Bool(true)), [&] {
+    b.When(b.And(are_two, b.Xor(is_any_full, b.Bool(true))), [&] {
+      TileMasks masks[] = {{b, spec, args, lists, place, one.column}, {b, spec, args, lists, place, other.column}};
+      const TileMasks::Span first = span_of(masks[0], one.slot);
+      const TileMasks::Span second = span_of(masks[1], other.slot);
+      visit_both(one.column, other.column, [&](Block block, const Value& from) -> std::optional<Value> {
+        if (block.key < list.tile_kv) return masks[0].Within(first, block, from);
+        block.key -= list.tile_kv;
+        return masks[1].Within(second, block, from);
+      });
+    });
+    b.When(b.Xor(are_two, b.Bool(true)), [&] {
       const Value until = b.Min(b.Add(slot, b.I32(2)), end);
       b.For(slot, until, b.I32(1), {}, visit);
     });

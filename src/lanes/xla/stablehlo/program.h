@@ -63,6 +63,10 @@ struct ProgramSpec {
   // Of TPU kernels: keys of a tile that are taken at once, whole lanes that divide the tile; 0 = what the compiler's
   // schedule likes best.
   int64_t sub_tile_kv = 0;
+  // Of our TPU kernels: dQ has a kernel of its own, beside one for dK and dV (FitTarget); and whether the forward gives
+  // log-sum-exp and maximum.
+  bool is_backward_apart = false;
+  bool has_stats = true;
   // Of TPU kernels: what the target gives each of them; 0 = not limited.
   int64_t scalar_bytes = 0;
   int64_t vector_bytes = 0;
