@@ -101,6 +101,25 @@ class Schedules(unittest.TestCase):
         around = 4 + 3 * (STEP + 1) + STEP
         self.assertEqual(counted, {"row": 30 + 6 + STEP, "full": around + 100, "span": around + 150, "general": around + 220})
 
+    def test_ours_two_by_two(self):
+        def each(d):
+            d.add(3)
+            for size in (100, 150, 220):
+                d.branch(lambda d, size=size: d.add(size, MULTIPLY))
+
+        def walk(d):
+            d.add(4)
+            for size in (180, 200, 230):  # both full, one of them masked, both masked
+                d.branch(lambda d, size=size: d.add(size, MULTIPLY))
+            d.branch(lambda d: d.add(2).loop(each))
+
+        root, bundles = cost.parts_of(Dump().loop(lambda d: d.add(30).loop(walk)).text())
+        counted = cost.ours(root, bundles, [])
+        around = 4 + 4 * (STEP + 1) + STEP
+        self.assertEqual({name: counted[name] - around for name in cost.PAIRS.values()},
+                         {"two full": 180, "full and span": 200, "two span": 230})
+        self.assertEqual(counted["full"], 3 + 3 * (STEP + 1) + STEP + 100)
+
     def test_a_whole_computation_counts_its_rounds(self):
         dump = Dump().add(5).loop(lambda d: d.add(10).loop(lambda d: d.add(3), 2), 4)
         inner = 3 + 1 + STEP
@@ -135,6 +154,9 @@ class Schedules(unittest.TestCase):
                 place = folder / f"{name}.schedule"
                 place.mkdir()
                 (place / "1-kernel-03-final_bundles.txt").write_text(Dump().loop(step).text())
+                # What XLA multiplies by itself is no kernel.
+                (place / "2-fusion-03-final_bundles.txt").write_text(Dump().loop(lambda d: d.add(9, MULTIPLY), 2).text())
+                (place / "1-TLP-hlo.txt").write_text("  %kernel = f32[2]{0} custom-call(%x)\n  %fusion = f32[2]{0} fusion(%x)\n")
                 steps = {"kernel": "jax", "scores": 2 * cost.UNIT, "units": units, "steps": 10, "rows": 2, "full": 7, "partial": 3}
                 (folder / f"{name}.steps").write_text(json.dumps(steps))
             said = io.StringIO()
@@ -152,7 +174,7 @@ class Schedules(unittest.TestCase):
         # Two rows of four slots: full, span, full and general; then two in range, which count as full.
         tables = {"kinds_forward": ((2, 4), (2, 3, 2, 1, 4, 4, 0, 0)), "begins_forward": ((2, 2), (0, 4, 0, 2))}
         self.assertEqual(cost.rounds_of(tables, "forward", False), (2, 1, {"full": 4, "span": 1, "general": 1}))
-        by_two = {"two span": 1, "round": 1, "full": 1, "general": 1, "two full": 1}
+        by_two = {"full and span": 1, "round": 1, "full": 1, "general": 1, "two full": 1}
         self.assertEqual(cost.rounds_of(tables, "forward", True), (2, 1, by_two))
 
     def test_tables_are_read(self):

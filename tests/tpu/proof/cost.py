@@ -26,8 +26,10 @@ OURS = {
     "all": ("causal and documents and window(1023, 0)", 30, 8192, 4, 1, 512, True),
 }
 KINDS = {1: "general", 2: "full", 3: "span", 4: "range"}
+PAIRS = {frozenset({"full"}): "two full", frozenset({"full", "span"}): "full and span", frozenset({"span"}): "two span"}
 DIM = 128
 UNIT = 512 * 512  # scores that counts are given for
+GUARDED = 8192  # tokens at which the guard's share of a tile is counted
 
 
 # ---- our modules
@@ -102,7 +104,7 @@ def rounds_of(tables, direction, by_two):
             for at in range(0, len(slots), 2):
                 both = slots[at : at + 2]
                 if len(both) == 2 and "general" not in both:
-                    rounds["two span" if "span" in both else "two full"] += 1
+                    rounds[PAIRS[frozenset(both)]] += 1
                 else:
                     rounds.update(["round", *both])
     return rows, chunks, rounds
@@ -167,19 +169,36 @@ def overlaps(part):
     return part.own() < 0 or any(overlaps(inner) for inner in part.parts)
 
 
-def kernels_of(folder):
+DEFINITION = re.compile(r"(?m)^ +(?:ROOT )?%([\w.-]+) = (.+?) ([a-z][\w-]*)\(")
+
+
+def definitions(folder):
+    """The type and operation of every value of the program: {name: (type, operation)}."""
+    found = {}
+    for path in sorted(folder.glob("*-TLP-hlo.txt")):
+        found |= {name: (type_of, op) for name, type_of, op in DEFINITION.findall(path.read_text())}
+    return found
+
+
+def schedules(folder):
+    """The schedule of every computation by its name, in the order that they were compiled in."""
     for path in sorted(folder.glob("*-03-final_bundles.txt")):
-        if "-TLP-" in path.name or "<" in path.name:
-            continue
-        text = path.read_text()
-        if "vmatmul" in text:
+        name = path.name.split("-", 1)[1].removesuffix("-03-final_bundles.txt")
+        if not name.startswith("<"):
+            yield name, path.read_text()
+
+
+def kernels_of(folder):
+    """What the program calls as its own kernels: XLA multiplies, too."""
+    operations = definitions(folder)
+    for name, text in schedules(folder):
+        if operations.get(name, ("", ""))[1] == "custom-call":
             yield parts_of(text)
 
 
 # ---- around a kernel
 
 CALL = re.compile(r"inlined_call[^/\n]*/\* %([\w.-]+) = ")
-DEFINITION = re.compile(r"(?m)^ +%([\w.-]+) = (.+?) ([a-z][\w-]*)\(")
 ROUNDS = re.compile(r"scmp\.ge\.s32\.totalorder %s\w+, (\d+) /\* loop exit test")
 
 
@@ -198,20 +217,46 @@ def path_of(part, bundles):
 def around(folder):
     """Bundles of everything that the program runs beside its kernels: {computation: bundles}. One that is the same as
     another is dumped once. None where the dumps do not say what the program calls."""
-    sizes, calls, shapes = {}, [], {}
-    for path in sorted(folder.glob("*-TLP-hlo.txt")):
-        shapes |= {name: (type_of, op) for name, type_of, op in DEFINITION.findall(path.read_text())}
-    for path in sorted(folder.glob("*-03-final_bundles.txt")):
-        name = path.name.split("-", 1)[1].removesuffix("-03-final_bundles.txt")
-        text = path.read_text()
+    shapes = definitions(folder)
+    sizes, calls = {}, []
+    for name, text in schedules(folder):
         if name == "TLP":
             calls = CALL.findall(text)
-        elif not name.startswith("<"):
-            sizes[name] = 0 if "vmatmul" in text else path_of(*parts_of(text))
+        else:
+            sizes[name] = 0 if shapes.get(name, ("", ""))[1] == "custom-call" else path_of(*parts_of(text))
     if not calls or not shapes:
         return None
     alike = {shapes[name]: size for name, size in sizes.items() if name in shapes and size}
     return {name: sizes.get(name, alike.get(shapes.get(name), math.nan)) for name in calls if sizes.get(name) != 0}
+
+
+OPERANDS = re.compile(r"%([\w.-]+)")
+BOUNDS = re.compile(r"f32\[\d+,1,\d+\]")
+
+
+def guard(folder, beside):
+    """Of what is around a kernel, the bundles that its bounds of scores alone need: they go into nothing else."""
+    text = "".join(path.read_text() for path in sorted(folder.glob("*-TLP-hlo.txt")))
+    shapes, needs = definitions(folder), {}
+    for line in text[text.find("\nENTRY ") + 1 :].splitlines():
+        found = DEFINITION.match(line)
+        if found:
+            operands = line[found.end() :].split("), ")[0]
+            needs[found[1]] = [name for name in OPERANDS.findall(operands) if name in shapes]
+    kernels = [name for name in needs if shapes[name][1] == "custom-call"]
+    bounds = {name for kernel in kernels for name in needs[kernel] if BOUNDS.match(shapes[name][0])}
+
+    def behind(names):
+        seen, left = set(), list(names)
+        while left:
+            name = left.pop()
+            if name not in seen and name not in kernels:
+                seen.add(name)
+                left += needs.get(name, [])
+        return seen
+
+    others = {name for kernel in kernels for name in needs[kernel]} - bounds
+    return sum(beside.get(name, 0) for name in behind(bounds) - behind(others))
 
 
 def multiplies(part, bundles):
@@ -273,10 +318,9 @@ def ours(root, bundles, chunk_registers):
     names = ["full", "span", "general"]
     joins = 0
     if each:
-        # Two by two: a body for both, or a loop over each.
-        two_full, two_span, alone = bodies_of(walk)
-        counted["two full"] = around(walk) + size_of(two_full)
-        counted["two span"] = around(walk) + size_of(two_span)
+        # Two by two: a body for both, of which none, one or both are masked, or a loop over each.
+        *pairs, alone = bodies_of(walk)
+        counted |= {name: around(walk) + size_of(body) for name, body in zip(PAIRS.values(), pairs, strict=True)}
         counted["round"] = around(walk) + size_of(alone) - size_of(each[0])
         if len(bodies_of(each[0])) == 4:
             names = ["full", "range", "span", "general"]
@@ -346,8 +390,14 @@ def costs(folder, module):
         print(f"  {module:28} " + ", ".join(f"{name} {bundles}" for name, bundles in counted.items()))
     outside = around(folder / f"{module}.schedule")
     beside = math.nan if outside is None or "units" not in steps else sum(outside.values())
-    return {"tile": sum(per_tile), "in range": sum(in_range), "total": total, "around": beside / steps.get("heads", 1),
-            "around a tile": beside / steps.get("units", 1)}
+    heads = steps.get("heads", 1)
+    tokens = math.sqrt(steps.get("units", math.nan) / heads * UNIT)
+    of_guard = guard(folder / f"{module}.schedule", outside) if steps["kernel"] == "ours" and outside else 0
+    # Once for each token, so less for each tile the longer a row is: at GUARDED tokens.
+    at_length = of_guard / heads * (GUARDED / tokens) / (GUARDED * GUARDED / UNIT) if of_guard else 0
+    return {"tile": sum(per_tile), "in range": sum(in_range), "total": total, "around": beside / heads,
+            "around a tile": beside / steps.get("units", 1), "guard": of_guard / heads,
+            "guarded": sum(in_range) + at_length}
 
 
 # ---- the table
@@ -355,7 +405,7 @@ def costs(folder, module):
 ROWS = [
     # what, our module, theirs, what is compared, must and goal over Tokamax and JAX
     ("forward, exact online softmax", ["full_forward"], ["full_forward"], "tile", (1.15, 1.25), (1.35, 1.5)),
-    ("forward, scores in range", ["full_forward"], ["full_forward"], "in range", (1.4, 1.55), (1.7, 1.9)),
+    ("forward, scores in range, and guard", ["full_forward"], ["full_forward"], "guarded", (1.4, 1.55), (1.7, 1.9)),
     ("forward, softcap 30", ["softcap_forward"], ["softcap_forward"], "tile", (1.25, 1.4), (1.5, 1.65)),
     ("fused backward", ["full_backward"], ["full_backward"], "tile", (1.10, 1.15), (1.35, 1.4)),
     ("16 documents in 8K, both passes", ["documents_forward", "documents_backward"],
@@ -377,10 +427,11 @@ NOT_COUNTED = """\
 Of ours a tile is a round of the walk over a row's worklist; of theirs a step of the grid. In all: every step, empty ones
 too, and what a row begins and ends with.
 
-Not in the first table: what XLA does around a kernel, once for each token and not for each tile, so that it weighs less the
-longer the rows are. Of ours these are the bounds of q, k and v that scores in range need, v turned for the forward, q and
-dO for the backward, and the backward's sums turned and scaled; of theirs the segment ids and what their forward keeps. The
-second table counts it, at the lengths of these cases: no less than what runs, waits for memory not in it. In neither: q
+Not in the first table, but for the guard: what XLA does around a kernel, once for each token and not for each tile, so that
+it weighs less the longer the rows are. Of ours these are the bounds of q, k and v that scores in range need (the guard, in
+the row of scores in range with its share of a tile at 8192 tokens), v turned for the forward, q and dO for the backward, and
+the backward's sums turned and scaled; of theirs the segment ids and what their forward keeps. The second table counts it, at
+the lengths of these cases: no less than what runs, waits for memory not in it. In neither: q
 times the scale, which Tokamax and JAX leave to their callers (a program of its own there; ours has it in the kernel), the
 join of the sums of scores in range to a row's own ("range's row" above, once for each row of tiles that has such), and
 delta, the sum of o * dO, which all three leave to others."""
@@ -418,6 +469,8 @@ def table(folder, *modules):
             sums = [sum(cost[unit] if cost else math.nan for cost in costs_of) for unit in ("around a tile", "around")]
             line += f" {'-' if math.isnan(sums[0]) else f'{sums[0]:.0f} ({sums[1]:.0f})':>16}"
         print(line)
+    of_guard = [f"{name} {cost['guard']:.0f}" for name, cost in known.items() if cost and cost["guard"]]
+    print("\nof which the bounds of scores in range alone need, for one head: " + (", ".join(of_guard) or "nothing"))
     print("\n" + NOT_COUNTED)
 
 
