@@ -29,7 +29,7 @@ TEST(Program, Help_EveryCommandHasAnExampleThatNamesIt) {
   const std::vector<std::vector<std::string>> commands = {
       {"plan"},    {"explain"},      {"run"},     {"verify"},          {"bench"}, {"bench", "planner"},
       {"lanes"},   {"bench", "run"}, {"receipt"}, {"receipt", "show"}, {"demo"},  {"receipt", "check"},
-      {"compile"}, {"emit"},         {"bridge"},
+      {"compile"}, {"emit"},         {"bridge"},  {"tpu-cost"},
   };
   for (std::vector<std::string> command : commands) {
     std::string name = "tessera";

@@ -67,6 +67,25 @@ TEST(CompileCommand, EmitWithoutAPlugin_WritesTheTextsAndSaysThatNothingWasCompi
   EXPECT_EQ(json["receipt"]["failed_at"], "decide");
 }
 
+// No schedule without the compiler that makes it; what the kernels have no form for is known before.
+TEST(TpuCostCommand, WithoutTheCompiler_IsRefusedByReason) {
+  const TemporaryFolder empty;
+  const ProgramResult none = Tessera({"tpu-cost", "causal:300:d128:bf16"}, Bare(empty));
+  EXPECT_EQ(none.exit_code, 3) << none.out;
+  EXPECT_TRUE(Contains(none.err, "xla.no_plugin")) << none.err;
+  EXPECT_TRUE(Contains(none.err, "script/setup --tpu")) << none.err;
+  EXPECT_EQ(none.out, "");
+  const ProgramResult dim = Tessera({"tpu-cost", "causal:300:d80:bf16", "--tile", "128x128"}, Bare(empty));
+  EXPECT_EQ(dim.exit_code, 3) << dim.err;
+  EXPECT_TRUE(Contains(dim.out, "tpu.head_dim")) << dim.out << dim.err;
+  const ProgramResult tile = Tessera({"tpu-cost", "causal:300:d128:bf16", "--tile", "96x96", "--json"}, Bare(empty));
+  EXPECT_EQ(tile.exit_code, 3) << tile.err;
+  const nlohmann::json json = nlohmann::json::parse(tile.out, nullptr, false);
+  ASSERT_FALSE(json.is_discarded()) << tile.out;
+  EXPECT_TRUE(Contains(json["tiles"][0]["refused"], "tpu.tile")) << tile.out;
+  EXPECT_TRUE(Contains(json["what"], "not a measured time"));
+}
+
 TEST(CompileCommand, NoPlugin_IsARefusalWhereCompilingWasAskedFor) {
   const TemporaryFolder empty;
   const TemporaryFolder folder;

@@ -65,9 +65,9 @@ TEST(Shorthand, IsTakenWhereAFileIs) {
       // What a command says of this contract is its own affair; that it read it is asked here.
       EXPECT_EQ(result.err.find("TSR-R002"), std::string::npos) << testing::PrintToString(arguments) << result.err;
       EXPECT_EQ(result.err.find("no such file"), std::string::npos) << testing::PrintToString(arguments) << result.err;
-      // Routing and ledgers want more than a contract, shards a plugin and dims that kernels have.
-      const bool may_refuse =
-          command.words[0] == "route" || command.words[0] == "ledger" || command.words[0] == "shard";
+      // Routing and ledgers want more than a contract, shards and schedules a plugin and dims that kernels have.
+      const std::string& first = command.words[0];
+      const bool may_refuse = first == "route" || first == "ledger" || first == "shard" || first == "tpu-cost";
       EXPECT_TRUE(result.exit_code == 0 || may_refuse) << testing::PrintToString(arguments) << result.err;
     }
   }

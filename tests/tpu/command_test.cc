@@ -66,6 +66,51 @@ TEST_F(TpuCommandTest, CompileForATopology_PrintsWhatTheCompilerMadeOfTheKernel)
   EXPECT_EQ(receipt->owner, "trace_pallas");
 }
 
+// What a tile takes, of every kernel there is, and the whole plan: masks cost, ranges spare, and nothing beats the
+// floor.
+TEST_F(TpuCommandTest, Cost_CountsWhatATileTakes) {
+#ifdef TESSERA_PROGRAM
+  const auto cost = [](std::vector<std::string> more) {
+    more.insert(more.begin(),
+                {TESSERA_PROGRAM, "tpu-cost", "causal:512:h2/1:d128:bf16", "--tile", "128x128", "--json"});
+    const ProgramResult result = RunProgram(more);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return nlohmann::json::parse(result.out, nullptr, false);
+  };
+  const nlohmann::json fused = cost({});
+  ASSERT_FALSE(fused.is_discarded());
+  EXPECT_NE(fused["what"].get<std::string>().find("not a measured time"), std::string::npos);
+  const nlohmann::json& kernels = fused["tiles"][0]["kernels"];
+  ASSERT_EQ(kernels.size(), 2u);
+  EXPECT_EQ(kernels[0]["kernel"], "tessera_forward");
+  EXPECT_EQ(kernels[1]["kernel"], "tessera_backward");
+  for (const nlohmann::json& kernel : kernels) {
+    EXPECT_EQ(kernel["tiles"], 2 * 10) << "of two heads, four rows of one to four tiles";
+    EXPECT_GT(kernel["full"], kernel["floor"]);
+    EXPECT_GT(kernel["masked"], kernel["full"]);
+    const nlohmann::json& bundles = kernel["bundles"];
+    EXPECT_GT(kernel["plan"], 20 * bundles["full"].get<double>() / 2);
+    if (kernel["pass"] == "backward") {
+      // One chunk of keys, eight rows of tiles, and in each a masked tile last.
+      EXPECT_EQ(kernel["plan"], bundles["chunk"].get<double>() + 8 * bundles["row"].get<double>() +
+                                    12 * bundles["full"].get<double>() + 8 * bundles["span"].get<double>());
+      continue;
+    }
+    EXPECT_LT(kernel["in_range"], kernel["masked"]);
+    // A masked tile by itself is masked, and one beside a full one alone.
+    EXPECT_GT(bundles["full and span"], bundles["two full"]);
+    EXPECT_LT(bundles["full and span"], bundles["two span"]);
+  }
+  const nlohmann::json apart = cost({"--tpu-backward", "apart"})["tiles"][0]["kernels"];
+  ASSERT_EQ(apart.size(), 3u);
+  EXPECT_EQ(apart[1]["kernel"], "tessera_dq");
+  EXPECT_EQ(apart[2]["kernel"], "tessera_dkv");
+  EXPECT_LT(apart[1]["floor"], kernels[1]["floor"]);
+  EXPECT_LT(apart[1]["full"], kernels[1]["full"]);
+  EXPECT_LT(apart[2]["full"], kernels[1]["full"]);
+#endif
+}
+
 // The lane itself with the real libtpu, as far as it goes on a machine without a TPU: it says that only compiling is
 // left, and never runs something else under the lane's name.
 TEST_F(TpuCommandTest, RunWithTheCompilerAlone_IsRefusedByReason) {

@@ -241,7 +241,8 @@ Option* Command::AddFlag(const std::string& name, bool& value, const std::string
 
 Option* Command::Find(const std::string& name) const {
   const auto is_named = [&](const std::unique_ptr<Option>& option) { return option->Name() == name; };
-  return std::find_if(options_.begin(), options_.end(), is_named)->get();
+  const auto found = std::find_if(options_.begin(), options_.end(), is_named);
+  return found == options_.end() ? nullptr : found->get();
 }
 void Command::Footer(const std::string& text) { app_->footer(text); }
 void Command::OnParsed(std::function<void()> callback) { app_->callback(std::move(callback)); }

@@ -97,7 +97,7 @@ class Command {
   template <class T>
   Option* AddNumber(const std::string& name, T& value, NumberRange range, const std::string& about);
   Option* AddFlag(const std::string& name, bool& value, const std::string& about);
-  // An option that was added.
+  // An option that was added; null where none was.
   Option* Find(const std::string& name) const;
   void Footer(const std::string& text);
   // Called once all arguments have been read, if this command was named.

@@ -1,9 +1,7 @@
 // `tessera compile`: the programs of a contract as text and compiled, and nothing run: also for a machine that is not
 // here.
 #include <fmt/format.h>
-#include <stdlib.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -11,6 +9,7 @@
 
 #include "json_text.h"
 #include "program.h"
+#include "schedule_folder.h"
 #include "shorthand.h"
 
 namespace tessera::program {
@@ -23,6 +22,8 @@ struct Options {
   std::string emit;
   std::string receipt;
   bool json = false;
+  bool inference = false;
+  const Command* command = nullptr;
   bool progress = false;
 };
 
@@ -40,37 +41,6 @@ constexpr const char* kFooter =
     "For a TPU that is not here it prints the compiled program's fingerprint and the vector memory of its kernels; "
     "with\n"
     "--topology also the instruction bundles of their schedules, which is no time.";
-
-// Has libtpu write the schedules of kernels to a folder that goes when this does, unless the user named one. It reads
-// its environment when it is loaded, so this must be there before the engine.
-class ScheduleFolder {
- public:
-  ScheduleFolder() {
-    const char* given = std::getenv(kVariable);
-    const std::string before = given == nullptr ? "" : given;
-    const bool is_file = !before.empty() && before[0] != '-';
-    if (is_file || before.find("--xla_jf_dump_to=") != std::string::npos) return;
-    std::error_code error;
-    std::string name = (std::filesystem::temp_directory_path(error) / "tessera_schedules_XXXXXX").string();
-    if (error || mkdtemp(name.data()) == nullptr) return;
-    folder_ = name;
-    const std::string flags =
-        fmt::format("{}{}--xla_jf_dump_to={} --xla_jf_dump_llo_text=true --xla_jf_dump_llo_pass_label_regex=final",
-                    before, before.empty() ? "" : " ", folder_);
-    setenv(kVariable, flags.c_str(), 1);
-    EngineDefaults().xla_flags = OptionsFromEnvironment().xla_flags;
-  }
-  ~ScheduleFolder() {
-    std::error_code error;
-    if (!folder_.empty()) std::filesystem::remove_all(folder_, error);
-  }
-  ScheduleFolder(const ScheduleFolder&) = delete;
-  ScheduleFolder& operator=(const ScheduleFolder&) = delete;
-
- private:
-  static constexpr const char* kVariable = "LIBTPU_INIT_ARGS";
-  std::string folder_;
-};
 
 // What was asked for, as far as it came.
 struct Outcome {
@@ -162,6 +132,7 @@ bool IsOnlyEmit(const Options& options, const RunOutcome& compiled) {
 int CompileCommand(Options options) {
   RunOptions& run = options.run;
   ProblemArguments& arguments = options.problem;
+  UseKernelOptions(run, options.inference);
   // "v6e:1x1" is of the target v6e.
   if (!options.topology.empty()) {
     const std::string target = options.topology.substr(0, options.topology.find(':'));
@@ -174,6 +145,7 @@ int CompileCommand(Options options) {
                     options.json);
     }
   }
+  if (Status ok = CheckKernelOptions(*options.command, options.run.lane); !ok) return Report(ok.error(), options.json);
   if (Status ok = DeclareEnvironment(); !ok) return Report(ok.error(), options.json);
   std::optional<ScheduleFolder> schedules;
   if (!options.topology.empty()) schedules.emplace();
@@ -237,11 +209,13 @@ void AddCompile(Command& app, Action& action) {
   sub->AddOption("--topology", options->topology, "How many chips of the target, as its compiler calls them: v6e:1x1")
       ->TypeName("T");
   AddXlaOptions(*sub, run);
+  AddKernelOptions(*sub, run, options->inference)->Excludes(sub->Find("--backward"));
   AddProblemOptions(*sub, options->problem);
   AddRouteOptions(*sub, options->problem);
   sub->AddFlag("--json", options->json, "Print one JSON document");
   sub->AddFlag("--progress", options->progress, "Report progress also when standard error is no terminal");
   sub->Footer(kFooter);
+  options->command = sub;
   sub->OnParsed([options, &action] { action = [options] { return CompileCommand(*options); }; });
 }
 

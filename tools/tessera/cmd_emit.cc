@@ -20,6 +20,8 @@ struct Options {
   RunOptions run;
   std::string out;
   bool json = false;
+  bool inference = false;
+  const Command* command = nullptr;
 };
 
 constexpr const char* kFooter =
@@ -118,6 +120,8 @@ Status WriteWhole(const std::string& out, const std::vector<File>& files) {
 }
 
 int EmitCommand(Options options) {
+  UseKernelOptions(options.run, options.inference);
+  if (Status ok = CheckKernelOptions(*options.command, options.run.lane); !ok) return Report(ok.error(), options.json);
   if (Status ok = DeclareEnvironment(); !ok) return Report(ok.error(), options.json);
   auto problem = ReadProblem(options.problem);
   if (!problem) return Report(problem.error(), options.json);
@@ -176,8 +180,10 @@ void AddEmit(Command& app, Action& action) {
       ->ShowDefault();
   AddProblemOptions(*sub, options->problem);
   AddRouteOptions(*sub, options->problem);
+  AddKernelOptions(*sub, run, options->inference);
   sub->AddFlag("--json", options->json, "Print the receipt as one JSON document");
   sub->Footer(kFooter);
+  options->command = sub;
   sub->OnParsed([options, &action] { action = [options] { return EmitCommand(*options); }; });
 }
 

@@ -19,6 +19,7 @@ struct Options {
   bool at_class = false;
   bool check = false;
   bool json = false;
+  bool inference = false;
   bool progress = false;
   const Command* command = nullptr;
 };
@@ -288,12 +289,14 @@ void AddRun(Command& app, Action& action) {
   sub->AddOption("--layout", options->layout, "Tensor layout: bhtd or bthd")->ShowDefault()->OneOf({"bhtd", "bthd"});
   sub->AddFlag("--max", run.row_max, "Also return the row maximum of the logits");
   AddWorkOptions(*sub, run);
+  AddKernelOptions(*sub, run, options->inference)->Excludes(sub->Find("--backward"));
   AddProblemOptions(*sub, arguments.problem);
   sub->AddFlag("--json", options->json, "Print the receipt as one JSON document");
   sub->AddFlag("--progress", options->progress, "Report progress also when standard error is no terminal");
   sub->Footer(kFooter);
   options->command = sub;
   sub->OnParsed([options, &action] {
+    UseKernelOptions(options->arguments.run, options->inference);
     options->arguments.run.digests = true;
     options->arguments.run.keep_bound = options->check;
     options->arguments.run.layout = options->layout == "bthd" ? Layout::kBthd : Layout::kBhtd;

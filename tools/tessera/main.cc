@@ -38,6 +38,7 @@ int Main(int argc, char** argv) {
   AddRun(app, action);
   AddCompile(app, action);
   AddEmit(app, action);
+  AddTpuCost(app, action);
   AddVerify(app, action);
   AddBench(app, action);
   AddLanes(app, action);

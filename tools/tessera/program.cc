@@ -207,6 +207,23 @@ void AddXlaOptions(Command& app, RunOptions& run) {
       ->TypeName("N");
 }
 
+Option* AddKernelOptions(Command& app, RunOptions& run, bool& inference) {
+  app.AddOption(
+         "--tpu-backward", run.xla.tpu_backward,
+         "Of TPU kernels: fused = one for dq, dk and dv; apart = one for dq, one for dk and dv; auto = by the plan")
+      ->OneOf({"auto", "fused", "apart"})
+      ->TypeName("WHICH")
+      ->ShowDefault();
+  return app.AddFlag("--inference", inference,
+                     "The forward alone, and nothing but o: TPU kernels then have no statistics");
+}
+
+void UseKernelOptions(RunOptions& run, bool inference) {
+  if (!inference) return;
+  run.backward = false;
+  run.xla.statistics = false;
+}
+
 void AddWorkOptions(Command& app, RunOptions& run) {
   Option* isa = app.AddOption("--isa", run.isa,
                               "Run with this instruction set or not at all (default: TESSERA_ISA, else the best)");
@@ -218,8 +235,15 @@ void AddWorkOptions(Command& app, RunOptions& run) {
       ->TypeName("N");
 }
 
+Status CheckKernelOptions(const Command& app, std::string_view lane) {
+  const std::string name = "--tpu-backward";
+  if (lane == "xla_pallas" || lane == "auto" || app.Find(name) == nullptr) return {};
+  return app.Refuse(fmt::format("the lane {}", lane), {name});
+}
+
 Status CheckXlaOptions(const Command& app, const Contract& contract, const Target& target, const RunOptions& run) {
-  const std::vector<std::string> names = {"--plugin", "--device", "--xla-level"};
+  std::vector<std::string> names = {"--plugin", "--device", "--xla-level"};
+  if (app.Find("--tpu-backward") != nullptr) names.emplace_back("--tpu-backward");
   if (app.Refuse("", names)) return {};
   auto attention = TheEngine().Prepare(contract, target, run);
   if (!attention) return {};  // what is wrong is said when it is run
@@ -227,7 +251,7 @@ Status CheckXlaOptions(const Command& app, const Contract& contract, const Targe
   std::string lane = run.lane == "auto" ? TheEngine().options().lane : run.lane;
   if (lane == "auto") lane = attention->selection().lane;
   const auto& own = kLanesWithoutPlugin;
-  if (std::find(own.begin(), own.end(), lane) == own.end()) return {};
+  if (std::find(own.begin(), own.end(), lane) == own.end()) return CheckKernelOptions(app, lane);
   return app.Refuse(fmt::format("the lane {}", lane), names);
 }
 

@@ -31,6 +31,7 @@ void AddRoute(Command& app, Action& action);
 void AddRun(Command& app, Action& action);
 void AddCompile(Command& app, Action& action);
 void AddEmit(Command& app, Action& action);
+void AddTpuCost(Command& app, Action& action);
 void AddVerify(Command& app, Action& action);
 void AddBench(Command& app, Action& action);
 void AddLanes(Command& app, Action& action);
@@ -108,6 +109,10 @@ Result<PlanResult> PlanProblem(const Problem& problem);
 std::string LeakNotes(const Contract& contract);
 // --plugin and what else the lanes that go through XLA can be told.
 void AddXlaOptions(Command& app, RunOptions& run);
+// Which of our TPU kernels a program has. UseKernelOptions makes `inference`, whose option it gives, part of the run.
+Option* AddKernelOptions(Command& app, RunOptions& run, bool& inference);
+void UseKernelOptions(RunOptions& run, bool inference);
+Status CheckKernelOptions(const Command& app, std::string_view lane);
 // Those, --isa and --threads: what a lane works with.
 void AddWorkOptions(Command& app, RunOptions& run);
 // Given by name, they are errors where the lane that is to run makes no use of a plugin.
