@@ -15,12 +15,19 @@ bool HasTool(const std::string& name) {
   return RunProgram({"/bin/sh", "-c", "command -v " + name + " > /dev/null"}, {}).exit_code == 0;
 }
 
+// As a manual writes a name.
+std::string Escaped(const std::string& name) {
+  std::string escaped;
+  for (const char c : name) escaped += c == '-' ? std::string("\\-") : std::string(1, c);
+  return escaped;
+}
+
 TEST(Completion, AndManual_KnowEveryCommandAndOption) {
   const std::string manual = Tessera({"man"}).out;
   const std::vector<std::string> texts = {Completion("bash"), Completion("zsh"), Completion("fish")};
   for (const HelpCommand& command : AllCommands()) {
     for (const std::string& text : texts) EXPECT_NE(text.find(command.words.back()), std::string::npos);
-    EXPECT_NE(manual.find(".SS tessera " + command.Text() + "\n"), std::string::npos) << command.Text();
+    EXPECT_NE(manual.find(".SS tessera " + Escaped(command.Text()) + "\n"), std::string::npos) << command.Text();
     for (const HelpOption& option : command.options) {
       if (option.is_positional) continue;
       const std::string name = option.name.substr(0, option.name.find('{'));  // --help also says what a flag sets
@@ -28,9 +35,7 @@ TEST(Completion, AndManual_KnowEveryCommandAndOption) {
         EXPECT_NE(text.find(name), std::string::npos) << command.Text() << " " << name;
       }
       EXPECT_NE(texts[2].find("-l " + name.substr(2)), std::string::npos) << name;
-      std::string escaped;
-      for (const char c : name) escaped += c == '-' ? std::string("\\-") : std::string(1, c);
-      EXPECT_NE(manual.find(escaped), std::string::npos) << name;
+      EXPECT_NE(manual.find(Escaped(name)), std::string::npos) << name;
     }
   }
 }

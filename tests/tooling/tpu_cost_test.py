@@ -143,6 +143,29 @@ class Schedules(unittest.TestCase):
             # The second copy is the same computation as the first, and was dumped once.
             self.assertEqual(cost.around(folder), {"copy.5": 11, "copy.6": 11, "fusion": 1 + 3 * (4 + 1 + STEP)})
 
+    def test_the_guard_is_what_the_bounds_need(self):
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = pathlib.Path(temporary)
+            (folder / "1-TLP-hlo.txt").write_text("""
+%fused (p: f32[2]) -> f32[2] {
+  %inside = f32[2]{0} multiply(%p, %p)
+}
+ENTRY %main (k: bf16[2]) -> f32[2] {
+  %k = bf16[2]{0} parameter(0)
+  %copy = bf16[2]{0} copy(%k)
+  %squares = f32[2]{0} fusion(%k), kind=kOutput, calls=%fused
+  %both = (f32[2]{0}, bf16[2]{0}) fusion(%copy), kind=kLoop, calls=%fused
+  %sizes = f32[2]{0} get-tuple-element(%both), index=0
+  %keys = bf16[2]{0} get-tuple-element(%both), index=1
+  %sum = f32[2]{0} add(%squares, %sizes)
+  %bounds = f32[2,1,3]{2,1,0} bitcast(%sum)
+  ROOT %kernel = f32[2]{0} custom-call(%bounds, %keys), custom_call_target="tpu_custom_call"
+}
+""")
+            # The copy is the keys' own; what gives the keys and their sizes at once is counted in full.
+            beside = {"copy": 1, "squares": 10, "both": 100, "sum": 1000, "inside": 10000, "kernel": 100000}
+            self.assertEqual(cost.guard(folder, beside), 1110)
+
     def test_the_table_adds_up(self):
         with tempfile.TemporaryDirectory() as temporary:
             folder = pathlib.Path(temporary)

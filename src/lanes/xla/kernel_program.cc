@@ -88,10 +88,9 @@ class Lowerer {
     const Value q = Queries("q", shape_.dim_qk);
     Values keys;
     if (k.has_range) {
-      const Value live = LiveKeys();
-      keys.push_back(CleanKeys("k", live));
-      keys.push_back(CleanValues(live));
-      AddBounds(q, keys, operands);
+      keys.push_back(CleanKeys("k", LiveKeys()));
+      keys.push_back(CleanValues());
+      AddBounds(q, keys[1], operands);
     } else {
       AddKeys(keys);
     }
@@ -329,10 +328,13 @@ class Lowerer {
     const Value live = LiveKeys();
     for (const char* name : {"k", "v"}) operands.push_back(CleanKeys(name, live));
   }
-  Value LiveKeys() {
+  Value LiveMarks() {
     const int64_t begin[] = {0, 0};
     const int64_t end[] = {shape_.batch, shape_.kv_len};
-    const Value marks = b_.Slice(Table("kv_live"), begin, end);
+    return b_.Slice(Table("kv_live"), begin, end);
+  }
+  Value LiveKeys() {
+    const Value marks = LiveMarks();
     return b_.Is(Compare::kNe, marks, b_.Int(0));
   }
   Value CleanKeys(const char* name, const Value& live) {
@@ -343,11 +345,13 @@ class Lowerer {
     const Value clean = b_.Select(is_live, x, b_.Constant(x.type, 0));
     return b_.PadEnd(b_.Reshape(clean, {heads, shape_.kv_len, dim}), {heads, kernel_.kv_tokens(), dim});
   }
-  // Values as [heads, dim, tokens], turned before anything else: what is made of them together with the keys is laid
-  // out as they are, and XLA then turns the keys, and back.
-  Value CleanValues(const Value& live) {
+  // Values as [heads, dim, tokens]. They ask the marks in another way than keys do: what two select by is laid out
+  // once, and XLA would turn the keys with the values, and back.
+  Value CleanValues() {
     const int64_t heads = shape_.batch * shape_.num_kv_heads;
     const Value x = b_.Transpose(b_.Input("v"), {0, 1, 3, 2});
+    const Value marks = LiveMarks();
+    const Value live = b_.Is(Compare::kGt, marks, b_.Int(0));
     const Value is_live = b_.Spread(live, x.type.dims, {0, 3});
     const Value clean = b_.Select(is_live, x, b_.Constant(x.type, 0));
     const int64_t dim = shape_.dim_v;
@@ -370,11 +374,11 @@ class Lowerer {
     return b_.Mul(bound, b_.Constant(bound.type, kernels::kSquareSlack));
   }
   // What tells whether a tile's scores are in range (kernels/attention.h).
-  void AddBounds(const Value& q, const Values& keys, Values& operands) {
+  void AddBounds(const Value& q, const Value& values, Values& operands) {
     const Value scale = b_.Input("scale");
     const Value of_queries = SquaresOf(q, kernel_.list.tile_q);
     operands.push_back(b_.Mul(of_queries, b_.Spread(b_.Mul(scale, scale), of_queries.type.dims, {})));
-    const Value v = AsF32(keys[1]);
+    const Value v = AsF32(values);
     const auto number = [&](double value) { return b_.Constant(v.type, value); };
     const Value size = b_.Max(v, b_.Neg(v));
     const Value is_large = b_.Is(Compare::kGe, size, number(kernels::kLeastValueInRange));
@@ -383,7 +387,11 @@ class Lowerer {
     const Value is_zero = b_.Is(Compare::kEq, v, zero);
     const Value is_in_range = b_.Or(b_.And(is_large, is_small), is_zero);
     const Value beyond = b_.Select(is_in_range, zero, number(kInf));
-    const Value of_keys = SquaresOf(keys[0], kernel_.list.tile_kv);
+    // Of keys as they come: where one is not clean, nobody sees the whole tile, and no bound of it is asked for.
+    const int64_t heads = shape_.batch * shape_.num_kv_heads;
+    const Value as_given = b_.Reshape(b_.Input("k"), {heads, shape_.kv_len, shape_.dim_qk});
+    const Value k = b_.PadEnd(as_given, {heads, kernel_.kv_tokens(), shape_.dim_qk});
+    const Value of_keys = SquaresOf(k, kernel_.list.tile_kv);
     const Value of_tokens = b_.Reduce(Reduction::kMax, beyond, {1});
     const int64_t tiles = kernel_.kv_tokens() / kernel_.list.tile_kv;
     const Value by_tile = b_.Reshape(of_tokens, {v.type.dims[0], tiles, kernel_.list.tile_kv});

@@ -235,7 +235,8 @@ BOUNDS = re.compile(r"f32\[\d+,1,\d+\]")
 
 
 def guard(folder, beside):
-    """Of what is around a kernel, the bundles that its bounds of scores alone need: they go into nothing else."""
+    """Of what is around a kernel, the bundles that its bounds of scores need: what goes into nothing else, and in full what
+    gives an operand too."""
     text = "".join(path.read_text() for path in sorted(folder.glob("*-TLP-hlo.txt")))
     shapes, needs = definitions(folder), {}
     for line in text[text.find("\nENTRY ") + 1 :].splitlines():
@@ -255,8 +256,10 @@ def guard(folder, beside):
                 left += needs.get(name, [])
         return seen
 
-    others = {name for kernel in kernels for name in needs[kernel]} - bounds
-    return sum(beside.get(name, 0) for name in behind(bounds) - behind(others))
+    others = behind({name for kernel in kernels for name in needs[kernel]} - bounds)
+    of_bounds = behind(bounds)
+    both = {name for name in of_bounds & others if shapes[name][0].startswith("(") and shapes[name][1] == "fusion"}
+    return sum(beside.get(name, 0) for name in of_bounds - others | both)
 
 
 def multiplies(part, bundles):
@@ -378,7 +381,7 @@ def costs(folder, module):
             counted = ours(root, bundles, steps.get("chunk_registers", []))
             total += counted["row"] * steps["rows"] + counted.get("chunk", 0) * steps.get("chunks", 0)
             total += sum(counted.get(what, math.nan) * count for what, count in steps["tiles"].items())
-            alone = counted.get("round", 0)
+            alone = counted.get("round", 0) / 2  # in a row's middle a round has two tiles
             per_tile.append(min(alone + counted["full"], counted.get("two full", math.inf) / 2) / units)
             in_range.append((alone + counted.get("range", counted["full"])) / units)
         else:
@@ -470,7 +473,7 @@ def table(folder, *modules):
             line += f" {'-' if math.isnan(sums[0]) else f'{sums[0]:.0f} ({sums[1]:.0f})':>16}"
         print(line)
     of_guard = [f"{name} {cost['guard']:.0f}" for name, cost in known.items() if cost and cost["guard"]]
-    print("\nof which the bounds of scores in range alone need, for one head: " + (", ".join(of_guard) or "nothing"))
+    print("\nof which the bounds of scores in range need, for one head: " + (", ".join(of_guard) or "nothing"))
     print("\n" + NOT_COUNTED)
 
 
