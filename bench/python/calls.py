@@ -83,12 +83,12 @@ class Rows:
                           "limit_us": limit, "note": note})  # fmt: skip
         if not self.as_json:
             figures = " ".join(f"{'' if value is None else format(value, '.1f'):>10}" for value in values.values())
-            print(f"{name:52} {figures} {'' if limit is None else limit:>7}  {note}")
+            print(f"{name:64} {figures} {'' if limit is None else limit:>7}  {note}")
 
     def skip(self, name, reason):
         self.rows.append({"name": name, "skipped": reason})
         if not self.as_json:
-            print(f"{name:52} skipped: {reason}")
+            print(f"{name:64} skipped: {reason}")
 
     def compare(self, taken, bare, limits):
         """A row for each call: what it adds to the bare one, as the median of the differences of each round, and of the least."""
@@ -252,7 +252,7 @@ def main():
     options = parser.parse_args()
     rows = Rows(options.json)
     if not options.json:
-        print(f"{'microseconds':52} {'median':>10} {'least':>10} {'added':>10} {'of least':>10} {'limit':>7}")
+        print(f"{'microseconds':64} {'median':>10} {'least':>10} {'added':>10} {'of least':>10} {'limit':>7}")
     if options.section != "planning":
         numpy_calls(rows)
         torch_calls(rows)
