@@ -10,26 +10,25 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 #include <map>
 #include <numeric>
 #include <optional>
 #include <random>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "checked.h"
 #include "lanes/xla/pjrt/client.h"
 #include "lanes/xla/pjrt/find_plugins.h"
 #include "shard/context_program.h"
 #include "shard/pod_model.h"
 #include "shard_time.h"
 #include "tessera/cpu_guard.h"
-#include "tessera/engine.h"
-#include "tessera/run.h"
 
 namespace tessera {
 namespace {
+
+using bench::Checked;
 
 constexpr int64_t kShards = 8;
 constexpr int64_t kTile = 256;
@@ -51,13 +50,6 @@ struct Settings {
   std::string documents = {};  // a file for the lengths of the documents that are timed
   bool has_json = false;
 };
-
-template <class T>
-T Checked(Result<T> result) {
-  if (result) return std::move(*result);
-  fmt::print(stderr, "bench_shard: {}\n", ToText(result.error()));
-  std::exit(2);
-}
 
 Contract ContractOf(const std::string& mask, int64_t tokens) {
   Contract contract;
@@ -351,7 +343,7 @@ void AddTimes(const Settings& settings, std::vector<Line>& lines) {
                               .seed = settings.seed,
                               .repeats = settings.repeats,
                               .documents = settings.documents};
-  for (const bench::ShardTime& time : Checked(bench::TimeShards(how))) {
+  for (const bench::ShardTime& time : bench::TimeShards(how)) {
     lines.push_back({time.what, fmt::format("time, {} devices over 1", settings.shards), time.ratio, 1.3, 1.1});
     fmt::print(stderr, "{}\n", time.about);
   }

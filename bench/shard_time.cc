@@ -14,7 +14,7 @@
 #include <random>
 #include <thread>
 
-#include "base/try.h"
+#include "checked.h"
 #include "tessera/engine.h"
 #include "tessera/run.h"
 #include "tessera/shard_run.h"
@@ -38,22 +38,21 @@ double CpuMs() {
   };
   return of(use.ru_utime) + of(use.ru_stime);
 }
-Status Call(const std::function<Status()>& run, bool is_counted, Timed& timed) {
+void Call(const std::function<Status()>& run, bool is_counted, Timed& timed) {
   const double cpu = CpuMs();
   const auto start = std::chrono::steady_clock::now();
-  TESSERA_TRY(run());
+  Check(run());
   const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-  if (!is_counted) return {};
+  if (!is_counted) return;
   timed.ms.push_back(ms);
   timed.cpu_ms += CpuMs() - cpu;
-  return {};
 }
 double Median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
 }
 
-Result<ShardTime> TimeOne(const Engine& engine, const std::string& mask, const Batch& batch, const ShardTimes& times) {
+ShardTime TimeOne(const Engine& engine, const std::string& mask, const Batch& batch, const ShardTimes& times) {
   Contract contract;
   contract.shape = {.batch = 1,
                     .q_len = times.tokens,
@@ -63,18 +62,18 @@ Result<ShardTime> TimeOne(const Engine& engine, const std::string& mask, const B
                     .dim_qk = kDim,
                     .dim_v = kDim,
                     .dtype = DType::kF32};
-  contract.mask.heads = {TESSERA_TRY(ParseMaskExpr(mask))};
+  contract.mask.heads = {Checked(ParseMaskExpr(mask))};
   contract.score.scale = 0.125;
-  Target target = TESSERA_TRY(FindTarget("cpu"));
+  Target target = Checked(FindTarget("cpu"));
   target.workers = static_cast<int64_t>(std::thread::hardware_concurrency());
   const TensorMap inputs = MakeInputs(contract, times.seed, false);
 
   AttentionOptions alone;
   alone.lane = "xla_chunked";
   alone.plan.tile = TileSize{kTile, kTile};
-  const Attention attention = TESSERA_TRY(engine.Prepare(contract, target, alone));
-  PlanResult plan = TESSERA_TRY(attention.Plan(batch));
-  const Bound bound = TESSERA_TRY(attention.Bind(std::move(plan.plan)));
+  const Attention attention = Checked(engine.Prepare(contract, target, alone));
+  PlanResult plan = Checked(attention.Plan(batch));
+  const Bound bound = Checked(attention.Bind(std::move(plan.plan)));
   const Shape& s = contract.shape;
   std::vector<float> want(static_cast<size_t>(s.num_q_heads * s.q_len * s.dim_v));
   std::vector<float> lse(static_cast<size_t>(s.num_q_heads * s.q_len));
@@ -99,14 +98,14 @@ Result<ShardTime> TimeOne(const Engine& engine, const std::string& mask, const B
   ShardRunOptions options;
   options.context.shards = times.shards;
   options.context.plan.tile = TileSize{kTile, kTile};
-  const BoundShards shards = TESSERA_TRY(BoundShards::Bind(engine, contract, batch, target, options));
+  const BoundShards shards = Checked(BoundShards::Bind(engine, contract, batch, target, options));
   ShardOutputs own;
 
   Timed sharded;
   Timed whole;
   for (int64_t i = 0; i <= times.repeats; ++i) {
-    TESSERA_TRY(Call([&] { return shards.Forward(inputs, own); }, i > 0, sharded));
-    TESSERA_TRY(Call([&] { return bound.Forward(tensors); }, i > 0, whole));
+    Call([&] { return shards.Forward(inputs, own); }, i > 0, sharded);
+    Call([&] { return bound.Forward(tensors); }, i > 0, whole);
   }
   // A reordered row ends its tiles elsewhere, so that sums are taken in another order.
   double apart = 0;
@@ -128,13 +127,13 @@ Result<ShardTime> TimeOne(const Engine& engine, const std::string& mask, const B
       out.what, times.repeats, Median(sharded.ms), times.shards, Median(whole.ms), out.ratio, sharded.cpu_ms / calls,
       whole.cpu_ms / calls, *std::min_element(sharded.ms.begin(), sharded.ms.end()),
       *std::min_element(whole.ms.begin(), whole.ms.end()), apart, shards.plan().TileBalance(), shards.plan().reason);
-  if (!(apart < 1e-4)) return Fail(ErrorCode::kCheckFailed, out.about, "shard");
+  if (!(apart < 1e-4)) Check(Fail(ErrorCode::kCheckFailed, out.about, "shard"));
   return out;
 }
 
 }  // namespace
 
-Result<std::vector<ShardTime>> TimeShards(const ShardTimes& times) {
+std::vector<ShardTime> TimeShards(const ShardTimes& times) {
   const Engine engine{OptionsFromEnvironment()};
   std::mt19937_64 random(times.seed);
   std::vector<int32_t> lengths;
@@ -148,9 +147,9 @@ Result<std::vector<ShardTime>> TimeShards(const ShardTimes& times) {
   Batch batch;
   batch.doc_lengths = IntRows{lengths};
   std::vector<ShardTime> out;
-  out.push_back(TESSERA_TRY(TimeOne(engine, "causal and documents", batch, times)));
-  out.push_back(TESSERA_TRY(TimeOne(engine, "window(1023, 0)", {}, times)));
-  out.push_back(TESSERA_TRY(TimeOne(engine, "causal and documents and window(1023, 0)", batch, times)));
+  out.push_back(TimeOne(engine, "causal and documents", batch, times));
+  out.push_back(TimeOne(engine, "window(1023, 0)", {}, times));
+  out.push_back(TimeOne(engine, "causal and documents and window(1023, 0)", batch, times));
   return out;
 }
 

@@ -135,9 +135,8 @@ struct ContextPlan {
   std::vector<ShardLoad> loads;  // [shard]
   // [target][source]: the key tiles that the target's rows touch, ascending, by number over all batch rows.
   std::vector<std::vector<std::vector<int32_t>>> needs;
-  // The same of query tiles, by the shard whose keys they touch.
-  std::vector<std::vector<std::vector<int32_t>>> row_needs;
-  std::vector<ExchangeBytes> exchanges;  // of this cut, in the order of kExchanges
+  std::vector<std::vector<std::vector<int32_t>>> row_needs;  // the same of query tiles, by the shard of the keys
+  std::vector<ExchangeBytes> exchanges;                      // of this cut, in the order of kExchanges
   struct Considered {
     CutForm form = CutForm::kContiguous;
     bool is_possible = true;

@@ -98,6 +98,55 @@ TEST_F(ShardTpu, FourChips_EveryExchange) {
   EXPECT_TRUE(result.out.empty()) << result.out;
 }
 
+// A model over chips that are not here: what was compiled is audited as on devices that are.
+TEST_F(ShardTpu, AModelForATopology_IsAuditedAsCompiled) {
+  Proves("R79 R83");
+  const TemporaryFolder folder;
+  const std::string run = folder.File("run.toml");
+  WriteWhole(folder.File("text.txt"), std::string(4000, 'a'));
+  WriteWhole(run, R"(version = 1
+[model]
+vocab = 256
+layers = 1
+width = 32
+num_q_heads = 2
+num_kv_heads = 2
+head_dim = 16
+mlp_width = 32
+rows = 2
+row_tokens = 32
+masks = ["causal and documents"]
+[data]
+folder = "."
+files = ["*.txt"]
+held_out = 16
+packer = "best_fit"
+[train]
+steps = 1
+learning_rate = 1e-3
+)");
+  const auto train = [&](const std::string& out, const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {
+        "train",          run,        "--target", "v6e",   "--topology",     "v6e:2x2", "--compile-only", "--mesh",
+        "data=2,model=2", "--plugin", plugin_,    "--out", folder.File(out), "--json"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return Tessera(arguments);
+  };
+  const ProgramResult result = train("four", {});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const nlohmann::json receipt = OnlyDocument(result);
+  int64_t most = 0;
+  ASSERT_EQ(receipt["sharding"]["programs"].size(), 3U) << receipt["sharding"].dump();
+  for (const nlohmann::json& program : receipt["sharding"]["programs"]) {
+    most = std::max(most, program["device_bytes"].get<int64_t>());
+  }
+  EXPECT_FALSE(receipt["sharding"]["programs"][0]["collectives"].empty());
+  // Arguments and results fit, and what the compiled program needs beside them does not.
+  const ProgramResult tight = train("tight", {"--max-device-bytes", std::to_string(most + 1)});
+  EXPECT_NE(tight.exit_code, 0);
+  EXPECT_TRUE(Has(tight.err + tight.out, "TSR-S006")) << tight.err;
+}
+
 TEST_F(ShardTpu, SixteenChips_EveryExchangeWithKernels) {
   ExpectCompiles("v6e:4x4", 16, {"causal:2048:h4:d128:bf16", {"--exchange", "allgather"}, "all-gather"});
   ExpectCompiles("v6e:4x4", 16, {"causal:2048:h4:d128:bf16", {"--exchange", "sparse"}, "ragged-all-to-all"});

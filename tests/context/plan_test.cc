@@ -404,7 +404,7 @@ TEST(Context, BackwardsBytes_AreThoseOfTheCheaperWay) {
     EXPECT_EQ(grouped.BytesOf(Exchange::kHeads).backward, 0);  // not possible
     EXPECT_THAT(ToJson(grouped), HasSubstr("\"backward_by_rows_bytes\": " + std::to_string(bytes.backward_by_rows)));
   }
-  EXPECT_THAT(Summary(planned("causal and window(63, 0)", 2, 2)), HasSubstr("which is less"));
+  EXPECT_THAT(Summary(planned("causal and window(63, 0)", 2, 2)), HasSubstr("gradients of keys rows: least bytes"));
 }
 
 TEST(Context, EmptyShards_AreLegal) {

@@ -91,9 +91,9 @@ std::string Summary(const TrainReceipt& receipt, const std::string& folder) {
   if (receipt.sharding) {
     text += fmt::format("\nover {}, fingerprint {}", ToText(receipt.sharding->mesh), receipt.sharding->fingerprint);
     if (const std::optional<ContextUse>& use = receipt.sharding->context; use && use->allgather_bytes > 0) {
-      text +=
-          fmt::format("\ntokens by {}; {:.4f} of an all-gather's bytes, largest shard {:.3f} of the mean", use->reason,
-                      static_cast<double>(use->bytes) / static_cast<double>(use->allgather_bytes), use->worst_balance);
+      text += fmt::format(
+          "\ntokens over context: {}; {:.4f} of an all-gather's bytes, largest shard {:.3f} of the mean", use->reason,
+          static_cast<double>(use->bytes) / static_cast<double>(use->allgather_bytes), use->worst_balance);
     }
   }
   if (receipt.held_out_loss) text += fmt::format("\nheld-out loss {:.4f} nats a token", *receipt.held_out_loss);
