@@ -326,7 +326,7 @@ void PrintWords(const Options& options, const std::vector<TileCost>& tiles) {
       sum += cost.plan;
     }
     if (of.kernels.size() > 1)
-      Print(fmt::format("{:<11} {:<67} {:>18}\n", tile, "all of them", Grouped(std::llround(sum))));
+      Print(fmt::format("{:<11} {:<17} {:>57}\n", tile, "all of them", Grouped(std::llround(sum))));
   }
   Print("\nfull, in range, masked and floor: of 512x512 scores; the plan: of all heads, no tile in range\n");
 }
