@@ -77,7 +77,7 @@ TEST_F(TpuCommandTest, Cost_CountsWhatATileTakes) {
     EXPECT_EQ(result.exit_code, 0) << result.err;
     return nlohmann::json::parse(result.out, nullptr, false);
   };
-  const nlohmann::json fused = cost({});
+  const nlohmann::json fused = cost({"causal:2048:h2/1:d128:bf16", "--tile", "512x512"});
   ASSERT_FALSE(fused.is_discarded());
   EXPECT_NE(fused["what"].get<std::string>().find("not a measured time"), std::string::npos);
   const nlohmann::json& kernels = fused["tiles"][0]["kernels"];
@@ -101,13 +101,17 @@ TEST_F(TpuCommandTest, Cost_CountsWhatATileTakes) {
     EXPECT_GT(bundles["full and span"], bundles["two full"]);
     EXPECT_LT(bundles["full and span"], bundles["two span"]);
   }
-  const nlohmann::json apart = cost({"--tpu-backward", "apart"})["tiles"][0]["kernels"];
+  const nlohmann::json small = cost({"causal:512:h2/1:d128:bf16", "--tile", "128x128", "--tpu-backward", "apart"});
+  ASSERT_FALSE(small.is_discarded());
+  const nlohmann::json& apart = small["tiles"][0]["kernels"];
   ASSERT_EQ(apart.size(), 3u);
   EXPECT_EQ(apart[1]["kernel"], "tessera_dq");
   EXPECT_EQ(apart[2]["kernel"], "tessera_dkv");
-  EXPECT_LT(apart[1]["floor"], kernels[1]["floor"]);
-  EXPECT_LT(apart[1]["full"], kernels[1]["full"]);
-  EXPECT_LT(apart[2]["full"], kernels[1]["full"]);
+  for (const size_t i : {1u, 2u}) {
+    EXPECT_LT(apart[i]["floor"], kernels[1]["floor"]);
+    EXPECT_GT(apart[i]["full"], apart[i]["floor"]);
+    EXPECT_EQ(apart[i]["tiles"], 20);
+  }
 #endif
 }
 
