@@ -71,8 +71,7 @@ TEST_F(TpuCommandTest, CompileForATopology_PrintsWhatTheCompilerMadeOfTheKernel)
 TEST_F(TpuCommandTest, Cost_CountsWhatATileTakes) {
 #ifdef TESSERA_PROGRAM
   const auto cost = [](std::vector<std::string> more) {
-    more.insert(more.begin(),
-                {TESSERA_PROGRAM, "tpu-cost", "causal:512:h2/1:d128:bf16", "--tile", "128x128", "--json"});
+    more.insert(more.begin(), {TESSERA_PROGRAM, "tpu-cost", "--json"});
     const ProgramResult result = RunProgram(more);
     EXPECT_EQ(result.exit_code, 0) << result.err;
     return nlohmann::json::parse(result.out, nullptr, false);
