@@ -19,8 +19,8 @@ struct XlaOptions {
   std::optional<int64_t> optimization = {};  // XLA's backend level, 0 to 3; absent: the plugin's choice
   bool interpret = false;                    // TPU kernels run in the host's interpreter: a proof of numbers, slow
   bool keep_programs = true;                 // on disk, for the next process
-  // What a backward of our TPU kernels is: "fused", one kernel for dQ, dK and dV; "apart", one for dQ and one for dK and
-  // dV; "auto", the one that docs/tpu.md's rule names.
+  // What a backward of our TPU kernels is: "fused", one kernel for dQ, dK and dV; "apart", one for dQ and one for dK
+  // and dV; "auto", the one that docs/tpu.md's rule names.
   std::string tpu_backward = "auto";
   // Of our TPU kernels: the forward gives the log-sum-exp and the rows' maxima. Without them it is for inference: a
   // backward cannot follow, and a call that asks for either is refused.
