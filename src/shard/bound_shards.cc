@@ -30,9 +30,12 @@ Result<BoundShards> BoundShards::Bind(const Engine& engine, const Contract& cont
   auto plan = std::make_shared<const ContextPlan>(TESSERA_TRY(PlanContext(contract, batch, target, options.context)));
   const lanes::xla::Place place =
       TESSERA_TRY(shard::OpenDevices(engine, options.xla, target, options.context.shards, false));
+  // As many devices as the lane of one device has, which are as many as cores.
+  const lanes::xla::Place walker = TESSERA_TRY(shard::OpenDevices(engine, options.xla, target, 1, false));
   std::map<std::string, pjrt::OptionValue> flags;
   if (options.xla.optimization) flags["xla_backend_optimization_level"] = *options.xla.optimization;
-  shard::CutCall call = TESSERA_TRY(shard::CutCall::Make(*place.session.client, plan, target.workers, flags));
+  shard::CutCall call =
+      TESSERA_TRY(shard::CutCall::Make(*place.session.client, plan, target.workers, flags, walker.session.client));
   return BoundShards(std::make_shared<const State>(State{engine, contract, std::move(call)}));
 }
 

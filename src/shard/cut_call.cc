@@ -42,30 +42,39 @@ int64_t MostReceived(const ContextPlan& plan) {
   return most;
 }
 
-// What one device holds of a tensor, [batch, heads, tokens of the device, dim], and where its rows come from.
+// Memory that a plugin uses where it lies.
+struct Room {
+  explicit Room(size_t size) : memory(size + kLentAlignment) {
+    void* at = memory.data();
+    size_t left = memory.size();
+    bytes = {static_cast<std::byte*>(std::align(kLentAlignment, size, at, left)), size};
+  }
+  static constexpr size_t kLentAlignment = 64;  // else it is copied
+
+  std::vector<std::byte> memory;
+  std::span<std::byte> bytes;
+};
+
+// What one shard holds of a tensor, [batch, heads, tokens of the shard, dim].
 struct Staged {
   const char* name = "";
   int64_t heads = 0;
   int64_t token_bytes = 0;
-  std::vector<std::byte> room = {};
-  std::span<std::byte> bytes = {};  // within it, where a plugin uses memory as it lies
+  Room room;
 };
-constexpr size_t kLentAlignment = 64;  // else it is copied
 
-Staged Room(const char* name, int64_t heads, int64_t token_bytes, int64_t tokens) {
-  Staged one{.name = name, .heads = heads, .token_bytes = token_bytes};
-  const auto size = static_cast<size_t>(heads * token_bytes * tokens);
-  one.room.resize(size + kLentAlignment);
-  void* at = one.room.data();
-  size_t left = one.room.size();
-  one.bytes = {static_cast<std::byte*>(std::align(kLentAlignment, size, at, left)), size};
-  return one;
-}
+// A tensor of a shard, which any device of this machine may be lent.
+struct Held {
+  pjrt::TensorType type;
+  std::span<const std::byte> bytes;
+};
+using HeldTensors = std::map<std::string, Held>;
 
 }  // namespace
 
 struct CutCall::State {
   pjrt::Client& client;
+  pjrt::Client& walker;
   const std::shared_ptr<const ContextPlan> plan;
   const int64_t threads;
   stablehlo::ContextSpec spec = {};
@@ -74,11 +83,13 @@ struct CutCall::State {
   std::vector<stablehlo::NamedType> walk_inputs = {};
   std::optional<pjrt::Executable> bring = {};
   std::optional<pjrt::Executable> walk = {};
-  std::vector<std::map<std::string, pjrt::Buffer>> held = {};  // [device]: what no call changes
+  std::vector<std::map<std::string, pjrt::Buffer>> held = {};  // [shard]: what bringing reads, and no call changes
+  std::vector<std::map<std::string, Room>> kept = {};          // [shard]: the same of walking
+  std::vector<std::vector<std::map<std::string, pjrt::LentBuffer>>> lent = {};  // [stream][shard]: kept, on a device
   std::vector<std::vector<int64_t>> given = {};  // [device]: the given token of each of its rows' tokens, -1 for none
   std::vector<std::pair<int64_t, int64_t>> units = {};  // device and part, those with most tiles first
   mutable std::mutex mutex = {};
-  mutable std::vector<std::vector<Staged>> staged = {};  // [device][q, k, v]
+  mutable std::vector<std::vector<Staged>> staged = {};  // [shard][q, k, v]
 
   bool IsHeads() const { return spec.kind == ContextKind::kHeads; }
 
@@ -107,7 +118,7 @@ struct CutCall::State {
     TESSERA_TRY(AuditProgram(table, TensorsOf(brings), inside));
     options = lanes::xla::CompileOptionsFor(walks, {});
     options.overrides = flags;
-    walk.emplace(TESSERA_TRY(client.Compile(walks.text, options)));
+    walk.emplace(TESSERA_TRY(walker.Compile(walks.text, options)));
     return {};
   }
 
@@ -116,30 +127,57 @@ struct CutCall::State {
     TESSERA_TRY(CheckRounds(spec, tables));
     const auto scale = static_cast<float>(plan->contract.score.scale);
     const auto softcap = static_cast<float>(plan->contract.score.softcap);
+    const auto bytes_of = [&](size_t shard, const std::string& name, const pjrt::TensorType& type) {
+      if (name == "scale") return std::as_bytes(std::span(&scale, 1));
+      if (name == "softcap") return std::as_bytes(std::span(&softcap, 1));
+      const auto table = tables[shard].find(name);
+      if (table == tables[shard].end() || name == "part") return std::span<const std::byte>();  // a call's own
+      if (name == "words") table->second.resize(static_cast<size_t>(type.bytes()) / sizeof(int32_t));
+      return std::as_bytes(std::span<const int32_t>(table->second));
+    };
     held.resize(tables.size());
-    for (size_t d = 0; d < tables.size(); ++d) {
-      const auto hold = [&](const pjrt::Executable& program,
-                            const std::vector<stablehlo::NamedType>& inputs) -> Status {
-        for (size_t i = 0; i < inputs.size(); ++i) {
-          const std::string& name = inputs[i].name;
-          const pjrt::TensorType& type = program.inputs()[i];
-          std::span<const std::byte> bytes;
-          if (name == "scale") bytes = std::as_bytes(std::span(&scale, 1));
-          if (name == "softcap") bytes = std::as_bytes(std::span(&softcap, 1));
-          if (const auto table = tables[d].find(name); table != tables[d].end() && name != "part") {
-            if (name == "words") table->second.resize(static_cast<size_t>(type.bytes()) / sizeof(int32_t));
-            bytes = std::as_bytes(std::span(table->second));
-          }
-          if (bytes.empty()) continue;  // a call's own
-          held[d].emplace(name, TESSERA_TRY(client.Upload(type, bytes, static_cast<int64_t>(d))));
-        }
-        return {};
-      };
-      TESSERA_TRY(hold(*bring, bring_inputs));
-      TESSERA_TRY(hold(*walk, walk_inputs));
+    kept.resize(tables.size());
+    for (size_t shard = 0; shard < tables.size(); ++shard) {
+      for (size_t i = 0; i < bring_inputs.size(); ++i) {
+        const std::string& name = bring_inputs[i].name;
+        const pjrt::TensorType& type = bring->inputs()[i];
+        const std::span<const std::byte> bytes = bytes_of(shard, name, type);
+        if (bytes.empty()) continue;
+        held[shard].emplace(name, TESSERA_TRY(client.Upload(type, bytes, static_cast<int64_t>(shard))));
+      }
+      for (size_t i = 0; i < walk_inputs.size(); ++i) {
+        const std::string& name = walk_inputs[i].name;
+        const std::span<const std::byte> bytes = bytes_of(shard, name, walk->inputs()[i]);
+        if (bytes.empty()) continue;
+        const auto at = kept[shard].try_emplace(name, bytes.size()).first;
+        std::memcpy(at->second.bytes.data(), bytes.data(), bytes.size());
+      }
     }
+    TESSERA_TRY(LendKept());
     Order(tables);
     Lay();
+    return {};
+  }
+
+  // A device runs one program at a time, and the CPU's are all this machine: each thread has one of its own, whatever
+  // shard's rows it walks, and reads the shard's tensors where they lie.
+  int64_t NumStreams() const {
+    const auto devices = static_cast<int64_t>(walker.devices().size());
+    return std::min({threads, devices, static_cast<int64_t>(kept.size()) * walked.parts});
+  }
+  Status LendKept() {
+    lent.resize(static_cast<size_t>(NumStreams()));
+    for (size_t stream = 0; stream < lent.size(); ++stream) {
+      lent[stream].resize(kept.size());
+      for (size_t shard = 0; shard < kept.size(); ++shard) {
+        for (size_t i = 0; i < walk_inputs.size(); ++i) {
+          const auto found = kept[shard].find(walk_inputs[i].name);
+          if (found == kept[shard].end()) continue;
+          lent[stream][shard].emplace(found->first, TESSERA_TRY(walker.Lend(walk->inputs()[i], found->second.bytes,
+                                                                            static_cast<int64_t>(stream))));
+        }
+      }
+    }
     return {};
   }
 
@@ -178,7 +216,7 @@ struct CutCall::State {
       for (const auto& [name, heads, dim] :
            {std::tuple("q", s.num_q_heads, s.dim_qk), std::tuple("k", s.num_kv_heads, s.dim_qk),
             std::tuple("v", s.num_kv_heads, s.dim_v)}) {
-        mine.push_back(Room(name, heads, dim * e, own));
+        mine.push_back({name, heads, dim * e, Room(static_cast<size_t>(heads * dim * e * own))});
       }
     }
     const int64_t q_len = spec.local.shape.q_len;
@@ -218,7 +256,7 @@ struct CutCall::State {
       if (h >= one.heads) return;
       const int64_t head = b * one.heads + h;
       ForStretches(plan->rows[static_cast<size_t>(b)], d, [&](int64_t at, int64_t own, int64_t count) {
-        std::memcpy(one.bytes.data() + (head * spec.tokens + own) * one.token_bytes,
+        std::memcpy(one.room.bytes.data() + (head * spec.tokens + own) * one.token_bytes,
                     from[t].data() + (head * s.q_len + at) * one.token_bytes,
                     static_cast<size_t>(count * one.token_bytes));
       });
@@ -226,56 +264,76 @@ struct CutCall::State {
     return {};
   }
 
-  // Of a call, on each device: what it lends and what was brought.
-  struct OnDevice {
+  // Of a call, each shard's: what it lends, what was brought, and where the tensors lie that its rows are walked with.
+  struct OfShard {
     std::vector<pjrt::LentBuffer> lent = {};
-    std::map<std::string, const pjrt::Buffer*> named = {};
     std::vector<pjrt::Buffer> brought = {};
-    std::optional<pjrt::Buffer> sinks = {};
+    std::vector<float> sinks = {};
+    HeldTensors tensors = {};
   };
 
-  Result<std::vector<OnDevice>> Bring(std::span<const float> sink_logits) const {
-    std::vector<OnDevice> on(staged.size());
-    std::vector<std::vector<const pjrt::Buffer*>> args(on.size());
-    for (size_t d = 0; d < on.size(); ++d) {
+  Result<std::vector<OfShard>> Bring(std::span<const float> sink_logits) const {
+    std::vector<OfShard> of(staged.size());
+    std::vector<std::vector<const pjrt::Buffer*>> args(of.size());
+    for (size_t d = 0; d < of.size(); ++d) {
       const auto device = static_cast<int64_t>(d);
-      on[d].lent.reserve(staged[d].size());
+      std::map<std::string, const pjrt::Buffer*> named;
+      of[d].lent.reserve(staged[d].size());
       for (const Staged& one : staged[d]) {
         const pjrt::TensorType type{
             ElementOfQ(), {spec.shape.batch, one.heads, spec.tokens, one.token_bytes / BytesOf(spec.shape.dtype)}};
-        on[d].lent.push_back(TESSERA_TRY(client.Lend(type, one.bytes, device)));
-        on[d].named[one.name] = &on[d].lent.back().buffer;
+        of[d].lent.push_back(TESSERA_TRY(client.Lend(type, one.room.bytes, device)));
+        named[one.name] = &of[d].lent.back().buffer;
+        of[d].tensors[one.name] = {type, one.room.bytes};
       }
-      for (const auto& [name, buffer] : held[d]) on[d].named[name] = &buffer;
-      for (const stablehlo::NamedType& input : bring_inputs) args[d].push_back(on[d].named.at(input.name));
+      for (const auto& [name, buffer] : held[d]) named[name] = &buffer;
+      for (const stablehlo::NamedType& input : bring_inputs) args[d].push_back(named.at(input.name));
       if (sink_logits.empty()) continue;
       const auto heads = static_cast<size_t>(walked.shape.num_q_heads);
       const std::span<const float> own = sink_logits.subspan(IsHeads() ? d * heads : 0, heads);
-      on[d].sinks =
-          TESSERA_TRY(client.Upload({pjrt::ElementType::kF32, {walked.shape.num_q_heads}}, std::as_bytes(own), device));
-      on[d].named["sink_logits"] = &*on[d].sinks;
+      of[d].sinks.assign(own.begin(), own.end());
+      of[d].tensors["sink_logits"] = {{pjrt::ElementType::kF32, {walked.shape.num_q_heads}},
+                                      std::as_bytes(std::span(of[d].sinks))};
     }
     std::vector<pjrt::Launched> launched = TESSERA_TRY(bring->ExecuteOnAll(args));
-    for (size_t d = 0; d < on.size(); ++d) {
+    for (size_t d = 0; d < of.size(); ++d) {
       TESSERA_TRY(launched[d].done.Await());
-      on[d].brought = std::move(launched[d].outputs);
+      of[d].brought = std::move(launched[d].outputs);
       const char* const names[] = {"k", "v", "q"};
-      for (size_t i = 0; i < on[d].brought.size(); ++i) on[d].named[names[i]] = &on[d].brought[i];
+      for (size_t i = 0; i < of[d].brought.size(); ++i) {
+        const pjrt::Buffer& buffer = of[d].brought[i];
+        TESSERA_TRY(buffer.Await());
+        const std::span bytes(TESSERA_TRY(buffer.Address()), static_cast<size_t>(buffer.type().bytes()));
+        of[d].tensors[names[i]] = {buffer.type(), bytes};
+      }
     }
-    return on;
+    return of;
   }
   pjrt::ElementType ElementOfQ() const { return walk->inputs()[0].type; }
 
-  // One part of a device's rows, put where it belongs.
-  Status Walk(const OnDevice& on, int64_t device, int64_t part, const CutOutputs& into) const {
+  // A shard's tensors of this call on a stream's device.
+  using Opened = std::map<std::string, pjrt::LentBuffer>;
+  Status Open(const OfShard& of, int64_t stream, Opened& opened) const {
+    for (const auto& [name, tensor] : of.tensors) {
+      opened.emplace(name, TESSERA_TRY(walker.Lend(tensor.type, tensor.bytes, stream)));
+    }
+    return {};
+  }
+
+  // One part of a shard's rows, put where it belongs.
+  Status Walk(const Opened& opened, int64_t stream, int64_t device, int64_t part, const CutOutputs& into) const {
     const auto number = static_cast<int32_t>(part);
     const pjrt::Buffer part_buffer =
-        TESSERA_TRY(client.Upload({pjrt::ElementType::kS32, {}}, std::as_bytes(std::span(&number, 1)), device));
+        TESSERA_TRY(walker.Upload({pjrt::ElementType::kS32, {}}, std::as_bytes(std::span(&number, 1)), stream));
+    const Opened& constants = lent[static_cast<size_t>(stream)][static_cast<size_t>(device)];
     std::vector<const pjrt::Buffer*> args;
     for (const stablehlo::NamedType& input : walk_inputs) {
-      args.push_back(input.name == "part" ? &part_buffer : on.named.at(input.name));
+      const auto constant = constants.find(input.name);
+      args.push_back(input.name == "part"          ? &part_buffer
+                     : constant != constants.end() ? &constant->second.buffer
+                                                   : &opened.at(input.name).buffer);
     }
-    const std::vector<pjrt::Buffer> results = TESSERA_TRY(walk->Execute(args, {.device = device, .do_not_donate = {}}));
+    const std::vector<pjrt::Buffer> results = TESSERA_TRY(walk->Execute(args, {.device = stream, .do_not_donate = {}}));
     TESSERA_TRY(results[0].Await());
     TESSERA_TRY(results[1].Await());
     const auto* o = reinterpret_cast<const float*>(TESSERA_TRY(results[0].Address()));
@@ -340,15 +398,20 @@ struct CutCall::State {
     }
     const std::lock_guard lock(mutex);
     TESSERA_TRY(Stage(whole));
-    const std::vector<OnDevice> on = TESSERA_TRY(Bring(sink_logits));
+    const std::vector<OfShard> of = TESSERA_TRY(Bring(sink_logits));
+    std::vector<std::vector<std::optional<Opened>>> opened(lent.size());
+    for (auto& of_stream : opened) of_stream.resize(of.size());
     std::atomic<bool> has_failed = false;
     std::vector<Status> done(units.size());
-    lanes::RunUnits(threads, static_cast<int64_t>(units.size()), [&](int64_t unit, int64_t) {
+    lanes::RunUnits(NumStreams(), static_cast<int64_t>(units.size()), [&](int64_t unit, int64_t stream) {
       if (has_failed) return;
       const auto [device, part] = units[static_cast<size_t>(unit)];
-      Status& own = done[static_cast<size_t>(unit)];
-      own = Walk(on[static_cast<size_t>(device)], device, part, into);
-      if (!own) has_failed = true;
+      const auto shard = static_cast<size_t>(device);
+      std::optional<Opened>& own = opened[static_cast<size_t>(stream)][shard];
+      Status& ended = done[static_cast<size_t>(unit)];
+      if (!own) ended = Open(of[shard], stream, own.emplace());
+      if (ended) ended = Walk(*own, stream, device, part, into);
+      if (!ended) has_failed = true;
     });
     for (Status& one : done) TESSERA_TRY(std::move(one));
     return {};
@@ -356,14 +419,16 @@ struct CutCall::State {
 };
 
 Result<CutCall> CutCall::Make(pjrt::Client& client, std::shared_ptr<const ContextPlan> plan, int64_t threads,
-                              const std::map<std::string, pjrt::OptionValue>& flags) {
+                              const std::map<std::string, pjrt::OptionValue>& flags, pjrt::Client* walker) {
   if (static_cast<int64_t>(client.devices().size()) < plan->shards) {
     return Fail(ErrorCode::kMeshDevices,
                 fmt::format("{} shards need as many devices, and there are {}", plan->shards, client.devices().size()),
                 "devices");
   }
-  auto state = std::unique_ptr<State>(
-      new State{.client = client, .plan = std::move(plan), .threads = std::max<int64_t>(threads, 1)});
+  auto state = std::unique_ptr<State>(new State{.client = client,
+                                                .walker = walker != nullptr ? *walker : client,
+                                                .plan = std::move(plan),
+                                                .threads = std::max<int64_t>(threads, 1)});
   TESSERA_TRY(state->Compile(flags));
   TESSERA_TRY(state->Hold());
   return CutCall(std::move(state));
