@@ -26,6 +26,10 @@ class CutCallTest : public pjrt::PluginTest {
         *new Result<std::unique_ptr<pjrt::Client>>(pjrt::Client::Create(plugin(), {.cpu_devices = 4}));
     ASSERT_TRUE(client) << ToText(client.error());
     client_ = client->get();
+    static const Result<std::unique_ptr<pjrt::Client>>& walker =
+        *new Result<std::unique_ptr<pjrt::Client>>(pjrt::Client::Create(plugin(), {.cpu_devices = 2}));
+    ASSERT_TRUE(walker) << ToText(walker.error());
+    walker_ = walker->get();
   }
 
   static Contract ContractOf(const std::string& mask, int64_t tokens, DType dtype) {
@@ -83,7 +87,8 @@ class CutCallTest : public pjrt::PluginTest {
   }
   void ExpectBitsOfOne(const std::shared_ptr<const ContextPlan>& plan, std::span<const float> sinks = {}) {
     SCOPED_TRACE(plan->reason);
-    const auto call = CutCall::Make(*client_, plan, 3, kFast);
+    // Every other on devices of its own, which are fewer than threads and than shards.
+    const auto call = CutCall::Make(*client_, plan, 3, kFast, ++num_calls_ % 2 == 0 ? walker_ : nullptr);
     ASSERT_TRUE(call.has_value()) << ToText(call.error());
     std::vector<std::byte> o;
     std::vector<float> lse;
@@ -108,6 +113,8 @@ class CutCallTest : public pjrt::PluginTest {
   }
 
   pjrt::Client* client_ = nullptr;
+  pjrt::Client* walker_ = nullptr;
+  int num_calls_ = 0;
   std::mt19937_64 random_{PrintedSeed()};
 };
 
