@@ -39,7 +39,8 @@ bool IsOneOf(std::string_view names, std::string_view name) {
 }  // namespace
 
 Status CheckSubstitutes(const std::map<std::string, std::string>& substitutes) {
-  for (const auto& [key, name] : substitutes) {
+  for (const auto& [asked, name] : substitutes) {
+    const std::string& key = asked;  // a name that a lambda may capture
     const auto at = std::find_if(kKeys.begin(), kKeys.end(), [&](const KeyNames& one) { return one.key == key; });
     if (at == kKeys.end()) {
       std::string keys;
