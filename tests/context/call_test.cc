@@ -7,6 +7,7 @@
 #include "shard/cut_call.h"
 #include "shard/one_device.h"
 #include "support/proves.h"
+#include "support/quick_xla.h"
 #include "support/seed.h"
 #include "tessera/dtype.h"
 
@@ -14,7 +15,6 @@ namespace tessera::shard {
 namespace {
 
 constexpr int64_t kCallTile = 16;
-const std::map<std::string, pjrt::OptionValue> kFast = {{"xla_backend_optimization_level", int64_t{0}}};
 
 class CutCallTest : public pjrt::PluginTest {
  protected:
@@ -88,13 +88,13 @@ class CutCallTest : public pjrt::PluginTest {
   void ExpectBitsOfOne(const std::shared_ptr<const ContextPlan>& plan, std::span<const float> sinks = {}) {
     SCOPED_TRACE(plan->reason);
     // Every other on devices of its own, which are fewer than threads and than shards.
-    const auto call = CutCall::Make(*client_, plan, 3, kFast, ++num_calls_ % 2 == 0 ? walker_ : nullptr);
+    const auto call = CutCall::Make(*client_, plan, 3, kQuickly, ++num_calls_ % 2 == 0 ? walker_ : nullptr);
     ASSERT_TRUE(call.has_value()) << ToText(call.error());
     std::vector<std::byte> o;
     std::vector<float> lse;
     for (int i = 0; i < 2; ++i) {  // what the call before left is not seen
       const Inputs in = Draw(plan->contract);
-      const ContextOutputs want = ForwardOnOne(*client_, *plan, in.Whole(), sinks, kFast).value();
+      const ContextOutputs want = ForwardOnOne(*client_, *plan, in.Whole(), sinks, kQuickly).value();
       o.assign(want.o.size(), std::byte{0xff});
       lse.assign(want.lse.size(), -7.0F);
       const Status done = call->Forward(in.Whole(), sinks, {o, lse});
@@ -140,10 +140,11 @@ TEST_F(CutCallTest, Sinks_WindowsAndEmptyShards) {
 
 TEST_F(CutCallTest, WhatItRefuses) {
   const Contract contract = ContractOf("causal", 128, DType::kF32);
-  const auto ring = CutCall::Make(*client_, Planned(contract, {}, Exchange::kRing, CutForm::kZigzag), 2, kFast);
+  const auto ring = CutCall::Make(*client_, Planned(contract, {}, Exchange::kRing, CutForm::kZigzag), 2, kQuickly);
   ASSERT_FALSE(ring.has_value());
   EXPECT_EQ(ring.error().code, ErrorCode::kContextCut);
-  const auto call = CutCall::Make(*client_, Planned(contract, {}, Exchange::kSparse, CutForm::kContiguous), 2, kFast);
+  const auto call =
+      CutCall::Make(*client_, Planned(contract, {}, Exchange::kSparse, CutForm::kContiguous), 2, kQuickly);
   ASSERT_TRUE(call.has_value()) << ToText(call.error());
   Inputs in = Draw(contract);
   const Shape& s = contract.shape;

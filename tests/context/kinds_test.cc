@@ -13,6 +13,7 @@
 #include "shard/gradient_bounds.h"
 #include "shard/one_device.h"
 #include "support/proves.h"
+#include "support/quick_xla.h"
 #include "support/seed.h"
 
 namespace tessera::shard {
@@ -22,7 +23,6 @@ constexpr int64_t kTile = 16;
 constexpr int64_t kTokens = 96;
 constexpr int64_t kShards = 3;
 using Flags = std::map<std::string, pjrt::OptionValue>;
-const Flags kQuickly = {{"xla_backend_optimization_level", int64_t{0}}};
 
 Contract ContractOf(const std::vector<std::string>& masks, DType dtype = DType::kF32, int64_t tokens = kTokens) {
   Contract contract;

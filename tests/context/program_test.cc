@@ -13,6 +13,7 @@
 #include "shard/context_program.h"
 #include "shard/one_device.h"
 #include "support/proves.h"
+#include "support/quick_xla.h"
 #include "support/seed.h"
 
 namespace tessera::shard {
@@ -21,7 +22,6 @@ namespace {
 using testing::HasSubstr;
 
 constexpr int64_t kTile = 16;
-const std::map<std::string, pjrt::OptionValue> kQuickly = {{"xla_backend_optimization_level", int64_t{0}}};
 
 Contract ContractOf(const std::string& mask, int64_t tokens, int64_t batch = 1) {
   Contract contract;

@@ -8,6 +8,7 @@
 #include "pjrt/plugin_test.h"
 #include "shard/audit_program.h"
 #include "support/proves.h"
+#include "support/quick_xla.h"
 #include "support/seed.h"
 #include "tables.h"
 
@@ -43,7 +44,7 @@ class ShardProgram : public pjrt::PluginTest {
   static CompileOptions OptionsFor(const Mesh& mesh, std::vector<TensorType> inputs) {
     CompileOptions options = {.num_partitions = mesh.NumDevices(), .use_spmd = true, .use_shardy = true};
     for (int64_t device = 0; device < mesh.NumDevices(); ++device) options.device_ids.push_back(device);
-    options.overrides = {{"xla_backend_optimization_level", int64_t{0}}};
+    options.overrides = kQuickly;
     options.inputs = std::move(inputs);
     return options;
   }

@@ -22,6 +22,7 @@
 #include "lanes/xla/transfer.h"
 #include "support/engine.h"
 #include "support/interpreted_kernels.h"
+#include "support/quick_xla.h"
 #include "tessera/tessera.h"
 
 namespace tessera {
@@ -138,7 +139,7 @@ class ProgramOnCpu {
   }
   pjrt::CompileOptions CompileOptionsOf() const {
     pjrt::CompileOptions compile;
-    compile.overrides["xla_backend_optimization_level"] = int64_t{0};
+    compile.overrides = kQuickly;
     for (const ProgramOperand& operand : program_.operands) compile.inputs.push_back(TypeOf(operand));
     if (program_.chips == 1) return compile;
     compile.num_partitions = program_.chips;
