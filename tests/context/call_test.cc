@@ -18,19 +18,7 @@ constexpr int64_t kCallTile = 16;
 
 class CutCallTest : public pjrt::PluginTest {
  protected:
-  void SetUp() override {
-    PluginTest::SetUp();
-    if (IsSkipped() || HasFatalFailure()) return;
-    // One for all tests, never destroyed.
-    static const Result<std::unique_ptr<pjrt::Client>>& client =
-        *new Result<std::unique_ptr<pjrt::Client>>(pjrt::Client::Create(plugin(), {.cpu_devices = 4}));
-    ASSERT_TRUE(client) << ToText(client.error());
-    client_ = client->get();
-    static const Result<std::unique_ptr<pjrt::Client>>& walker =
-        *new Result<std::unique_ptr<pjrt::Client>>(pjrt::Client::Create(plugin(), {.cpu_devices = 2}));
-    ASSERT_TRUE(walker) << ToText(walker.error());
-    walker_ = walker->get();
-  }
+  pjrt::Client& client() const { return ClientOf(4); }
 
   static Contract ContractOf(const std::string& mask, int64_t tokens, DType dtype) {
     Contract contract;
@@ -88,13 +76,13 @@ class CutCallTest : public pjrt::PluginTest {
   void ExpectBitsOfOne(const std::shared_ptr<const ContextPlan>& plan, std::span<const float> sinks = {}) {
     SCOPED_TRACE(plan->reason);
     // Every other on devices of its own, which are fewer than threads and than shards.
-    const auto call = CutCall::Make(*client_, plan, 3, kQuickly, ++num_calls_ % 2 == 0 ? walker_ : nullptr);
+    const auto call = CutCall::Make(client(), plan, 3, kQuickly, ++num_calls_ % 2 == 0 ? &ClientOf(2) : nullptr);
     ASSERT_TRUE(call.has_value()) << ToText(call.error());
     std::vector<std::byte> o;
     std::vector<float> lse;
     for (int i = 0; i < 2; ++i) {  // what the call before left is not seen
       const Inputs in = Draw(plan->contract);
-      const ContextOutputs want = ForwardOnOne(*client_, *plan, in.Whole(), sinks, kQuickly).value();
+      const ContextOutputs want = ForwardOnOne(client(), *plan, in.Whole(), sinks, kQuickly).value();
       o.assign(want.o.size(), std::byte{0xff});
       lse.assign(want.lse.size(), -7.0F);
       const Status done = call->Forward(in.Whole(), sinks, {o, lse});
@@ -112,8 +100,6 @@ class CutCallTest : public pjrt::PluginTest {
     }
   }
 
-  pjrt::Client* client_ = nullptr;
-  pjrt::Client* walker_ = nullptr;
   int num_calls_ = 0;
   std::mt19937_64 random_{PrintedSeed()};
 };
@@ -140,11 +126,11 @@ TEST_F(CutCallTest, Sinks_WindowsAndEmptyShards) {
 
 TEST_F(CutCallTest, WhatItRefuses) {
   const Contract contract = ContractOf("causal", 128, DType::kF32);
-  const auto ring = CutCall::Make(*client_, Planned(contract, {}, Exchange::kRing, CutForm::kZigzag), 2, kQuickly);
+  const auto ring = CutCall::Make(client(), Planned(contract, {}, Exchange::kRing, CutForm::kZigzag), 2, kQuickly);
   ASSERT_FALSE(ring.has_value());
   EXPECT_EQ(ring.error().code, ErrorCode::kContextCut);
   const auto call =
-      CutCall::Make(*client_, Planned(contract, {}, Exchange::kSparse, CutForm::kContiguous), 2, kQuickly);
+      CutCall::Make(client(), Planned(contract, {}, Exchange::kSparse, CutForm::kContiguous), 2, kQuickly);
   ASSERT_TRUE(call.has_value()) << ToText(call.error());
   Inputs in = Draw(contract);
   const Shape& s = contract.shape;

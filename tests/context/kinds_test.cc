@@ -43,15 +43,7 @@ Contract ContractOf(const std::vector<std::string>& masks, DType dtype = DType::
 
 class ContextKindsTest : public pjrt::PluginTest {
  protected:
-  void SetUp() override {
-    PluginTest::SetUp();
-    if (IsSkipped() || HasFatalFailure()) return;
-    // One for all tests, never destroyed.
-    static const Result<std::unique_ptr<pjrt::Client>>& client =
-        *new Result<std::unique_ptr<pjrt::Client>>(pjrt::Client::Create(plugin(), {.cpu_devices = kShards}));
-    ASSERT_TRUE(client) << ToText(client.error());
-    client_ = client->get();
-  }
+  pjrt::Client& client() const { return ClientOf(kShards); }
 
   struct Inputs {
     std::vector<std::byte> q, k, v, dout;
@@ -86,7 +78,7 @@ class ContextKindsTest : public pjrt::PluginTest {
   }
   void ExpectForward(const ContextRunner& runner, const ContextPlan& plan, const Inputs& in, const Flags& flags) {
     const auto got = runner.Forward(plan, CutTensors(plan, in.Forward()).value());
-    const auto want = ForwardOnOne(*client_, plan, in.Forward(), {}, flags);
+    const auto want = ForwardOnOne(client(), plan, in.Forward(), {}, flags);
     ASSERT_TRUE(got.has_value()) << ToText(got.error());
     ASSERT_TRUE(want.has_value()) << ToText(want.error());
     const DType dtype = plan.contract.shape.dtype;
@@ -100,14 +92,14 @@ class ContextKindsTest : public pjrt::PluginTest {
     SCOPED_TRACE(std::string(ToText(exchange)) + " " + std::string(ToText(form)) + " " + std::string(ToText(way)));
     const ContextPlan plan = Planned(contract, batch, form, exchange, way);
     Inputs in = Draw(contract);
-    const auto forward = ContextRunner::Make(*client_, plan, flags);
+    const auto forward = ContextRunner::Make(client(), plan, flags);
     ASSERT_TRUE(forward.has_value()) << ToText(forward.error());
     ExpectForward(*forward, plan, in, flags);
-    const auto one = BackwardOfOne::Make(*client_, plan, flags);
-    const auto back = ContextRunner::Make(*client_, plan, flags, ContextPass::kBackward);
+    const auto one = BackwardOfOne::Make(client(), plan, flags);
+    const auto back = ContextRunner::Make(client(), plan, flags, ContextPass::kBackward);
     ASSERT_TRUE(one.has_value()) << ToText(one.error());
     ASSERT_TRUE(back.has_value()) << ToText(back.error());
-    const ContextOutputs outputs = ForwardOnOne(*client_, plan, in.Forward(), {}, flags).value();
+    const ContextOutputs outputs = ForwardOnOne(client(), plan, in.Forward(), {}, flags).value();
     const DType dtype = contract.shape.dtype;
     const std::vector<float> o = ToFloats(outputs.o, dtype);
     const std::vector<float> dout = ToFloats(in.dout, dtype);
@@ -135,7 +127,6 @@ class ContextKindsTest : public pjrt::PluginTest {
   }
   CutForm InOrder() { return random_() % 2 == 0 ? CutForm::kContiguous : CutForm::kZigzag; }
 
-  pjrt::Client* client_ = nullptr;
   std::mt19937_64 random_{PrintedSeed()};
 };
 
@@ -194,7 +185,7 @@ TEST_F(ContextKindsTest, Picks_OneCompilation) {
   std::optional<ContextRunner> runner;
   for (int i = 0; i < 3; ++i) {
     const ContextPlan plan = Planned(contract, draw(), CutForm::kContiguous, Exchange::kSparse);
-    if (!runner) runner = ContextRunner::Make(*client_, plan, kQuickly).value();
+    if (!runner) runner = ContextRunner::Make(client(), plan, kQuickly).value();
     ExpectForward(*runner, plan, Draw(contract), kQuickly);
   }
 }
@@ -221,10 +212,10 @@ TEST_F(ContextKindsTest, RowsBrought_ManyBatches_OneCompilation) {
       const CutForm form = i == 0 ? CutForm::kReordered : InOrder();
       const ContextPlan plan = Planned(contract, batch, form, exchange, GradientWay::kRows);
       EXPECT_EQ(plan.gradients, GradientWay::kRows);
-      if (!runner) runner = ContextRunner::Make(*client_, plan, kQuickly, ContextPass::kBackward).value();
+      if (!runner) runner = ContextRunner::Make(client(), plan, kQuickly, ContextPass::kBackward).value();
       Inputs in = Draw(contract);
       WholeTensors whole = in.Forward();
-      const ContextOutputs outputs = ForwardOnOne(*client_, plan, whole, own_sinks, kQuickly).value();
+      const ContextOutputs outputs = ForwardOnOne(client(), plan, whole, own_sinks, kQuickly).value();
       std::vector<float> delta(outputs.lse.size());
       std::normal_distribution<float> normal;
       for (float& x : delta) x = normal(random_);
@@ -239,7 +230,7 @@ TEST_F(ContextKindsTest, RowsBrought_ManyBatches_OneCompilation) {
       whole.delta = delta;
       const auto got = runner->Backward(plan, CutTensors(plan, whole).value(), own_sinks);
       ASSERT_TRUE(got.has_value()) << ToText(got.error());
-      const ContextGradients want = BackwardOnOne(*client_, plan, whole, own_sinks, kQuickly).value();
+      const ContextGradients want = BackwardOnOne(client(), plan, whole, own_sinks, kQuickly).value();
       ExpectGood(SameBits("dq", got->dq, want.dq));
       ExpectGood(SameBits("dk", got->dk, want.dk));
       ExpectGood(SameBits("dv", got->dv, want.dv));
@@ -289,7 +280,7 @@ TEST_F(ContextKindsTest, EndsOfTokens_ManyBatches_OneCompilation) {
     batch.doc_lengths = IntRows{lengths};
     batch.valid_tokens = std::vector<int64_t>{i == 0 ? 89 : static_cast<int64_t>(random_() % 90)};
     const ContextPlan plan = Planned(contract, batch, CutForm::kContiguous, Exchange::kSparse);
-    if (!runner) runner = ContextRunner::Make(*client_, plan, kQuickly).value();
+    if (!runner) runner = ContextRunner::Make(client(), plan, kQuickly).value();
     ExpectForward(*runner, plan, Draw(contract), kQuickly);
   }
 }

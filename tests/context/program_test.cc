@@ -98,16 +98,7 @@ ContextOptions OptionsOf(int64_t shards, CutForm form, Exchange exchange) {
 
 class ContextProgramTest : public pjrt::PluginTest {
  protected:
-  void SetUp() override {
-    PluginTest::SetUp();
-    if (IsSkipped() || HasFatalFailure()) return;
-    // One for all tests, never destroyed.
-    static const Result<std::unique_ptr<pjrt::Client>>& client =
-        *new Result<std::unique_ptr<pjrt::Client>>(pjrt::Client::Create(plugin(), {.cpu_devices = 8}));
-    ASSERT_TRUE(client) << ToText(client.error());
-    client_ = client->get();
-  }
-  pjrt::Client& client() const { return *client_; }
+  pjrt::Client& client() const { return ClientOf(8); }
 
   struct Outputs {
     std::vector<float> o, lse;
@@ -263,7 +254,6 @@ class ContextProgramTest : public pjrt::PluginTest {
   }
 
  private:
-  pjrt::Client* client_ = nullptr;
   mutable std::map<std::string, std::unique_ptr<pjrt::Executable>> kept_;  // batches of a class share it
 };
 

@@ -9,6 +9,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -43,6 +45,18 @@ class PluginTest : public testing::Test {
   const std::string& path() const { return path_; }
   const Plugin& plugin() const { return *plugin_; }
 
+  // Of so many devices: one for all tests, never destroyed.
+  Client& ClientOf(int64_t devices) const {
+    static std::map<int64_t, std::unique_ptr<Client>>& kept = *new std::map<int64_t, std::unique_ptr<Client>>;
+    std::unique_ptr<Client>& client = kept[devices];
+    if (client != nullptr) return *client;
+    Result<std::unique_ptr<Client>> made = Client::Create(plugin(), {.cpu_devices = devices});
+    if (!made) throw std::runtime_error(ToText(made.error()));
+    client = std::move(*made);
+    EXPECT_EQ(static_cast<int64_t>(client->devices().size()), devices);
+    return *client;
+  }
+
  private:
   std::string path_;
   const Plugin* plugin_ = nullptr;
@@ -51,17 +65,7 @@ class PluginTest : public testing::Test {
 // And a client with two devices.
 class ClientTest : public PluginTest {
  protected:
-  void SetUp() override {
-    PluginTest::SetUp();
-    if (IsSkipped() || HasFatalFailure()) return;
-    // One for all tests, never destroyed.
-    static const Result<std::unique_ptr<Client>>& client =
-        *new Result<std::unique_ptr<Client>>(Client::Create(plugin(), {.cpu_devices = 2}));
-    ASSERT_TRUE(client) << ToText(client.error());
-    client_ = client->get();
-    ASSERT_EQ(client_->devices().size(), 2u);
-  }
-  Client& client() const { return *client_; }
+  Client& client() const { return ClientOf(2); }
 
   Executable Compiled(const std::string& mlir, const CompileOptions& options) const {
     Result<Executable> executable = client().Compile(mlir, options);
@@ -75,9 +79,6 @@ class ClientTest : public PluginTest {
     EXPECT_TRUE(buffer) << ToText(buffer.error());
     return buffer ? std::move(*buffer) : Buffer();
   }
-
- private:
-  Client* client_ = nullptr;
 };
 
 template <class T>

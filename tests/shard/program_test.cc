@@ -28,17 +28,7 @@ using shard::ShardyText;
 
 class ShardProgram : public pjrt::PluginTest {
  protected:
-  void SetUp() override {
-    PluginTest::SetUp();
-    if (IsSkipped() || HasFatalFailure()) return;
-    // One for all tests, never destroyed.
-    static const Result<std::unique_ptr<Client>>& client =
-        *new Result<std::unique_ptr<Client>>(Client::Create(plugin(), {.cpu_devices = 8}));
-    ASSERT_TRUE(client) << ToText(client.error());
-    client_ = client->get();
-    ASSERT_EQ(client_->devices().size(), 8u);
-  }
-  Client& client() const { return *client_; }
+  Client& client() const { return ClientOf(8); }
 
   // Optimisation changes neither shardings nor collectives, and takes the time.
   static CompileOptions OptionsFor(const Mesh& mesh, std::vector<TensorType> inputs) {
@@ -57,9 +47,6 @@ class ShardProgram : public pjrt::PluginTest {
     EXPECT_TRUE(inside) << ToText(inside.error());
     return inside.value_or(OptimizedProgram{});
   }
-
- private:
-  Client* client_ = nullptr;
 };
 
 std::string TypeOf(const ShardRow& row) { return fmt::format("tensor<{}x{}>", fmt::join(row.tensor.dims, "x"), "f32"); }
