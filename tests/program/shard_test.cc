@@ -24,6 +24,7 @@ TEST(ShardCommand, WorkedExample_IsThatOfThePage) {
   const ProgramResult good = Tessera({"shard", "check", kDecoder, "--mesh", "data=2,model=2", "--devices", "4"});
   EXPECT_EQ(good.exit_code, 0) << good.err;
   EXPECT_TRUE(Has(good.out, "good: every tensor has a spec that fits this mesh")) << good.out;
+  EXPECT_EQ(good.out.find(shown.out), 0u) << good.out;
   const ProgramResult zero3 = Tessera({"shard", "check", kDecoder, "--mesh", "data=2,model=2", "--zero3", "--json",
                                        "--max-replicated", "1", "--max-device-bytes", "144185360"});
   ASSERT_EQ(zero3.exit_code, 0) << zero3.err;
@@ -46,8 +47,10 @@ TEST(ShardCommand, Refusals_HaveTheFullListAndStatusOne) {
                            "model.num_heads", "model.num_kv_heads"}) {
     EXPECT_TRUE(Has(bad.err, part)) << part << " in\n" << bad.err;
   }
-  // To look at what is refused is allowed.
-  EXPECT_EQ(Tessera({"shard", "show", kDecoder, "--mesh", "data=2,model=3"}).exit_code, 0);
+  // To look at what is refused is allowed, and the audit shows it too.
+  const ProgramResult shown = Tessera({"shard", "show", kDecoder, "--mesh", "data=2,model=3"});
+  EXPECT_EQ(shown.exit_code, 0);
+  EXPECT_EQ(Tessera({"shard", "check", kDecoder, "--mesh", "data=2,model=3"}).out, shown.out);
   EXPECT_EQ(Tessera({"shard", "check", kDecoder, "--mesh", "data=2", "--max-device-bytes", "1000"}).exit_code, 1);
   EXPECT_EQ(Tessera({"shard", "check", kDecoder, "--mesh", "data=2", "--max-replicated", "10"}).exit_code, 1);
 }

@@ -55,6 +55,10 @@ std::string Figures(const ShardTable& table) {
   return text + fmt::format("{:<14}{}\n", "fingerprint", ShardFingerprint(table));
 }
 
+std::string Picture(const ShardTable& table) {
+  return DrawMesh(table.mesh) + "\n" + ToText(table) + "\n" + Figures(table);
+}
+
 int Show(const Options& options) {
   const Result<ShardTable> table = ReadTable(options);
   if (!table) return Report(table.error(), options.json);
@@ -62,7 +66,7 @@ int Show(const Options& options) {
     Print(ToJson(*table) + "\n");
     return kGood;
   }
-  Print(DrawMesh(table->mesh) + "\n" + ToText(*table) + "\n" + Figures(*table));
+  Print(Picture(*table));
   return kGood;
 }
 
@@ -74,10 +78,8 @@ int Check(const Options& options) {
   if (options.replicated_percent) {
     limits.replicated_fraction = static_cast<double>(*options.replicated_percent) / 100;
   }
+  if (!options.json) Print(Picture(*table));  // what is refused is looked at too
   if (const Status good = AuditShards(*table, limits); !good) return Report(good.error(), options.json);
-  std::string text = Figures(*table);
-  text.pop_back();
-  Say(options.json, text);
   Say(options.json, Colour::kGood, "good:", " every tensor has a spec that fits this mesh");
   if (options.json) Print(ToJson(*table) + "\n");
   return kGood;
