@@ -175,7 +175,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", nargs="?", help="what tessera emit wrote")
     parser.add_argument("--program", help="tessera: it writes the folder")
-    parser.add_argument("--out", help="write the StableHLO that JAX made")
+    parser.add_argument("--out", help="write the StableHLO that JAX made; with --program, of the contract with sink logits")
     args = parser.parse_args()
     if args.folder:
         return 0 if lower(args.folder, args.out) else 1
