@@ -7,16 +7,11 @@ its gradients from them. Once baked: the arrays and their stored tiles say every
 arrays skip the tiles between documents, segment ids and Splash's own causal function do the rest, and shapes are the
 same for every batch. Both are compared with dense attention.
 
-Usage: use_with_splash.py --program PATH_TO_TESSERA. Needs jax; exits 77 without it.
+Needs jax and the tessera package (docs/use_with_splash.md); exits 77 without them.
 """
 
-import argparse
-import json
 import os
-import pathlib
-import subprocess
 import sys
-import tempfile
 
 os.environ["JAX_PLATFORMS"] = "cpu"  # the kernel is interpreted; an accelerator would only round more
 
@@ -24,53 +19,39 @@ try:
     import jax
     import jax.numpy as jnp
     import numpy as np
+    import tessera
+    import tessera.jax
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
-    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask_info as mask_info
-except ImportError:
-    print("skipped: jax is not installed here; script/setup --peers installs it")
+except ImportError as error:
+    print(f"skipped: {error}")
     sys.exit(77)
 
 TOKENS, HEADS, DIM, TILE = 1024, 2, 128, 128
 DOCUMENTS = [300, 84, 256, 200, 184]  # lengths; boundaries need not fall on tiles
 
-CONTRACT = f"""
-version = 1
-[shape]
-q_len = {TOKENS}
-num_q_heads = {HEADS}
-num_kv_heads = {HEADS}
-dim_qk = {DIM}
-[mask]
-expr = "causal and documents"
-"""
+
+def make_infos(plan, **how):
+    """Splash's MaskInfo of both directions."""
+    return [tessera.jax.splash_mask_info(plan, block=(TILE, TILE), direction=direction, **how) for direction in ("forward", "dkv")]
 
 
-def export(program, folder, *flags):
-    """The arrays of one direction as Splash's MaskInfo, and the program's whole answer."""
-    command = [program, "export", "--to", "splash", folder / "contract.toml", "--batch", folder / "batch.json",
-               "--tile", f"{TILE}x{TILE}", "--json", *flags]
-    answer = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
-
-    def array(name):
-        value = answer["arrays"][name]
-        return value and jnp.array(np.array(value["data"], value["dtype"]).reshape(value["shape"]))
-
-    fields = ("data_next", "mask_next", "block_mask", "partial_mask_blocks", "q_sequence")
-    return mask_info.MaskInfo(**{name: array(name) for name in fields}), answer
-
-
-def make_kernel(program, folder, mask_function, *flags):
-    forward, answer = export(program, folder, *flags)
-    dkv, _ = export(program, folder, *flags, "--direction", "dkv")
+def make_kernel(infos, mask_function):
+    forward, dkv = infos
     sizes = splash.BlockSizes(block_q=TILE, block_kv=TILE, block_kv_compute=TILE, block_q_dkv=TILE, block_kv_dkv=TILE,
                               block_kv_dkv_compute=TILE, block_q_dq=TILE, block_kv_dq=TILE)
-    kernel = splash.SplashAttentionKernel(
+    return splash.SplashAttentionKernel(
         forward, forward, dkv, block_sizes=sizes, is_mqa=False, save_residuals=False,
         mask_value=splash.DEFAULT_MASK_VALUE, attn_logits_soft_cap=None, residual_checkpoint_name=None,
         mask_function=mask_function, interpret=True)
-    mask_bytes = sum(info.partial_mask_blocks.nbytes for info in (forward, dkv) if info.partial_mask_blocks is not None)
-    return kernel, answer, mask_bytes
+
+
+def tiles_of(infos):
+    return int(np.count_nonzero(infos[0].block_mask))
+
+
+def mask_bytes(infos):
+    return sum(info.partial_mask_blocks.nbytes for info in infos if info.partial_mask_blocks is not None)
 
 
 def dense_attention(q, k, v, mask):
@@ -79,19 +60,18 @@ def dense_attention(q, k, v, mask):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--program", default="tessera", help="the tessera program")
-    program = parser.parse_args().program
-    ids = np.repeat(np.arange(len(DOCUMENTS)), DOCUMENTS)
-    with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name)
-        (folder / "contract.toml").write_text(CONTRACT)
-        (folder / "batch.json").write_text(json.dumps({"doc_ids": [ids.tolist()]}))
-        baked, baked_answer, baked_bytes = make_kernel(program, folder, None, "--segments", "baked")
-        causal = masks.CausalMask((TOKENS, TOKENS)).mask_function  # what the answer's mask_function says
-        skips, answer, skips_bytes = make_kernel(program, folder, causal, "--segments", "skip", "--fixed-shapes")
-        _, plain = export(program, folder, "--segments", "runtime")
-    segment_ids = splash.SegmentIds(*(jnp.array(answer["segment_ids"][side]["data"]) for side in ("q", "kv")))
+    ids = np.repeat(np.arange(len(DOCUMENTS), dtype=np.int32), DOCUMENTS)
+    attention = tessera.Engine().prepare(
+        tessera.Contract(q_len=TOKENS, num_q_heads=HEADS, dim_qk=DIM, mask="causal and documents"))
+    plan = attention.plan(doc_ids=ids[None])
+    infos = {
+        "segment ids alone": make_infos(plan, segments="runtime"),
+        "baked": make_infos(plan, segments="baked"),
+        "no tile stored": make_infos(plan, segments="skip", fixed_shapes=True),  # for every batch the same shapes
+    }
+    baked = make_kernel(infos["baked"], None)
+    skips = make_kernel(infos["no tile stored"], masks.CausalMask((TOKENS, TOKENS)).mask_function)
+    segment_ids = splash.SegmentIds(jnp.array(ids), jnp.array(ids))
 
     rng = np.random.default_rng(0)
     q, k, v, weights = (jnp.array(rng.standard_normal((HEADS, TOKENS, DIM)), jnp.float32) for _ in range(4))
@@ -113,11 +93,12 @@ def main():
             worst = max(worst, error)
             print(f"{how + ':':<15} {name:<2} largest difference from dense attention {error:.2e}")
 
-    visited = [said["tiles"]["partial"] + said["tiles"]["full"] for said in (plain, baked_answer, answer)]
-    print(f"tiles visited: {visited[0]} with segment ids alone, {visited[1]} with documents baked in, {visited[2]} with no "
-          f"tile stored: {1 - visited[2] / visited[0]:.0%} saved")
-    print(f"mask bytes: {baked_bytes} baked, {skips_bytes} with no tile stored")
-    return 0 if worst < 1e-3 and visited[0] > visited[1] == visited[2] and skips_bytes == 0 else 1
+    plain, stored, skipped = (tiles_of(one) for one in infos.values())
+    stored_bytes, skipped_bytes = mask_bytes(infos["baked"]), mask_bytes(infos["no tile stored"])
+    print(f"tiles visited: {plain} with segment ids alone, {stored} with documents baked in, {skipped} with no tile stored: "
+          f"{1 - skipped / plain:.0%} saved")
+    print(f"mask bytes: {stored_bytes} baked, {skipped_bytes} with no tile stored")
+    return 0 if worst < 1e-3 and plain > stored == skipped and skipped_bytes == 0 else 1
 
 
 if __name__ == "__main__":

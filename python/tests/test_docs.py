@@ -38,6 +38,17 @@ def test_blocks_run(name, root, tmp_path, monkeypatch):
         exec(compile("\n" * (line - 1) + code, str(pathlib.Path(name)), "exec"), module.__dict__)
 
 
+@pytest.mark.parametrize("name", ["use_with_flex", "use_with_splash"])
+def test_examples_run(name, root):
+    path = root / "examples" / f"{name}.py"
+    if not path.exists():
+        pytest.skip(f"{path.name} is not beside the tests")
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True)
+    if done.returncode == 77:
+        pytest.skip(done.stdout.strip())
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def commands(path):
     """(line number, words) of each command in its ```sh blocks, without comments."""
     text = path.read_text(encoding="utf-8")
