@@ -1,0 +1,74 @@
+#!/usr/bin/env python3
+"""How long the page of a plan of a million tokens takes to write and to open in a headless Chromium, from the request to
+a drawn map.
+
+    view.py [--rounds N] TESSERA        exits 77 where there is no Chromium
+"""
+
+import argparse
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests" / "view"))
+import chromium  # noqa: E402
+
+TOKENS, DOCUMENTS = 1 << 20, 1000
+CASES = {
+    "causal": ("causal", False),
+    "documents and window": ("causal and documents and window(4095, 0)", True),
+}
+
+
+def write(program, folder, mask, has_documents):
+    contract = folder / "contract.toml"
+    contract.write_text(f'version = 1\n[shape]\nq_len = {TOKENS}\nnum_q_heads = 1\ndim_qk = 128\n[mask]\nexpr = "{mask}"\n'
+                        '[tiles]\nq = 512\nkv = 512\nreason = "a benchmark"\n')
+    lengths = [TOKENS // DOCUMENTS] * DOCUMENTS
+    lengths[-1] += TOKENS - sum(lengths)
+    more = ["--documents", ",".join(map(str, lengths))] if has_documents else []
+    page = folder / "page.html"
+    begin = time.perf_counter()
+    subprocess.run([program, "view", contract, *more, "--no-open", "--out", page], check=True, capture_output=True)
+    return page, time.perf_counter() - begin
+
+
+def open_once(browser, path):
+    page = chromium.Page(browser)
+    try:
+        page.frame()  # the browser itself has begun
+        begin = time.perf_counter()
+        page.open(path)
+        page.frame()
+        took = time.perf_counter() - begin
+        if page.errors or not page.evaluate("tessera.maps.length"):
+            raise SystemExit(f"the page did not come up: {page.errors}")
+        return took
+    finally:
+        page.close()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("tessera")
+    given = parser.parse_args()
+    browser = chromium.find()
+    if browser is None:
+        print("skipped: there is no Chromium here (script/setup --browser installs it)")
+        return 77
+    print(f"{'1,048,576 tokens':<22} {'kB':>6} {'written, s':>11} {'opened, s: median':>18} {'worst':>6}")
+    for name, (mask, has_documents) in CASES.items():
+        with tempfile.TemporaryDirectory() as place:
+            page, wrote = write(given.tessera, pathlib.Path(place), mask, has_documents)
+            took = [open_once(browser, page) for _ in range(given.rounds)]
+            print(f"{name:<22} {page.stat().st_size / 1000:>6.0f} {wrote:>11.2f} {statistics.median(took):>18.2f} "
+                  f"{max(took):>6.2f}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
