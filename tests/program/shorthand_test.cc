@@ -104,6 +104,8 @@ TEST(Shorthand, WhatIsWrong_IsNamed) {
                                                         {"cuasal:64", "did you mean causal"},
                                                         {"causal,:64", "mask.expr"},
                                                         {"causal:99999999999999999999", "MASK:LENGTH"},
+                                                        {"(causal:64", "no such file"},
+                                                        {"causal,window=37:0:301:h6/2", "'0' is no length"},
                                                         {"folder:x/contract.toml", "no such file"}}) {
     const ProgramResult result = Tessera({"plan", argument});
     EXPECT_EQ(result.exit_code, 2) << argument;

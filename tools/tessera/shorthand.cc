@@ -153,7 +153,7 @@ bool IsShorthand(const std::string& argument) {
 Result<std::string> TextOfShorthand(const std::string& argument) {
   const std::vector<std::string_view> parts = Split(argument, ':');
   const auto length = parts.size() < 2 ? std::nullopt : ReadPair(parts[1], 'x');
-  if (!length && !parts[0].empty() && argument.find('/') == std::string::npos) {
+  if (!length && parts.size() > 1 && !parts[0].empty() && parts[0].find('/') == std::string_view::npos) {
     return tl::unexpected(Bad(argument, fmt::format("there is no such file, and '{}' is no length", parts[1])));
   }
   if (!length || parts[0].empty()) return tl::unexpected(Bad(argument, "there is no such file"));
