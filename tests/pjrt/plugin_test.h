@@ -10,6 +10,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -45,8 +46,10 @@ class PluginTest : public testing::Test {
   const std::string& path() const { return path_; }
   const Plugin& plugin() const { return *plugin_; }
 
-  // Of so many devices: one for all tests, never destroyed.
+  // Of so many devices: one for all tests and threads, never destroyed.
   Client& ClientOf(int64_t devices) const {
+    static std::mutex mutex;
+    const std::lock_guard lock(mutex);
     static std::map<int64_t, std::unique_ptr<Client>>& kept = *new std::map<int64_t, std::unique_ptr<Client>>;
     std::unique_ptr<Client>& client = kept[devices];
     if (client != nullptr) return *client;
