@@ -123,9 +123,6 @@ function(tessera_precompile_test name busy)
   target_precompile_headers(${name} REUSE_FROM ${owner})
 endfunction()
 
-# As tests/support/quick_xla.h, for tests that tell XLA nothing of their own.
-set(tessera_quick_xla "XLA_FLAGS=--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1")
-
 # One test program per folder of tests; its tests carry the folder's name as label. Each leaves its result as XML under
 # test_results/, where script/requirements reads which numbers it proved. BUSY: it computes much itself, so that under a
 # sanitizer too it runs faster by more than it compiles slower. Each of WHOLE names tests that share what is costly to
