@@ -1,5 +1,5 @@
-// main() as guarded_main.cc's, for tests that leave to the engine how XLA compiles: quickly (support/quick_xla.h), and so
-// in the programs that they start.
+// main() as guarded_main.cc's, for tests that leave to the engine how XLA compiles: quickly (support/quick_xla.h), and
+// so in the programs that they start.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
