@@ -13,7 +13,7 @@ namespace tessera {
 inline const std::map<std::string, pjrt::OptionValue> kQuickly = {{"xla_backend_optimization_level", int64_t{0}},
                                                                   {"xla_cpu_use_fusion_emitters", false},
                                                                   {"xla_cpu_parallel_codegen_split_count", int64_t{1}}};
-// The same in XLA's own words.
+// The last two in XLA's own words, where the level is the engine's to choose.
 inline constexpr const char* kQuickXlaFlags =
     "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1";
 
